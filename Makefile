@@ -1,0 +1,78 @@
+# Everything runs in .venv, built on first use with nothing but Python >= 3.11.
+PYTHON ?= python3
+# PyTorch's CPU build is enough for the tests; name another wheel here for a GPU.
+TORCH ?= torch==2.13.0
+
+VENV := .venv
+BIN  := $(VENV)/bin
+PIP  := $(BIN)/python -m pip --disable-pip-version-check -qq
+
+# Stamps: what .venv holds. They are made again when a requirement changes.
+READY       := $(VENV)/.ready
+READY_TORCH := $(VENV)/.ready-torch
+READY_BENCH := $(VENV)/.ready-bench
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help env torch demo test lint format bench lock clean
+
+help:  ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+
+env: $(READY)  ## Build .venv with the package and the development tools
+
+demo: $(READY)  ## Run the quick-start example
+	$(BIN)/python examples/quickstart.py
+
+test: lint  ## Lint, check types and run the tests
+	$(BIN)/python -m pytest
+
+lint: $(READY)  ## Check style, formatting and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(READY)  ## Fix imports and formatting in place
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+torch: $(READY_TORCH)  ## Add PyTorch to .venv
+
+bench: $(READY_BENCH)  ## Measure the kernels against their peers
+	$(BIN)/python -m benchmarks.kernels
+
+lock:  ## Resolve the newest versions afresh and write constraints.txt
+	$(call check-python)
+	rm -rf .venv-lock
+	$(PYTHON) -m venv .venv-lock
+	.venv-lock/bin/python -m pip --disable-pip-version-check -qq install -e ".[dev]"
+	{ echo "# The exact versions that CI tests with, as pip constraints. Written by 'make lock'."; \
+	  .venv-lock/bin/python -m pip --disable-pip-version-check freeze --exclude-editable \
+	  | grep -E '^[A-Za-z0-9._-]+==' | grep -v '^torch=='; } > constraints.tmp
+	mv constraints.tmp constraints.txt
+	rm -rf .venv-lock
+
+clean:  ## Remove .venv and everything generated
+	rm -rf $(VENV) .venv-lock constraints.tmp build dist .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
+
+define check-python
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "histodict needs Python 3.11 or newer, but '$(PYTHON)' is $$($(PYTHON) --version 2>&1)." >&2; \
+	  echo "Name another one, for example: make test PYTHON=python3.12" >&2; exit 1; }
+endef
+
+$(READY): pyproject.toml constraints.txt
+	$(call check-python)
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) install -c constraints.txt -e ".[dev]"
+	@touch $@
+
+$(READY_TORCH): $(READY)
+	$(PIP) install -c constraints.txt "$(TORCH)"
+	@touch $@
+
+# torch comes first, so that the peers that need it do not pull in another build.
+$(READY_BENCH): $(READY_TORCH)
+	$(PIP) install -c constraints.txt -e ".[bench]"
+	@touch $@

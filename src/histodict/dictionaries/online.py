@@ -1,0 +1,97 @@
+"""Online dictionary learning (ODL): l1 codes of mini-batches, atoms from running sums.
+
+    min_{D, S}  Σ ½‖y − sD‖² + penalty·‖s‖₁   with unit-norm atoms
+
+Reference: Mairal, Bach, Ponce, Sapiro, "Online learning for matrix factorization and sparse
+coding", JMLR 2010.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import ModuleType
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+
+from ..execution.local import map_blocks, one_blas_thread
+from ..kernels import load_backend
+from .atoms import initial_atoms, replace_idle
+
+_BATCH_ROWS = 1024
+_ROWS_PER_TASK = 256
+
+
+@dataclass(frozen=True)
+class OnlineDictionary:
+    """Atoms (n_atoms, n_features), and the mean number of them a sample used in the last epoch."""
+
+    atoms: NDArray
+    mean_nonzero: float
+
+
+def learn_online(
+    Y: NDArray,
+    n_atoms: int,
+    penalty: float,
+    rng: np.random.Generator,
+    *,
+    n_epochs: int = 5,
+    n_jobs: int | None = None,
+    backend: str = "cpu",
+    callback: Callable[[int, int], None] | None = None,
+) -> OnlineDictionary:
+    """A dictionary for the rows of Y, a C-contiguous float array in random order.
+
+    `callback(done, total)` is called after every mini-batch.
+    """
+    module = load_backend(backend)
+    D = initial_atoms(Y, n_atoms, rng)
+    E = np.zeros(D.shape)
+    F = np.zeros((n_atoms, n_atoms))
+    starts = range(0, len(Y), _BATCH_ROWS)
+    total = n_epochs * len(starts)
+    for epoch in range(n_epochs):
+        uses = np.zeros(n_atoms, np.int64)
+        for position, start in enumerate(starts):
+            batch = Y[start : start + _BATCH_ROWS]
+            step = epoch * len(starts) + position + 1
+            fading = (step - 1) / step
+            E *= fading
+            F *= fading
+            worst: list[tuple[float, NDArray]] = []
+            for S, E_part, F_part, errors, rows in _code(module, D, batch, penalty, n_jobs):
+                E += E_part
+                F += F_part
+                uses += np.bincount(S.indices, minlength=n_atoms)
+                worst.extend(zip(errors, rows, strict=True))
+            with one_blas_thread():
+                sums = E.astype(D.dtype), F.astype(D.dtype)
+                D = module.update_atoms(D, *sums, n_sweeps=1, tol=0.0)
+            if callback:
+                callback(step, total)
+        if epoch < n_epochs - 1:
+            worst.sort(key=lambda item: -item[0])
+            candidates = np.array([row for error, row in worst if error > 0])
+            D = replace_idle(D, uses, candidates)
+    return OnlineDictionary(D, float(uses.sum()) / len(Y))
+
+
+def _code(
+    module: ModuleType, D: NDArray, batch: NDArray, penalty: float, n_jobs: int | None
+) -> Iterator[tuple[csr_array, NDArray, NDArray, NDArray, NDArray]]:
+    """Per task: codes, E, F, and the eight rows with the largest squared residuals."""
+    with one_blas_thread():
+        coder = module.LassoCoder(D, penalty, 1e-3)
+
+    def work(start: int) -> tuple[csr_array, NDArray, NDArray, NDArray, NDArray]:
+        rows = batch[start : start + _ROWS_PER_TASK]
+        S, _ = coder.code(rows)
+        E, F = module.statistics(rows, S, np.ones(len(rows)))
+        norms = module.class_residuals(D, rows, S, np.zeros(len(D), np.int64), 1)[:, 0]
+        worst = np.argsort(-norms, kind="stable")[:8]
+        return S, E, F, norms[worst] ** 2, rows[worst]
+
+    yield from map_blocks(work, range(0, len(batch), _ROWS_PER_TASK), n_jobs)

@@ -1,0 +1,136 @@
+"""The CPU backend: the algorithms on one block of samples, for a fixed dictionary.
+
+Nothing is checked here: arrays are C-contiguous, of one floating type, finite and of fitting shape.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+
+from . import cpu_atoms, cpu_lasso, cpu_omp, cpu_residuals, cpu_statistics, lanes
+
+
+def _padded_gram(D: NDArray, n_tiles: int) -> NDArray:
+    G = np.zeros((len(D), n_tiles * lanes.width(D.dtype)), D.dtype)
+    G[:, : len(D)] = D @ D.T
+    return G
+
+
+def _lane_bits(dtype: np.dtype) -> NDArray:
+    return np.empty(lanes.width(dtype), np.int32 if dtype == np.float32 else np.int64)
+
+
+def _squared_norms(Y: NDArray) -> NDArray[np.float64]:
+    norms = np.empty(len(Y))
+    cpu_residuals.squared_norms(Y, norms)
+    return norms
+
+
+class _CodeBuffer:
+    """Room for the codes of a block; pages that are not written cost nothing."""
+
+    def __init__(self, n_samples: int, n_nonzero: int, dtype: np.dtype) -> None:
+        self.indptr = np.zeros(n_samples + 1, np.int64)
+        self.indices = np.empty(n_samples * n_nonzero, np.int32)
+        self.codes = np.empty(n_samples * n_nonzero, dtype)
+
+    def to_csr(self, n_atoms: int) -> csr_array:
+        size = self.indptr[-1]
+        arrays = (self.codes[:size].copy(), self.indices[:size].copy(), self.indptr)
+        return csr_array(arrays, shape=(len(self.indptr) - 1, n_atoms))
+
+
+class OMPCoder:
+    """Greedy pursuit of at most n_nonzero atoms: see `cpu_omp`."""
+
+    def __init__(self, D: NDArray, n_nonzero: int, tol: float, order_recursive: bool) -> None:
+        self._D = D
+        self._n_nonzero = min(n_nonzero, *D.shape)
+        self._tol = tol
+        self._order_recursive = order_recursive
+        self._G = _padded_gram(D, -(-len(D) // lanes.width(D.dtype)))
+        self._diagonal = np.ones(self._G.shape[1], D.dtype)
+        self._diagonal[: len(D)] = np.maximum(np.diagonal(self._G), np.finfo(D.dtype).tiny)
+
+    def code(self, Y: NDArray) -> tuple[csr_array, NDArray[np.float64]]:
+        """Codes of the block's rows, and their squared residuals."""
+        buffer = _CodeBuffer(len(Y), self._n_nonzero, Y.dtype)
+        squared_residuals = _squared_norms(Y)
+        cpu_omp.pursue(
+            Y @ self._D.T,
+            self._G.reshape(-1),
+            self._diagonal,
+            self._tol,
+            self._order_recursive,
+            _lane_bits(Y.dtype),
+            self._n_nonzero,
+            buffer.indptr,
+            buffer.indices,
+            buffer.codes,
+            squared_residuals,
+        )
+        return buffer.to_csr(len(self._D)), squared_residuals
+
+
+class LassoCoder:
+    """Exact l1 codes: see `cpu_lasso`."""
+
+    def __init__(self, D: NDArray, penalty: float, tol: float) -> None:
+        self._D = D
+        self._penalty = penalty
+        # Rounding of the products must not push the true gap over the asked one.
+        self._tol = max(tol - 64 * float(np.finfo(D.dtype).eps), 0.5 * tol)
+        # An odd number of lanes per row: rows then do not compete for the same cache sets.
+        self._G = _padded_gram(D, -(-len(D) // lanes.width(D.dtype)) | 1)
+
+    def code(self, Y: NDArray) -> tuple[csr_array, int]:
+        """Codes of the block's rows, and how many of them missed the tolerance."""
+        buffer = _CodeBuffer(len(Y), min(self._D.shape) + 1, Y.dtype)
+        n_unfinished = cpu_lasso.solve(
+            Y @ self._D.T,
+            _squared_norms(Y),
+            self._G,
+            self._penalty,
+            self._tol,
+            _lane_bits(Y.dtype),
+            buffer.indptr,
+            buffer.indices,
+            buffer.codes,
+        )
+        return buffer.to_csr(len(self._D)), n_unfinished
+
+
+def statistics(Y: NDArray, S: csr_array, weights: NDArray) -> tuple[NDArray, NDArray]:
+    """E = Σ w·sᵀy (k, d) and F = Σ w·sᵀs (k, k) over the block's rows."""
+    n_atoms = S.shape[1]
+    E = np.zeros((n_atoms, Y.shape[1]), Y.dtype)
+    F = np.zeros((n_atoms, n_atoms), Y.dtype)
+    cpu_statistics.accumulate(
+        Y, weights.astype(Y.dtype), S.indptr, S.indices, S.data, lanes.width(Y.dtype), E, F
+    )
+    diagonal = np.diagonal(F).copy()
+    F = F + F.T
+    np.fill_diagonal(F, diagonal)
+    return E, F
+
+
+def class_residuals(
+    D: NDArray, Y: NDArray, S: csr_array, atom_classes: NDArray, n_classes: int
+) -> NDArray[np.float64]:
+    """‖y − δ_i(s)D‖ for every row and class."""
+    norms = np.empty((len(Y), n_classes))
+    cpu_residuals.residual_norms(Y, D, atom_classes, S.indptr, S.indices, S.data, norms)
+    return norms
+
+
+def update_atoms(D: NDArray, E: NDArray, F: NDArray, n_sweeps: int, tol: float) -> NDArray:
+    """Sweeps over all atoms until none moves by more than tol, n_sweeps at most."""
+    D = D.copy()
+    for _ in range(n_sweeps):
+        before = D.copy()
+        cpu_atoms.sweep(D, E, F)
+        if np.abs(D - before).max() <= tol:
+            break
+    return D

@@ -1,0 +1,313 @@
+"""Discriminative feature-oriented dictionary learning (DFDL).
+
+Per class, with Y its N samples and Ȳ the N̄ others, a dictionary D of unit-norm atoms that codes the
+class well and the rest badly:
+
+    min_D  1/N · min_{‖s‖₀≤L} ‖Y − SD‖²  −  ρ/N̄ · min_{‖s̄‖₀≤L} ‖Ȳ − S̄D‖²
+
+Codes fixed, this is −2·tr(E Dᵀ) + tr(F D Dᵀ) with the sums E = SᵀY/N − ρ·S̄ᵀȲ/N̄ and
+F = SᵀS/N − ρ·S̄ᵀS̄/N̄: all that a pass over the samples has to bring home.
+
+Reference: Vu, Mousavi, Monga, Rao, Rao, "Histopathological image classification using
+discriminative feature-oriented dictionary learning", IEEE Transactions on Medical Imaging, 2016.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.utils import check_random_state
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import validate_data
+
+from ..dictionaries.atoms import canonical_order, replace_idle
+from ..dictionaries.online import learn_online
+from ..execution.local import map_blocks, one_blas_thread
+from ..execution.progress import Callback, Progress, ignore
+from ..kernels import load_backend
+from ..parameters import check_number, check_whole_number
+from .labelled_blocks import (
+    LabelledBlock,
+    OpenBlocks,
+    draw_samples,
+    find_classes,
+    open_arrays,
+    open_blocks,
+    read_labels,
+)
+from .residual_rule import ResidualClassifier
+
+# Samples per class, at most, that the initial dictionary is learnt from; they are held in memory.
+_INITIAL_SAMPLES = 20_000
+# A class is done when its objective was flat this many times in a row.
+_FLAT_ITERATIONS = 2
+
+
+class DFDL(ResidualClassifier):
+    """Class-specific dictionaries that code their own class well and the others badly.
+
+    Parameters
+    ----------
+    n_atoms : atoms per class (k)
+    rho : weight of the other classes' term (ρ); 0 gives plain reconstruction
+    penalty : l1 penalty of the initial dictionaries (λ) and of the classifier's codes (γ)
+    n_nonzero : most atoms per sample while training (L); "auto" estimates it per class from the
+        initial dictionary
+    n_iter : most iterations (coding, then atoms)
+    tol : a class stops once its objective changes by less than this, relatively, twice in a row;
+        0 runs all iterations
+    warm_start : a further `fit` goes on from the dictionaries there are, also on new samples
+    random_state : seed; the same seed gives the same result for any n_jobs
+    n_jobs : threads; None for all cores
+    backend : arithmetic inside a block of samples, "cpu"
+
+    Attributes
+    ----------
+    classes_ : (n_classes,)
+    dictionaries_ : (n_classes, n_atoms, n_features), unit-norm atoms, most used first
+    n_nonzero_ : (n_classes,), L per class
+    objective_ : per class, the objective before each update of the atoms
+    n_iter_ : iterations of the class that took longest
+    """
+
+    n_nonzero_: NDArray[np.int64]
+
+    def __init__(
+        self,
+        n_atoms: int = 500,
+        *,
+        rho: float = 0.001,
+        penalty: float = 0.1,
+        n_nonzero: int | str = "auto",
+        n_iter: int = 50,
+        tol: float = 1e-4,
+        warm_start: bool = False,
+        random_state: Any = None,
+        n_jobs: int | None = None,
+        backend: str = "cpu",
+    ) -> None:
+        self.n_atoms = n_atoms
+        self.rho = rho
+        self.penalty = penalty
+        self.n_nonzero = n_nonzero
+        self.n_iter = n_iter
+        self.tol = tol
+        self.warm_start = warm_start
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+        self.backend = backend
+
+    def fit(self, X: ArrayLike, y: ArrayLike, *, callback: Callback = ignore) -> DFDL:
+        """Learn the dictionaries from samples X (n_samples, n_features) and their labels.
+
+        X may be a memory map: it is read a block at a time. `callback` gets a `Progress` after
+        every step of the stages "initialise" and "train"; an exception in it ends the training.
+        """
+        going_on = self._goes_on()
+        samples, targets = validate_data(
+            self, X, y, dtype=[np.float64, np.float32], reset=not going_on
+        )
+        check_classification_targets(targets)
+        self._set_classes(np.unique(targets), going_on)
+        labels = np.searchsorted(self.classes_, targets).astype(np.int64)
+        return self._train(open_arrays(samples, labels), going_on, callback)
+
+    def fit_blocks(
+        self, blocks: Iterable[tuple[ArrayLike, ArrayLike]], *, callback: Callback = ignore
+    ) -> DFDL:
+        """Learn from blocks (X, y) of samples that need not fit into memory together.
+
+        `blocks` is read several times, and must give the same blocks each time: a list, or an
+        object whose `__iter__` opens the data anew. Blocks of 1024 rows give the same result, bit
+        for bit, as one array given to `fit`.
+        """
+        going_on = self._goes_on()
+        self._set_classes(find_classes(blocks), going_on)
+        open_ = open_blocks(blocks, self.classes_, self.n_features_in_ if going_on else None)
+        if not going_on:
+            self.n_features_in_ = next(open_())[0].shape[1]
+        return self._train(open_, going_on, callback)
+
+    def _goes_on(self) -> bool:
+        return bool(self.warm_start) and hasattr(self, "dictionaries_")
+
+    def _set_classes(self, classes: NDArray[Any], going_on: bool) -> None:
+        if going_on:
+            new = np.setdiff1d(classes, self.classes_).tolist()
+            if new:
+                raise ValueError(f"y has classes that the model to go on from lacks: {new}")
+        elif len(classes) < 2:
+            raise ValueError(f"DFDL compares classes, but y has only one class: {classes.tolist()}")
+        else:
+            self.classes_ = classes
+
+    def _train(self, open_: OpenBlocks, going_on: bool, report: Callback) -> DFDL:
+        self._check_parameters()
+        seed = check_random_state(self.random_state).randint(2**31, size=4)
+        rng = np.random.default_rng(seed)
+        n_classes = len(self.classes_)
+        labels = read_labels(open_())
+        counts = np.bincount(labels, minlength=n_classes)
+        if counts.max() == len(labels):
+            raise ValueError("DFDL compares classes, but y has only one class")
+        if going_on:
+            dictionaries, n_nonzero = list(self.dictionaries_), self.n_nonzero_
+        else:
+            samples = draw_samples(open_(), labels, n_classes, _INITIAL_SAMPLES, rng)
+            dictionaries, n_nonzero = self._initialise(samples, rng, report)
+            del samples
+
+        weights = _sample_weights(counts, float(self.rho))
+        objective: list[list[float]] = [[] for _ in range(n_classes)]
+        uses = [np.zeros(len(D), np.int64) for D in dictionaries]
+        running = [i for i in range(n_classes) if counts[i]]
+        for iteration in range(self.n_iter):
+            sums = self._pass(open_(), dictionaries, n_nonzero, weights, running)
+            for i in running:
+                objective[i].append(sums[i].objective)
+                uses[i] = sums[i].uses
+                dictionaries[i] = self._update(dictionaries[i], sums[i])
+            running = [i for i in running if not _is_flat(objective[i], self.tol)]
+            latest = tuple(values[-1] if values else np.nan for values in objective)
+            report(Progress("train", iteration + 1, self.n_iter, latest))
+            if not running:
+                break
+
+        ordered = [canonical_order(D, used) for D, used in zip(dictionaries, uses, strict=True)]
+        self.dictionaries_ = np.stack(ordered)
+        self.n_nonzero_ = np.asarray(n_nonzero)
+        self.objective_ = [np.array(values) for values in objective]
+        self.n_iter_ = max(len(values) for values in objective)
+        return self
+
+    def _check_parameters(self) -> None:
+        check_whole_number("n_atoms", self.n_atoms, 1)
+        check_whole_number("n_iter", self.n_iter, 1)
+        check_number("rho", self.rho)
+        check_number("tol", self.tol)
+        check_number("penalty", self.penalty, above=True)
+        if self.n_nonzero != "auto":
+            check_whole_number("n_nonzero (if not 'auto')", self.n_nonzero, 1)
+
+    def _initialise(
+        self, samples: list[NDArray[Any]], rng: np.random.Generator, report: Callback
+    ) -> tuple[list[NDArray[Any]], NDArray[np.int64]]:
+        """The initial D and L of every class, by online dictionary learning on its own samples."""
+        dictionaries, n_nonzero = [], []
+        for i, Y in enumerate(samples):
+
+            def tell(done: int, total: int, before: int = i) -> None:
+                report(Progress("initialise", before * total + done, len(samples) * total))
+
+            start = learn_online(
+                Y,
+                self.n_atoms,
+                float(self.penalty),
+                rng,
+                n_jobs=self.n_jobs,
+                backend=self.backend,
+                callback=tell,
+            )
+            dictionaries.append(start.atoms)
+            auto = max(1, round(start.mean_nonzero))
+            n_nonzero.append(auto if self.n_nonzero == "auto" else int(self.n_nonzero))
+        return dictionaries, np.array(n_nonzero)
+
+    def _pass(
+        self,
+        blocks: Iterator[LabelledBlock],
+        dictionaries: list[NDArray[Any]],
+        n_nonzero: NDArray[np.int64],
+        weights: NDArray[np.float64],
+        running: list[int],
+    ) -> dict[int, _ClassSums]:
+        """Code all samples with every running class's dictionary; add up what is needed of them."""
+        module = load_backend(self.backend)
+        with one_blas_thread():
+            coders = {
+                i: module.OMPCoder(dictionaries[i], int(n_nonzero[i]), 0.0, True) for i in running
+            }
+
+        def work(block: LabelledBlock) -> dict[int, _ClassSums]:
+            X, labels = block
+            Y = np.ascontiguousarray(X)
+            sums = {}
+            for i, coder in coders.items():
+                S, errors = coder.code(Y)
+                w = weights[i][labels]
+                E, F = module.statistics(Y, S, w)
+                own = np.flatnonzero(labels == i)
+                used = np.bincount(S[own].indices, minlength=len(F))
+                worst = own[np.argsort(-errors[own], kind="stable")[:8]]
+                sums[i] = _ClassSums(E, F, used, float(w @ errors), errors[worst], Y[worst])
+            return sums
+
+        total: dict[int, _ClassSums] = {}
+        for part in map_blocks(work, blocks, self.n_jobs):
+            for i, sums in part.items():
+                total[i] = total[i].plus(sums) if i in total else sums.in_double_precision()
+        return total
+
+    def _update(self, D: NDArray[Any], sums: _ClassSums) -> NDArray[Any]:
+        """New atoms from E and F, and replacements for those that no sample of the class uses.
+
+        The paper first subtracts λ_min(F)·I from F. On unit-norm atoms that changes nothing: see
+        `kernels.cpu_atoms`.
+        """
+        with one_blas_thread():
+            D = load_backend(self.backend).update_atoms(
+                D, sums.E.astype(D.dtype), sums.F.astype(D.dtype), n_sweeps=10, tol=1e-3
+            )
+            return replace_idle(D, sums.uses, sums.badly_coded())
+
+
+@dataclass
+class _ClassSums:
+    """What a pass over samples leaves of them, for one class's dictionary."""
+
+    E: NDArray[Any]
+    F: NDArray[Any]
+    uses: NDArray[np.int64]
+    objective: float
+    worst_errors: NDArray[np.float64]
+    worst_samples: NDArray[Any]
+
+    def in_double_precision(self) -> _ClassSums:
+        self.E, self.F = self.E.astype(np.float64), self.F.astype(np.float64)
+        return self
+
+    def plus(self, other: _ClassSums) -> _ClassSums:
+        self.E += other.E
+        self.F += other.F
+        self.uses = self.uses + other.uses
+        self.objective += other.objective
+        errors = np.concatenate([self.worst_errors, other.worst_errors])
+        samples = np.concatenate([self.worst_samples, other.worst_samples])
+        keep = np.argsort(-errors, kind="stable")[:64]
+        self.worst_errors, self.worst_samples = errors[keep], samples[keep]
+        return self
+
+    def badly_coded(self) -> NDArray[Any]:
+        """The worst samples, less those that are coded to within rounding."""
+        norms = np.einsum("ij,ij->i", self.worst_samples, self.worst_samples)
+        return self.worst_samples[self.worst_errors > 1e-6 * norms]
+
+
+def _sample_weights(counts: NDArray[np.int64], rho: float) -> NDArray[np.float64]:
+    """weights[i, j], of a sample of class j in the sums of class i: 1/N_i if j = i, else −ρ/N̄_i."""
+    others = counts.sum() - counts
+    weights = np.repeat(-rho / others[:, None], len(counts), axis=1)
+    np.fill_diagonal(weights, 1 / np.maximum(counts, 1))
+    return weights
+
+
+def _is_flat(objective: list[float], tol: float) -> bool:
+    """Whether each of the last changes was within tol of the value; with tol = 0, never."""
+    if tol == 0 or len(objective) <= _FLAT_ITERATIONS:
+        return False
+    last = np.array(objective[-_FLAT_ITERATIONS - 1 :])
+    return bool(np.all(np.abs(np.diff(last)) <= tol * np.abs(last[1:])))

@@ -1,0 +1,82 @@
+"""The classifier that class-specific dictionaries share: the class that leaves the least wins.
+
+A sample is coded over all dictionaries at once, min_s ½‖y − sD‖² + penalty·‖s‖₁, and gets the class
+whose share δ_i(s) of the code leaves the smallest residual r_i = ‖y − δ_i(s)D‖.
+
+Reference: Wright, Yang, Ganesh, Sastry, Ma, "Robust face recognition via sparse representation",
+IEEE TPAMI 2009.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from ..execution.local import map_blocks, one_blas_thread
+from ..kernels import load_backend, row_blocks
+
+
+class ResidualClassifier(ClassifierMixin, BaseEstimator):
+    """Answers from `classes_` and `dictionaries_` (n_classes, n_atoms, n_features).
+
+    A method derives from it and learns these two; `penalty`, `n_jobs` and `backend` are its
+    parameters.
+    """
+
+    penalty: float
+    n_jobs: int | None
+    backend: str
+    classes_: NDArray[Any]
+    dictionaries_: NDArray[Any]
+    n_features_in_: int
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        # Directions are compared, up to sign: three blobs in a plane are not its kind of data.
+        tags.classifier_tags.poor_score = True
+        return tags
+
+    def class_residuals(self, X: ArrayLike) -> NDArray[np.float64]:
+        """r_i = ‖y − δ_i(s)D‖ for every sample and class: (n_samples, n_classes)."""
+        check_is_fitted(self)
+        samples: NDArray[Any] = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
+        dtype = self.dictionaries_.dtype
+        n_classes, n_atoms, n_features = self.dictionaries_.shape
+        D = np.ascontiguousarray(self.dictionaries_.reshape(-1, n_features))
+        atom_classes = np.repeat(np.arange(n_classes), n_atoms)
+        module = load_backend(self.backend)
+        with one_blas_thread():
+            coder = module.LassoCoder(D, float(self.penalty), 1e-4)
+
+        def work(rows: slice) -> NDArray[np.float64]:
+            Y = np.ascontiguousarray(samples[rows], dtype=dtype)
+            S, _ = coder.code(Y)
+            residuals: NDArray[np.float64] = module.class_residuals(
+                D, Y, S, atom_classes, n_classes
+            )
+            return residuals
+
+        return np.concatenate(list(map_blocks(work, row_blocks(len(samples)), self.n_jobs)))
+
+    def predict(self, X: ArrayLike) -> NDArray[Any]:
+        """The class with the smallest residual."""
+        residuals = self.class_residuals(X)
+        return self.classes_[np.argmin(residuals, axis=1)]
+
+    def decision_function(self, X: ArrayLike) -> NDArray[np.float64]:
+        """For two classes r_0 − r_1, positive for the second; for more, −r_i per class."""
+        residuals = self.class_residuals(X)
+        if len(self.classes_) == 2:
+            return residuals[:, 0] - residuals[:, 1]
+        return -residuals
+
+    def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
+        """Numbers that sum to 1, larger for smaller residuals. They are not calibrated."""
+        residuals = self.class_residuals(X)
+        scale = residuals.mean(axis=1, keepdims=True)
+        closeness = np.exp(-residuals / np.where(scale > 0, scale, 1))
+        return closeness / closeness.sum(axis=1, keepdims=True)

@@ -1,0 +1,264 @@
+"""The structure of the package, checked on its source: layers, heavy imports, no pickle.
+
+Every check is a function from source text to a list of complaints, so that each can be shown
+to fail on a deliberately wrong source.
+"""
+
+import ast
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).resolve().parents[1] / "src" / "histodict"
+
+# A module imports from its own layer or from an earlier one.
+LAYERS = (
+    "parameters",
+    "execution",
+    "images",
+    "patches",
+    "kernels",
+    "dictionaries",
+    "methods",
+    "decisions",
+    "pipeline",
+    "model_file",
+    "evaluation",
+    "experiments",
+    "reports",
+    "cli",
+    "web",
+)
+# Two branches that meet in `decisions` and know nothing of each other.
+PIXELS = {"images", "patches"}
+MATHS = {"kernels", "dictionaries", "methods"}
+
+HEAVY = {"numba", "llvmlite", "torch"}
+PICKLERS = {"pickle", "_pickle", "cloudpickle", "dill", "shelve"}
+PICKLING_NAMES = {"joblib.dump", "joblib.load", "pandas.read_pickle"}
+PICKLING_METHODS = {"read_pickle", "to_pickle"}
+NOT_LOADED_AT_IMPORT = HEAVY | {"matplotlib", "sklearn"}
+
+
+# --- reading source -----------------------------------------------------------------------------
+
+
+def source_files() -> dict[str, str]:
+    """Source text by dotted module name; a package goes by `name.__init__`."""
+    return {
+        ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts): path.read_text("utf-8")
+        for path in sorted(PACKAGE.rglob("*.py"))
+    }
+
+
+def imported_names(module: str, source: str) -> Iterator[str]:
+    """Absolute dotted names that a module imports anywhere, even inside a function.
+
+    `from a import b` yields `a.b`, whether b is a module or not. Imports by a literal name,
+    such as `importlib.import_module("torch")`, count too.
+    """
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Import(names=names):
+                yield from (alias.name for alias in names)
+            case ast.ImportFrom(module=base, names=names, level=level):
+                prefix = absolute_name(module, "." * level + (base or ""))
+                yield from (f"{prefix}.{alias.name}" for alias in names)
+            case ast.Call(
+                func=ast.Attribute(attr="import_module")
+                | ast.Name(id="import_module" | "__import__"),
+                args=[ast.Constant(value=str(name)), *_],
+            ):
+                yield absolute_name(module, name)
+
+
+def absolute_name(module: str, name: str) -> str:
+    """Resolve the leading dots of an imported name against the importing module's package."""
+    level = len(name) - len(name.lstrip("."))
+    if not level:
+        return name
+    return ".".join([*module.split(".")[:-level], name[level:]]).rstrip(".")
+
+
+def layer_of(name: str) -> str | None:
+    """The part of `name` right below the package: `histodict.images.stain` -> `images`."""
+    top, *rest = name.split(".")
+    return rest[0] if top == "histodict" and rest else None
+
+
+# --- the checks ---------------------------------------------------------------------------------
+
+
+def layer_complaints(module: str, source: str) -> list[str]:
+    layer = layer_of(module)
+    if layer == "__init__":  # the public names may come from anywhere; see the test of `import`
+        return []
+    if layer not in LAYERS:
+        return [f"{module} is in no known layer"]
+    targets = {name: layer_of(name) for name in imported_names(module, source)}
+    return [
+        f"{module} must not import {name}"
+        for name, target in targets.items()
+        if name.split(".")[0] == "histodict" and not may_import(layer, target)
+    ]
+
+
+def may_import(layer: str, target: str | None) -> bool:
+    if target == "__version__":
+        return True
+    if target not in LAYERS:  # the package itself or its lazy public names: import the real home
+        return False
+    crosses = {layer, target} & PIXELS and {layer, target} & MATHS
+    return LAYERS.index(target) <= LAYERS.index(layer) and not crosses
+
+
+def heavy_import_complaints(module: str, source: str) -> list[str]:
+    if layer_of(module) == "kernels":
+        return []
+    return [
+        f"{module} must not import {name}"
+        for name in imported_names(module, source)
+        if name.split(".")[0] in HEAVY
+    ]
+
+
+def pickle_complaints(module: str, source: str) -> list[str]:
+    found = [
+        name
+        for name in imported_names(module, source)
+        if name.split(".")[0] in PICKLERS or name in PICKLING_NAMES
+    ]
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Attribute(attr=attr) if attr in PICKLING_METHODS:
+                found.append(attr)
+            case ast.Attribute(value=ast.Name(id="joblib"), attr="dump" | "load"):
+                found.append(ast.unparse(node))
+            case ast.keyword(arg="allow_pickle", value=value) if not is_false(value):
+                found.append("allow_pickle")
+            case ast.keyword(arg="weights_only", value=value) if is_false(value):
+                found.append("weights_only=False")
+    return [f"{module} uses pickle: {name}" for name in found]
+
+
+def is_false(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value is False
+
+
+CHECKS = (layer_complaints, heavy_import_complaints, pickle_complaints)
+
+# Run in a fresh interpreter: what did this source load, and which logging handlers did it add?
+IMPORT_PROBE = """
+import json, logging, sys
+before = set(sys.modules)
+exec(sys.argv[1])
+loggers = [logging.getLogger()]
+loggers += [x for x in logging.root.manager.loggerDict.values() if isinstance(x, logging.Logger)]
+handlers = [
+    f"{logger.name}: {handler!r}"
+    for logger in loggers
+    for handler in logger.handlers
+    if not isinstance(handler, logging.NullHandler)
+]
+loaded = sorted({name.split(".")[0] for name in set(sys.modules) - before})
+print(json.dumps({"loaded": loaded, "handlers": handlers}))
+"""
+
+
+def import_complaints(source: str) -> list[str]:
+    """Heavy libraries loaded and logging handlers added by running `source` on its own."""
+    run = subprocess.run(
+        [sys.executable, "-c", IMPORT_PROBE, source], capture_output=True, text=True, check=True
+    )
+    seen = json.loads(run.stdout)
+    loaded = sorted(NOT_LOADED_AT_IMPORT.intersection(seen["loaded"]))
+    return [f"loads {name}" for name in loaded] + [f"adds handler {h}" for h in seen["handlers"]]
+
+
+# --- the package passes -------------------------------------------------------------------------
+
+
+def test_the_package_is_where_the_checks_look():
+    assert "histodict.__init__" in source_files()
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_source_follows_the_rule(check):
+    complaints = [text for item in source_files().items() for text in check(*item)]
+    assert not complaints, "\n".join(complaints)
+
+
+def test_import_is_light_and_leaves_logging_alone():
+    assert import_complaints("import histodict") == []
+
+
+# --- the checks can fail ------------------------------------------------------------------------
+
+WRONG = [
+    # later layers, in every spelling
+    (layer_complaints, "histodict.kernels.reference", "from histodict.methods import dfdl"),
+    (layer_complaints, "histodict.kernels.reference", "from histodict import pipeline"),
+    (layer_complaints, "histodict.kernels.__init__", "from ..dictionaries import online"),
+    (layer_complaints, "histodict.kernels.__init__", "from .. import methods"),
+    (layer_complaints, "histodict.pipeline", "from . import cli"),
+    (layer_complaints, "histodict.pipeline", "def run():\n    import histodict.reports.figures"),
+    (layer_complaints, "histodict.images.stain", "import_module('histodict.patches.grid')"),
+    (layer_complaints, "histodict.images.stain", "importlib.import_module('..web', __package__)"),
+    (layer_complaints, "histodict.execution.local", "import histodict.images"),
+    # across the two branches, although the order alone would allow it
+    (layer_complaints, "histodict.methods.dfdl", "from histodict.patches import grid"),
+    (layer_complaints, "histodict.kernels.cpu_omp", "from ..images import readers"),
+    # the front door, and rooms that are not on the plan
+    (layer_complaints, "histodict.methods.dfdl", "import histodict"),
+    (layer_complaints, "histodict.reports.page", "from histodict import TissueClassifier"),
+    (layer_complaints, "histodict.utils", ""),
+    (heavy_import_complaints, "histodict.methods.dfdl", "import numba"),
+    (heavy_import_complaints, "histodict.methods.dfdl", "from torch.nn import functional"),
+    (heavy_import_complaints, "histodict.cli", "def f():\n    import llvmlite.binding as llvm"),
+    (heavy_import_complaints, "histodict.pipeline", "importlib.import_module('torch')"),
+    (heavy_import_complaints, "histodict.__init__", "__import__('numba')"),
+    (pickle_complaints, "histodict.model_file", "import pickle"),
+    (pickle_complaints, "histodict.model_file", "from pickle import loads"),
+    (pickle_complaints, "histodict.model_file", "import cloudpickle as cp"),
+    (pickle_complaints, "histodict.model_file", "from joblib import dump"),
+    (pickle_complaints, "histodict.model_file", "import joblib\njoblib.load(path)"),
+    (pickle_complaints, "histodict.evaluation.table", "frame.to_pickle(path)"),
+    (pickle_complaints, "histodict.model_file", "np.load(path, allow_pickle=True)"),
+    (pickle_complaints, "histodict.kernels.gpu", "torch.load(path, weights_only=False)"),
+]
+
+RIGHT = [
+    (layer_complaints, "histodict.methods.dfdl", "from histodict.kernels import encode_omp"),
+    (layer_complaints, "histodict.methods.dfdl", "from ..dictionaries import online"),
+    (layer_complaints, "histodict.methods.dfdl", "from . import src\nimport numpy as np"),
+    (layer_complaints, "histodict.methods.__init__", "from .dfdl import DFDL"),
+    (layer_complaints, "histodict.patches.grid", "from ..images.readers import open_image"),
+    (layer_complaints, "histodict.kernels.cpu_omp", "from histodict.execution import blocks"),
+    (layer_complaints, "histodict.decisions.regions", "from histodict import patches, methods"),
+    (layer_complaints, "histodict.cli", "from histodict import __version__"),
+    (layer_complaints, "histodict.cli", "from .pipeline import TissueClassifier"),
+    (heavy_import_complaints, "histodict.kernels.cpu_omp", "import numba"),
+    (heavy_import_complaints, "histodict.methods.dfdl", "from histodict.kernels import torch"),
+    (pickle_complaints, "histodict.model_file", "np.load(path, allow_pickle=False)"),
+    (pickle_complaints, "histodict.model_file", "import json\njson.dump(x, f)"),
+]
+
+
+@pytest.mark.parametrize(("check", "module", "source"), WRONG)
+def test_wrong_source_is_refused(check, module, source):
+    assert check(module, source)
+
+
+@pytest.mark.parametrize(("check", "module", "source"), RIGHT)
+def test_right_source_is_accepted(check, module, source):
+    assert check(module, source) == []
+
+
+def test_heavy_import_and_logging_handler_are_noticed():
+    assert import_complaints("import llvmlite") == ["loads llvmlite"]
+    (complaint,) = import_complaints("import logging; logging.basicConfig()")
+    assert complaint.startswith("adds handler root")
