@@ -11,8 +11,8 @@ _SAME_DIRECTION = 1 - 1e-4
 
 def normalise(rows: NDArray) -> NDArray:
     """Rows scaled to unit norm; zero rows stay zero."""
-    norms = np.linalg.norm(rows, axis=1, keepdims=True)
-    return rows / np.where(norms > 0, norms, 1)
+    norms = np.sqrt(np.einsum("ij,ij->i", rows, rows, dtype=np.float64))[:, None]
+    return (rows / np.where(norms > 0, norms, 1)).astype(rows.dtype)
 
 
 def initial_atoms(Y: NDArray, n_atoms: int, rng: np.random.Generator) -> NDArray:

@@ -29,6 +29,7 @@ __all__ = [
     "load_backend",
     "row_blocks",
     "update_atoms",
+    "warn_unfinished",
 ]
 
 BLOCK_ROWS = 1024
@@ -105,7 +106,7 @@ def encode_lasso(
     Y : (n_samples, n_features)
     penalty : λ > 0
     tol : largest duality gap of a sample, relative to its objective. Single precision resolves
-        about 1e-5; ask for less only in double precision.
+        it to about 1e-6·‖y‖/penalty: for less, give arrays in double precision.
 
     Returns
     -------
@@ -126,15 +127,21 @@ def encode_lasso(
             yield S
 
     S = _stack(codes(), Y, D)
+    warn_unfinished(n_unfinished, len(Y), tol)
+    return S
+
+
+def warn_unfinished(n_unfinished: int, n_samples: int, tol: float) -> None:
+    """Say so if samples are coded less exactly than asked for."""
     if n_unfinished:
         from sklearn.exceptions import ConvergenceWarning
 
         warnings.warn(
-            f"{n_unfinished} of {len(Y)} samples did not reach tol={tol:g}; try double precision",
+            f"{n_unfinished} of {n_samples} samples did not reach a relative duality gap of "
+            f"tol={tol:g}; try double precision",
             ConvergenceWarning,
-            stacklevel=2,
+            stacklevel=3,
         )
-    return S
 
 
 def update_atoms(

@@ -53,13 +53,18 @@ def solve(B, yy, G, penalty, tol, lane_bits, indptr, indices, codes):
             mask[j] = 0
         m = 0
         rounds = 0
+        stalled = 0
+        lowest = np.inf
         _correlate(b, G, active, s, m, mask, c, tile_bounds, W)
         while True:
             j = _worst_atom(c, mask, tile_bounds, lane_bits)
             worst = abs(c[j]) + mask[j]
-            if _relative_gap(yy[row], b, active, s, m, worst, penalty) <= tol:
+            gap, objective = _relative_gap(yy[row], b, active, s, m, worst, penalty)
+            if gap <= tol:
                 break
-            if rounds == round_limit:
+            stalled = stalled + 1 if objective >= lowest else 0  # in exact arithmetic, never
+            lowest = min(lowest, objective)
+            if stalled == 5 or rounds == round_limit or m == capacity:
                 n_unfinished += 1
                 break
             rounds += 1
@@ -107,7 +112,7 @@ def _worst_atom(c, mask, tile_bounds, lane_bits):
 
 @njit(**OPTIONS)
 def _relative_gap(yy, b, active, s, m, worst, penalty):
-    """Duality gap over objective, with the residual scaled into the dual feasible set.
+    """Duality gap over objective, and objective; the residual scaled is the dual point.
 
     At the optimum for the active signs ⟨s, c⟩ = λ‖s‖₁, so ‖r‖² and ⟨y, r⟩ need no vectors.
     """
@@ -120,7 +125,8 @@ def _relative_gap(yy, b, active, s, m, worst, penalty):
     r_r = max(y_r - penalty * l1, 0.0)
     primal = 0.5 * r_r + penalty * l1
     scale = penalty / max(worst, penalty)
-    return (primal - scale * y_r + 0.5 * scale * scale * r_r) / max(primal, 1e-300)
+    gap = (primal - scale * y_r + 0.5 * scale * scale * r_r) / max(primal, 1e-300)
+    return gap, primal
 
 
 @njit(**OPTIONS)
@@ -164,7 +170,7 @@ def _activate(j, sign, m, active, signs, s, target, C, G, mask):
                 x -= C[i, q] * C[m, q]
             C[m, i] = x / C[i, i]
             pivot -= C[m, i] * C[m, i]
-        if pivot > np.finfo(G.dtype).eps ** 0.7 * G[j, j]:
+        if pivot > max(np.finfo(G.dtype).eps ** 0.7, 1e-9) * G[j, j]:
             active[m] = j
             signs[m] = sign
             s[m] = start

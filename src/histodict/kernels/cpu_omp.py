@@ -62,7 +62,7 @@ def pursue(
     n_tiles = k_padded // W
     L = n_nonzero
     epsilon = np.finfo(B.dtype).eps
-    dependent = epsilon**0.7  # of ‖d‖²: less than this outside the span may be rounding
+    dependent = max(epsilon**0.7, 1e-9)  # of ‖d‖²: less outside the span may be rounding
     floor = splat(diagonal, dependent)
     shrink = splat(diagonal, order_recursive)
     # The log-ratio of bit patterns is within ±0.0861; pairs may differ by twice that.
@@ -86,12 +86,12 @@ def pursue(
             ratio = subtract_integers(bits(multiply(ct, ct)), bits(maximum(load(n, t * W), floor)))
             tile_bounds[t] = largest(ratio)
         remaining = np.float64(squared_residuals[row])
-        noise = remaining * (8 * epsilon) ** 2  # squared correlations below this are rounding
+        noise = remaining * max(epsilon, 1e-12)  # a smaller drop of the residual may be rounding
 
         size = 0
         while size < L and remaining > tol:
             s = _best_atom(c, n, tile_bounds, slack, floor, lane_bits, W)
-            if np.float64(c[s]) ** 2 <= noise * diagonal[s]:
+            if np.float64(c[s]) ** 2 <= noise * n[s]:
                 break
             pivot = diagonal[s]
             offset = (s // W) * L * W + s % W

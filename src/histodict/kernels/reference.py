@@ -22,7 +22,7 @@ def encode_omp(
         while len(support) < n_nonzero and residual @ residual > tol:
             scores = _scores(D, y, residual, support, selection)
             best = int(np.argmax(scores))
-            if scores[best] <= 1e-14 * (y @ y):
+            if scores[best] <= 1e-12 * (y @ y):
                 break
             support.append(best)
             fit = np.linalg.lstsq(D[support].T, y, rcond=None)[0]

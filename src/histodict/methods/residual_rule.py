@@ -17,7 +17,9 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from ..execution.local import map_blocks, one_blas_thread
-from ..kernels import load_backend, row_blocks
+from ..kernels import load_backend, row_blocks, warn_unfinished
+
+_CODE_TOLERANCE = 1e-4  # relative duality gap of the codes
 
 
 class ResidualClassifier(ClassifierMixin, BaseEstimator):
@@ -50,17 +52,16 @@ class ResidualClassifier(ClassifierMixin, BaseEstimator):
         atom_classes = np.repeat(np.arange(n_classes), n_atoms)
         module = load_backend(self.backend)
         with one_blas_thread():
-            coder = module.LassoCoder(D, float(self.penalty), 1e-4)
+            coder = module.LassoCoder(D, float(self.penalty), _CODE_TOLERANCE)
 
-        def work(rows: slice) -> NDArray[np.float64]:
+        def work(rows: slice) -> tuple[NDArray[np.float64], int]:
             Y = np.ascontiguousarray(samples[rows], dtype=dtype)
-            S, _ = coder.code(Y)
-            residuals: NDArray[np.float64] = module.class_residuals(
-                D, Y, S, atom_classes, n_classes
-            )
-            return residuals
+            S, n_unfinished = coder.code(Y)
+            return module.class_residuals(D, Y, S, atom_classes, n_classes), n_unfinished
 
-        return np.concatenate(list(map_blocks(work, row_blocks(len(samples)), self.n_jobs)))
+        parts = list(map_blocks(work, row_blocks(len(samples)), self.n_jobs))
+        warn_unfinished(sum(missed for _, missed in parts), len(samples), _CODE_TOLERANCE)
+        return np.concatenate([residuals for residuals, _ in parts])
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """The class with the smallest residual."""
@@ -75,8 +76,7 @@ class ResidualClassifier(ClassifierMixin, BaseEstimator):
         return -residuals
 
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
-        """Numbers that sum to 1, larger for smaller residuals. They are not calibrated."""
+        """exp(−r_i), scaled to sum to 1: in the order of the residuals, but not calibrated."""
         residuals = self.class_residuals(X)
-        scale = residuals.mean(axis=1, keepdims=True)
-        closeness = np.exp(-residuals / np.where(scale > 0, scale, 1))
+        closeness = np.exp(residuals.min(axis=1, keepdims=True) - residuals)
         return closeness / closeness.sum(axis=1, keepdims=True)

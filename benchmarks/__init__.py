@@ -1,0 +1,1 @@
+"""Measurements that figures are quoted from. Development only: not part of the package."""

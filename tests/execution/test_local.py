@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+from threadpoolctl import threadpool_info
+
+from histodict.execution.local import available_cores, count_jobs, map_blocks
+
+
+@pytest.mark.parametrize("n_jobs", [1, 2, 5])
+def test_results_come_in_the_order_of_the_blocks(n_jobs):
+    def work(block: int) -> int:
+        time.sleep(0.002 * (7 - block % 7))
+        return block * block
+
+    assert list(map_blocks(work, range(40), n_jobs)) == [i * i for i in range(40)]
+
+
+def test_threads_work_at_the_same_time():
+    meeting = threading.Barrier(2, timeout=10)
+    assert list(map_blocks(lambda block: meeting.wait() >= 0, range(2), 2)) == [True, True]
+
+
+def test_blocks_are_read_no_further_ahead_than_needed():
+    read: list[int] = []
+
+    def blocks():
+        for block in range(100):
+            read.append(block)
+            yield block
+
+    results = map_blocks(lambda block: block, blocks(), 2)
+    next(results)
+    assert len(read) <= 6
+    results.close()
+
+
+def test_an_error_in_a_block_reaches_the_caller():
+    def work(block: int) -> float:
+        return 1 / (block - 5)
+
+    with pytest.raises(ZeroDivisionError):
+        list(map_blocks(work, range(50), 2))
+
+
+def test_blas_has_one_thread_inside_and_its_own_number_after():
+    def blas_threads(block: int = 0) -> set[int]:
+        return {lib["num_threads"] for lib in threadpool_info() if lib["user_api"] == "blas"}
+
+    before = blas_threads()
+    assert list(map_blocks(blas_threads, range(4), 2)) == [{1}] * 4
+    assert blas_threads() == before
+
+
+def test_number_of_jobs():
+    assert count_jobs(None) == count_jobs(-1) == available_cores()
+    assert count_jobs(3) == 3
+    assert count_jobs(-100) == 1
+    with pytest.raises(ValueError, match="n_jobs"):
+        count_jobs(0)
