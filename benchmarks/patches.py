@@ -64,15 +64,20 @@ def _generate_images(sigma: float, rng: np.random.Generator, n_images: int = 8) 
     """Smooth blobs of two stains: colours lie in a plane, as in tissue, and vary by image."""
     images = []
     for _ in range(n_images):
-        stains = []
-        for scale in (sigma, 2 * sigma):
-            fine, coarse = (gaussian_filter(rng.standard_normal((400, 400)), s * scale) * s * scale
-                            for s in (1, 4))  # fmt: skip
-            stains.append(np.exp(1.5 * (fine + coarse) - rng.uniform(0.5, 1.5)))
+        stains = [np.exp(_blobs(scale, rng)) for scale in (sigma, 2 * sigma)]
         density = np.stack(stains, axis=-1) @ _STAINS
         grain = 0.01 * rng.standard_normal(density.shape)
         images.append(np.clip(np.exp(-density) + grain, 0.01, 1).astype(np.float32))
     return images
+
+
+def _blobs(sigma: float, rng: np.random.Generator) -> NDArray:
+    """The logarithm of a stain's amount: smooth at two scales, with a level of its own."""
+    fine, coarse = (
+        gaussian_filter(rng.standard_normal((400, 400)), width) * width
+        for width in (sigma, 4 * sigma)
+    )
+    return 1.5 * (fine + coarse) - rng.uniform(0.5, 1.5)
 
 
 def _cut(images: list[NDArray], n_patches: int, rng: np.random.Generator) -> NDArray[np.float32]:

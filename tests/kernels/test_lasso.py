@@ -12,7 +12,7 @@ PENALTIES = [1.0, 0.3, 0.05]
 
 @pytest.mark.parametrize("penalty", PENALTIES)
 def test_equals_the_reference(rng, penalty):
-    D, Y = gaussian(rng, 50, 15, 40)
+    D, Y = gaussian(rng, 50, 4, 40)
     S = encode_lasso(D, Y, penalty, tol=1e-12).toarray()
     np.testing.assert_allclose(S, reference.encode_lasso(D, Y, penalty), atol=1e-6)
 

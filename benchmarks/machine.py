@@ -1,0 +1,66 @@
+"""Where and with what a figure was measured; without it the figure means nothing."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from datetime import datetime, timezone
+from importlib.metadata import version
+from pathlib import Path
+
+from histodict.execution.local import available_cores
+
+_LIBRARIES = ("histodict", "numpy", "numba", "scipy", "scikit-learn")
+
+
+def machine_facts() -> dict[str, str]:
+    facts = {
+        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "cpu": f"{_cpu_model()} ({platform.machine()})",
+        "cores": str(available_cores()),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "commit": _commit(),
+    }
+    facts.update((name, version(name)) for name in _LIBRARIES)
+    facts["blas"] = _blas()
+    if hasattr(os, "getloadavg"):
+        # Above about 0.2, somebody else is using the cores.
+        facts["load at start"] = f"{os.getloadavg()[0]:.2f}"
+    return facts
+
+
+def _cpu_model() -> str:
+    for line in _output("lscpu").splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() == "Model name":
+            return value.strip()
+    return platform.processor() or "unknown"
+
+
+def _commit() -> str:
+    commit = _output("git", "rev-parse", "--short", "HEAD").strip()
+    changed = _output("git", "status", "--porcelain", "src").strip()
+    return (commit or "unknown") + (" with changes in src" if changed else "")
+
+
+def _blas() -> str:
+    import numpy as np  # noqa: F401  (threadpoolctl sees loaded libraries only)
+    from threadpoolctl import threadpool_info
+
+    found = {
+        f"{info['internal_api']} {info['version']} ({info.get('architecture', '?')})"
+        for info in threadpool_info()
+        if info["user_api"] == "blas"
+    }
+    return ", ".join(sorted(found))
+
+
+def _output(*command: str) -> str:
+    folder = Path(__file__).resolve().parent
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
+    except OSError:
+        return ""
+    return done.stdout

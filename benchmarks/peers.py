@@ -1,0 +1,172 @@
+"""Those who are measured: every one a function from a problem to its cases, ready to be called.
+
+A case takes nothing and returns codes with one sample per row, dense or sparse. Conversions to a
+peer's own layout and precision happen before, so that they are not timed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+
+from histodict.execution.local import available_cores
+
+from .problem import Problem
+
+Case = Callable[[], Any]
+Cases = dict[str, Case]
+
+# scikit-learn is too slow for all samples: these many, scaled up linearly.
+_SUBSET = 500
+# Samples per call of the batched pursuit, whose work space is n_samples · L · n_atoms.
+_TORCH_BATCH = 5_000
+
+
+def histodict_cases(problem: Problem) -> Cases:
+    from histodict.kernels import encode_lasso, encode_omp
+
+    Y, D, both = problem.Y, problem.D, problem.all_atoms
+    return {
+        "omp": lambda: encode_omp(D, Y, problem.n_nonzero),
+        "omp, correlation": lambda: encode_omp(D, Y, problem.n_nonzero, selection="correlation"),
+        "lasso": lambda: encode_lasso(both, Y, problem.penalty),
+        "omp product": lambda: Y @ D.T,
+        "lasso product": lambda: Y @ both.T,
+        **_dfdl_cases(problem),
+    }
+
+
+def _dfdl_cases(problem: Problem) -> Cases:
+    """One iteration of one class, and its atom update alone.
+
+    They call two private methods of DFDL, because nothing public stops after an iteration of one
+    class.
+    """
+    from histodict.methods.dfdl import DFDL, _sample_weights
+    from histodict.methods.labelled_blocks import open_arrays
+
+    model = DFDL(len(problem.D))
+    open_ = open_arrays(problem.Y, problem.labels)
+    weights = _sample_weights(np.bincount(problem.labels, minlength=2), model.rho)
+    n_nonzero = np.full(2, problem.n_nonzero)
+
+    def sums() -> Any:
+        return model._pass(open_(), list(problem.dictionaries), n_nonzero, weights, [0])[0]
+
+    sums_once = cache(sums)
+    return {
+        "dfdl": lambda: model._update(problem.D, sums()),
+        "dfdl update": lambda: model._update(problem.D, sums_once()),
+    }
+
+
+def spams_cases(problem: Problem) -> Cases:
+    import spams
+
+    X = np.asfortranarray(problem.Y.T)
+    D, both = np.asfortranarray(problem.D.T), np.asfortranarray(problem.all_atoms.T)
+    threads = {"numThreads": available_cores()}
+    return {
+        "omp": lambda: spams.omp(X, D, L=problem.n_nonzero, eps=0.0, **threads).T,
+        "lasso": lambda: spams.lasso(X, both, lambda1=problem.penalty, mode=2, **threads).T,
+    }
+
+
+def sklearn_cases(problem: Problem, lasso: str) -> Cases:
+    """`sparse_encode`, whose "omp" is `orthogonal_mp_gram` on every core.
+
+    Its first call stays in this process, where its warnings can be counted.
+    """
+    from sklearn.decomposition import sparse_encode
+
+    n_jobs: dict[str, int] = {}
+
+    def encode(D: Any, algorithm: str, **options: Any) -> Any:
+        jobs = n_jobs.get(algorithm, 1)
+        n_jobs[algorithm] = available_cores()
+        return sparse_encode(problem.Y, D, algorithm=algorithm, n_jobs=jobs, **options)
+
+    return {
+        "omp": lambda: encode(problem.D, "omp", n_nonzero_coefs=problem.n_nonzero),
+        "lasso": lambda: encode(problem.all_atoms, lasso, alpha=problem.penalty),
+    }
+
+
+def omp_gpu_cases(problem: Problem, algorithm: str, dtype: type[np.floating]) -> Cases:
+    import torch
+    from orthogonal_matching_pursuit_gpu import run_omp
+
+    Y = torch.from_numpy(problem.Y.astype(dtype))
+    D = torch.from_numpy(np.ascontiguousarray(problem.D.T, dtype))
+    pursue = partial(
+        run_omp,
+        n_nonzero_coefs=problem.n_nonzero,
+        normalize=False,
+        fit_intercept=False,
+        alg=algorithm,
+    )
+    return {"omp": lambda: torch.cat([pursue(D, y) for y in Y.split(_TORCH_BATCH)]).numpy()}
+
+
+@dataclass(frozen=True)
+class Peer:
+    """How to start a peer, at its best, and what to say about it."""
+
+    title: str
+    distribution: str
+    cases: Callable[[Problem], Cases]
+    covers: tuple[str, ...]
+    rows: int | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+    note: str = ""
+
+
+OURS = Peer("histodict", "histodict", histodict_cases, ("omp", "lasso"))
+SPAMS = Peer(
+    "SPAMS",
+    "spams-bin",
+    spams_cases,
+    ("omp", "lasso"),
+    # Its own threads times OpenBLAS's threads would oversubscribe the cores: six times slower.
+    environment={"OPENBLAS_NUM_THREADS": "1"},
+    note="its best setting: a thread per core, one BLAS thread each",
+)
+OTHERS = (
+    Peer(
+        "scikit-learn",
+        "scikit-learn",
+        partial(sklearn_cases, lasso="lasso_lars"),
+        ("omp", "lasso"),
+        rows=_SUBSET,
+        environment={"PYTHONWARNINGS": "ignore"},
+        note="lasso_lars; a process per core",
+    ),
+    Peer(
+        "scikit-learn, cd",
+        "scikit-learn",
+        partial(sklearn_cases, lasso="lasso_cd"),
+        ("lasso",),
+        rows=_SUBSET,
+        environment={"PYTHONWARNINGS": "ignore"},
+        note="lasso_cd; a process per core",
+    ),
+    Peer(
+        "omp-gpu, v0_blas",
+        "orthogonal-matching-pursuit-gpu",
+        partial(omp_gpu_cases, algorithm="v0_blas", dtype=np.float64),
+        ("omp",),
+        note="on the CPU, double precision: its fastest there; correlation rule",
+    ),
+    Peer(
+        "omp-gpu, v0",
+        "orthogonal-matching-pursuit-gpu",
+        partial(omp_gpu_cases, algorithm="v0", dtype=np.float32),
+        ("omp",),
+        note="on the CPU, single precision: its default; correlation rule",
+    ),
+)
+BY_TITLE = {peer.title: peer for peer in (OURS, SPAMS, *OTHERS)}
