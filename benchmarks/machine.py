@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
@@ -16,7 +16,7 @@ _LIBRARIES = ("histodict", "numpy", "numba", "scipy", "scikit-learn")
 
 def machine_facts() -> dict[str, str]:
     facts = {
-        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "cpu": f"{_cpu_model()} ({platform.machine()})",
         "cores": str(available_cores()),
         "system": platform.platform(),

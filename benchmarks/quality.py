@@ -37,9 +37,7 @@ def omp_quality(problem: Problem, S: csr_array) -> Quality:
 def lasso_quality(problem: Problem, S: csr_array) -> Quality:
     losses, gaps = [], []
     for y, s, D in _blocks(problem.Y, S, problem.all_atoms):
-        losses.append(
-            0.5 * _squared_residuals(y, s, D) + problem.penalty * np.abs(s).sum(axis=1)
-        )
+        losses.append(0.5 * _squared_residuals(y, s, D) + problem.penalty * np.abs(s).sum(axis=1))
         gaps.append(lasso_gap(D, y, s, problem.penalty))
     gap = float(np.max(np.concatenate(gaps), initial=0.0))
     return Quality(_mean(losses), *_counts(S), gap)
@@ -66,8 +64,8 @@ def _mean(losses: list[NDArray]) -> float:
 
 def _counts(S: csr_array) -> tuple[float, int, int]:
     """Mean non-zeros of the rows without NaN, number of rows with, number of rows."""
-    bad = np.array([not np.isfinite(part).all() for part in np.split(S.data, S.indptr[1:-1])])
-    nonzeros = np.add.reduceat(np.append(S.data != 0, False).astype(int), S.indptr[:-1])
-    nonzeros[np.diff(S.indptr) == 0] = 0
-    mean = float(nonzeros[~bad].mean()) if not bad.all() else float("nan")
-    return mean, int(bad.sum()), len(bad)
+    n_rows = S.shape[0]
+    row_of = np.repeat(np.arange(n_rows), np.diff(S.indptr))
+    bad = np.bincount(row_of[~np.isfinite(S.data)], minlength=n_rows) > 0
+    nonzeros = np.bincount(row_of[S.data != 0], minlength=n_rows)[~bad]
+    return _mean([nonzeros]), int(bad.sum()), n_rows

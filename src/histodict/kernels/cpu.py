@@ -81,7 +81,7 @@ class LassoCoder:
         self._D = D
         self._penalty = penalty
         # Rounding of the products must not push the true gap over the asked one.
-        self._tol = max(tol - 64 * float(np.finfo(D.dtype).eps), 0.5 * tol)
+        self._tol = max(tol - 256 * float(np.finfo(D.dtype).eps), 0.5 * tol)
         # An odd number of lanes per row: rows then do not compete for the same cache sets.
         self._G = _padded_gram(D, -(-len(D) // lanes.width(D.dtype)) | 1)
 

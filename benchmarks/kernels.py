@@ -1,0 +1,170 @@
+"""Our kernels against their peers, in one run on the same data.
+
+    python -m benchmarks.kernels [--size full|small] [--repeats N] [--train] [--output FILE.json]
+
+Real tissue needs HISTODICT_DATA. Ours and SPAMS take turns, in alternating order, so that a change
+of the machine's mood meets both; each runs in its own process (see `worker`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from scipy.sparse import csr_array, load_npz
+
+from . import report
+from .machine import machine_facts
+from .peers import OTHERS, OURS, SPAMS, Peer
+from .problem import SIZES, Problem, Size, build_problem
+from .quality import Quality, lasso_quality, omp_quality
+from .report import CaseResult, Row
+from .training import measure_training
+from .worker import PeerError, Worker
+
+# Rows for which compiling is nearly all of the first call.
+_FEW_ROWS = 64
+_SLOW_REPEATS = 2
+_QUALITY: dict[str, Callable[[Problem, csr_array], Quality]] = {
+    "omp": omp_quality,
+    "lasso": lasso_quality,
+}
+# What takes turns, by case: our own cases next to SPAMS's one of the same name.
+_OUR_CASES = {
+    "omp": ("omp", "omp, correlation", "omp product"),
+    "lasso": ("lasso", "lasso product"),
+    "dfdl": ("dfdl", "dfdl update", "omp product"),
+}
+
+
+class Bench:
+    """The files and processes of one run."""
+
+    def __init__(self, folder: Path, problem: Problem, repeats: int) -> None:
+        self.folder = folder
+        self.path = folder / "problem.npz"
+        self.problem = problem
+        self.repeats = repeats
+        self.cache = {"NUMBA_CACHE_DIR": str(folder / "compiled")}
+        problem.save(self.path)
+
+    def compile_times(self) -> dict[str, dict[str, float]]:
+        """First calls on a few rows: with nothing compiled yet, then from the cache on disk."""
+        times = {}
+        for name in ("compile", "load from cache"):
+            with self._start(OURS, rows=_FEW_ROWS) as worker:
+                times[name] = {case: worker.call(case)["seconds"] for case in _OUR_CASES}
+        return times
+
+    def measure(self, case: str) -> CaseResult:
+        """Ours and SPAMS in turns, then the others that know the case."""
+        rows = self._take_turns(case)
+        for peer in OTHERS:
+            if case in peer.covers:
+                rows.append(self._measure_alone(peer, case))
+        report.compare(rows)
+        self._add_our_quality(rows, case)
+        return CaseResult(case, rows)
+
+    def _take_turns(self, case: str) -> list[Row]:
+        with ExitStack() as stack:
+            ours = stack.enter_context(self._start(OURS))
+            turns = [(ours, name) for name in _OUR_CASES[case]]
+            rows = [self._first_call(worker, name) for worker, name in turns]
+            if case in SPAMS.covers:
+                try:
+                    spams = stack.enter_context(self._start(SPAMS))
+                    rows.insert(1, self._first_call(spams, case))
+                    turns.insert(1, (spams, case))
+                except PeerError as error:
+                    rows.append(Row(SPAMS.title, case, error=str(error)))
+            for repeat in range(self.repeats):
+                pairs = list(zip(turns, rows, strict=False))
+                for (worker, name), row in pairs if repeat % 2 == 0 else reversed(pairs):
+                    row.seconds.append(worker.call(name)["seconds"])
+        return rows
+
+    def _measure_alone(self, peer: Peer, case: str) -> Row:
+        try:
+            with self._start(peer) as worker:
+                row = self._first_call(worker, case)
+                for _ in range(min(self.repeats, _SLOW_REPEATS)):
+                    row.seconds.append(worker.call(case)["seconds"] * row.scale)
+        except PeerError as error:
+            return Row(peer.title, case, error=str(error))
+        return row
+
+    def _start(self, peer: Peer, rows: int | None = None) -> Worker:
+        return Worker(peer, self.path, rows=rows, environment=self.cache)
+
+    def _first_call(self, worker: Worker, case: str) -> Row:
+        """A row with the first call's time, warnings and codes; it is not one of the repeats."""
+        measure = _QUALITY.get(case.partition(",")[0])
+        codes = self.folder / f"{worker.peer.title} {case}.npz" if measure else None
+        answer = worker.call(case, codes)
+        n_rows = len(self.problem.head(worker.rows).Y)
+        row = Row(worker.peer.title, case, version=worker.version, note=worker.peer.note)
+        row.n_rows, row.scale = n_rows, len(self.problem.Y) / n_rows
+        row.first = answer["seconds"] * row.scale
+        row.n_warnings, row.warning = answer["n_warnings"], answer["warning"]
+        if measure and codes:
+            row.quality = measure(self.problem.head(n_rows), csr_array(load_npz(codes)))
+        return row
+
+    def _add_our_quality(self, rows: list[Row], case: str) -> None:
+        """For a peer that coded some rows only: our loss on the same rows."""
+        if case in _QUALITY:
+            S = csr_array(load_npz(self.folder / f"{OURS.title} {case}.npz"))
+            for n_rows in {row.n_rows for row in rows if row.n_rows}:
+                quality = _QUALITY[case](self.problem.head(n_rows), S[:n_rows])
+                for row in rows:
+                    if row.n_rows == n_rows:
+                        row.our_loss = quality.loss
+
+
+def run(size: Size, repeats: int, with_training: bool) -> dict[str, Any]:
+    """Measure everything, printing as it goes; the same as plain data."""
+    facts = machine_facts()
+    report.print_facts(facts)
+    problem, source = build_problem(size)
+    report.print_problem(size, problem, source)
+    result: dict[str, Any] = {"machine": facts, "data": source, "size": asdict(size)}
+    with tempfile.TemporaryDirectory() as folder:
+        bench = Bench(Path(folder), problem, repeats)
+        result["first_calls"] = bench.compile_times()
+        report.print_first_calls(result["first_calls"])
+        result["cases"] = {}
+        for case in _OUR_CASES:
+            measured = bench.measure(case)
+            report.print_case(measured)
+            result["cases"][case] = asdict(measured)
+        if with_training:
+            result["training"] = []
+            for n_nonzero in (size.n_nonzero, "auto"):
+                trained = measure_training(bench.path, size.n_iter, n_nonzero)
+                report.print_training(trained)
+                result["training"].append(trained)
+    return result
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="benchmarks.kernels", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--size", choices=SIZES, default="full", help="small is for trying out")
+    parser.add_argument("--repeats", type=int, default=5, help="timed calls of ours and of SPAMS")
+    parser.add_argument("--train", action="store_true", help="a whole DFDL training, too")
+    parser.add_argument("--output", type=Path, help="write the figures to this JSON file")
+    arguments = parser.parse_args()
+    result = run(SIZES[arguments.size], max(1, arguments.repeats), arguments.train)
+    if arguments.output:
+        arguments.output.write_text(json.dumps(result, indent=1) + "\n", "utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,173 @@
+"""The figures of a run, and how they look on a terminal."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+from .problem import Problem, Size
+from .quality import Quality
+
+
+@dataclass
+class Row:
+    """One method on one case. Seconds are for all samples: scaled up if only some were coded."""
+
+    title: str
+    case: str
+    seconds: list[float] = field(default_factory=list)
+    first: float = 0.0
+    n_rows: int = 0
+    scale: float = 1.0
+    ratio: float | None = None
+    ratio_range: tuple[float, float] | None = None
+    quality: Quality | None = None
+    our_loss: float | None = None
+    n_warnings: int = 0
+    warning: str = ""
+    version: str = ""
+    note: str = ""
+    error: str = ""
+
+    @property
+    def median(self) -> float:
+        return median(self.seconds)
+
+
+@dataclass
+class CaseResult:
+    """All rows of a case; the first one is ours, and ratios are to it."""
+
+    case: str
+    rows: list[Row]
+
+
+def compare(rows: list[Row]) -> None:
+    """Set every row's ratio of medians to the first row, with the range over paired repeats.
+
+    Rows that took turns have as many repeats as the first: the n-th of each make a pair. The others
+    are compared with our median.
+    """
+    ours = rows[0]
+    for row in rows:
+        if row.seconds:
+            paired = len(row.seconds) == len(ours.seconds)
+            base = ours.seconds if paired else [ours.median] * len(row.seconds)
+            ratios = [a / b for a, b in zip(row.seconds, base, strict=True)]
+            row.ratio = row.median / ours.median
+            row.ratio_range = (min(ratios), max(ratios))
+
+
+def print_facts(facts: dict[str, str]) -> None:
+    print("\n".join(f"{name:14} {value}" for name, value in facts.items()))
+
+
+def print_problem(size: Size, problem: Problem, source: str) -> None:
+    print(f"\ndata: {source}")
+    print(
+        f"{len(problem.Y)} unit-norm patches of {problem.Y.shape[1]} features, float32; "
+        f"2 learnt dictionaries of {size.n_atoms} atoms; L = {size.n_nonzero}, "
+        f"penalty = {problem.penalty}",
+        flush=True,
+    )
+
+
+def print_first_calls(times: dict[str, dict[str, float]]) -> None:
+    print("\nour first call in a process, on a few rows (excluded below):")
+    for name, by_case in times.items():
+        print(f"  {name:16}", "  ".join(f"{case} {s:.2f} s" for case, s in by_case.items()))
+
+
+def print_case(result: CaseResult) -> None:
+    print(f"\n{result.case}: {_MEANING[result.case]}")
+    rows = [row for row in result.rows if not row.error]
+    _print_table([_cells(row, result.rows[0].title) for row in rows])
+    for row in result.rows:
+        if row.error:
+            print(f"  {row.title}: {row.error}")
+    for note in _notes(rows):
+        print(f"  {note}")
+    print(end="", flush=True)
+
+
+def print_training(trained: dict[str, Any]) -> None:
+    print(f"\nDFDL training, n_nonzero={trained['n_nonzero']}:", end=" ")
+    if "error" in trained:
+        print(trained["error"])
+        return
+    print(
+        f"{trained['seconds']:.1f} s = initialise {trained['initialise_s']:.1f} s"
+        f" + train {trained['train_s']:.1f} s ({trained['n_iter']} iterations,"
+        f" L = {trained['n_nonzero_']}); peak memory {trained['peak_mib']:.0f} MiB, of which"
+        f" {trained['samples_mib']:.0f} MiB samples ({trained['peak_before_mib']:.0f} MiB before)",
+        flush=True,
+    )
+
+
+_MEANING = {
+    "omp": "pursuit with one class's atoms; loss = mean ‖y − sD‖²",
+    "lasso": "l1 codes with both classes' atoms; loss = mean ½‖y − sD‖² + λ‖s‖₁",
+    "dfdl": "one iteration of one class: coding of all samples, E and F, atoms",
+}
+
+
+def _cells(row: Row, our_title: str) -> dict[str, str]:
+    name = row.title if row.title != our_title else f"{row.title}: {row.case}"
+    cells = {
+        "method": name + (f" [{row.n_rows} rows, scaled]" if row.scale != 1 else ""),
+        "seconds (min..max)": _spread(row.median, (min(row.seconds), max(row.seconds)), "8.3f"),
+        "first call": f"{row.first:.3f}",
+        "/ ours (min..max)": _spread(row.ratio, row.ratio_range, "7.2f"),
+    }
+    if row.quality:
+        cells |= _quality_cells(row, row.quality)
+    return cells
+
+
+def _quality_cells(row: Row, quality: Quality) -> dict[str, str]:
+    cells = {
+        "loss": f"{quality.loss:.7f}",
+        "ours, same rows": f"{row.our_loss:.7f}",
+        "non-zeros": f"{quality.nonzeros:.2f}",
+        "NaN rows": str(quality.nan_rows),
+        "warnings": str(row.n_warnings),
+    }
+    if quality.gap is not None:
+        cells["largest gap"] = f"{quality.gap:.1e}"
+    return cells
+
+
+def _spread(middle: float | None, ends: tuple[float, float] | None, form: str) -> str:
+    if middle is None or ends is None:
+        return ""
+    low, high = (format(end, form).strip() for end in ends)
+    return f"{middle:{form}} ({low}..{high})"
+
+
+def _print_table(table: list[dict[str, str]]) -> None:
+    names = list(dict.fromkeys(name for cells in table for name in cells))
+    widths = {
+        name: max(len(name), *(len(cells.get(name, "")) for cells in table)) for name in names
+    }
+    for cells in [dict(zip(names, names, strict=True)), *table]:
+        first, *rest = (cells.get(name, "") for name in names)
+        padded = (cell.rjust(widths[name]) for name, cell in zip(names[1:], rest, strict=True))
+        print("  " + "  ".join([first.ljust(widths[names[0]]), *padded]).rstrip())
+
+
+def _notes(rows: list[Row]) -> list[str]:
+    """The distance to the bare product, the peers' versions and settings, their first warnings."""
+    ours = rows[0]
+    notes = [
+        f"{ours.title} takes {ours.median / row.median:.2f} times the bare product Y·Dᵀ"
+        " (numpy, all cores)"
+        for row in rows
+        if "product" in row.case
+    ]
+    for row in rows:
+        if row.title != ours.title:
+            notes.append(f"{row.title}: version {row.version}; {row.note}")
+            if row.warning:
+                notes.append(f"{row.title} warned {row.n_warnings} times: {row.warning[:100]}")
+    return notes
