@@ -35,7 +35,7 @@ _QUALITY: dict[str, Callable[[Problem, csr_array], Quality]] = {
     "omp": omp_quality,
     "lasso": lasso_quality,
 }
-# What takes turns, by case: our own cases next to SPAMS's one of the same name.
+# What we time in turns with SPAMS, by case; ratios are to the first.
 _OUR_CASES = {
     "omp": ("omp", "omp, correlation", "omp product"),
     "lasso": ("lasso", "lasso product"),
@@ -75,30 +75,28 @@ class Bench:
     def _take_turns(self, case: str) -> list[Row]:
         with ExitStack() as stack:
             ours = stack.enter_context(self._start(OURS))
-            turns = [(ours, name) for name in _OUR_CASES[case]]
-            rows = [self._first_call(worker, name) for worker, name in turns]
-            if case in SPAMS.covers:
-                try:
-                    spams = stack.enter_context(self._start(SPAMS))
-                    rows.insert(1, self._first_call(spams, case))
-                    turns.insert(1, (spams, case))
-                except PeerError as error:
-                    rows.append(Row(SPAMS.title, case, error=str(error)))
+            main, *more = ((ours, self._first_call(ours, name)) for name in _OUR_CASES[case])
+            rivals = (self._join(stack, peer, case) for peer in SPAMS if case in peer.covers)
+            turns = [main, *rivals, *more]
             for repeat in range(self.repeats):
-                pairs = list(zip(turns, rows, strict=False))
-                for (worker, name), row in pairs if repeat % 2 == 0 else reversed(pairs):
-                    row.seconds.append(worker.call(name)["seconds"])
-        return rows
+                for worker, row in turns if repeat % 2 == 0 else reversed(turns):
+                    _repeat(worker, row)
+        return [row for _, row in turns]
 
     def _measure_alone(self, peer: Peer, case: str) -> Row:
-        try:
-            with self._start(peer) as worker:
-                row = self._first_call(worker, case)
-                for _ in range(min(self.repeats, _SLOW_REPEATS)):
-                    row.seconds.append(worker.call(case)["seconds"] * row.scale)
-        except PeerError as error:
-            return Row(peer.title, case, error=str(error))
+        with ExitStack() as stack:
+            worker, row = self._join(stack, peer, case)
+            for _ in range(min(self.repeats, _SLOW_REPEATS)):
+                _repeat(worker, row)
         return row
+
+    def _join(self, stack: ExitStack, peer: Peer, case: str) -> tuple[Worker | None, Row]:
+        """A peer's process and its row; a peer that cannot take part has its reason in the row."""
+        try:
+            worker = stack.enter_context(self._start(peer))
+            return worker, self._first_call(worker, case)
+        except PeerError as error:
+            return None, Row(peer.title, case, error=str(error))
 
     def _start(self, peer: Peer, rows: int | None = None) -> Worker:
         return Worker(peer, self.path, rows=rows, environment=self.cache)
@@ -126,6 +124,15 @@ class Bench:
                 for row in rows:
                     if row.n_rows == n_rows:
                         row.our_loss = quality.loss
+
+
+def _repeat(worker: Worker | None, row: Row) -> None:
+    """One more timed call. A peer that failed once is not asked again."""
+    if worker and not row.error:
+        try:
+            row.seconds.append(worker.call(row.case)["seconds"] * row.scale)
+        except PeerError as error:
+            row.error = str(error)
 
 
 def run(size: Size, repeats: int, with_training: bool) -> dict[str, Any]:

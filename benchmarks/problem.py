@@ -38,7 +38,7 @@ class Problem:
     penalty: float = PENALTY
 
     @property
-    def D(self) -> NDArray[np.float32]:
+    def D(self) -> NDArray[np.float32]:  # noqa: N802
         """The first class's atoms: what a pursuit uses while training."""
         return self.dictionaries[0]
 
@@ -52,8 +52,7 @@ class Problem:
         return replace(self, Y=self.Y[:n_rows], labels=self.labels[:n_rows])
 
     def save(self, path: Path) -> None:
-        arrays = {"Y": self.Y, "labels": self.labels, "dictionaries": self.dictionaries}
-        np.savez(path, **arrays, n_nonzero=self.n_nonzero, penalty=self.penalty)
+        np.savez(path, allow_pickle=False, **vars(self))
 
 
 def load_problem(path: Path) -> Problem:

@@ -14,33 +14,48 @@ from histodict.kernels.reference import lasso_gap
 
 from .problem import Problem
 
+GAP_LIMIT = 1e-3
+
 
 @dataclass(frozen=True)
 class Quality:
-    """Of the rows without NaN: the mean loss, non-zeros per row, and, for l1, the largest gap.
+    """Losses of the rows without NaN: ‖y − sD‖² of a pursuit, ½‖y − sD‖² + λ‖s‖₁ of l1 codes.
 
-    The loss is ‖y − sD‖² for a pursuit, ½‖y − sD‖² + λ‖s‖₁ for l1 codes.
+    A few rows where rounding took over hardly move the median but can ruin the mean; `missed`
+    counts them: codes of a pursuit that are worse than none (loss above ‖y‖²), l1 codes with a
+    relative duality gap above GAP_LIMIT.
     """
 
     loss: float
+    median_loss: float
+    largest_loss: float
+    missed: int
     nonzeros: float
     nan_rows: int
     n_rows: int
-    gap: float | None = None
+    largest_gap: float | None = None
 
 
 def omp_quality(problem: Problem, S: csr_array) -> Quality:
-    losses = [_squared_residuals(y, s, D) for y, s, D in _blocks(problem.Y, S, problem.D)]
-    return Quality(_mean(losses), *_counts(S))
+    losses, limits = [], []
+    for y, s, D in _blocks(problem.Y, S, problem.D):
+        losses.append(_squared_norms(y - s @ D))
+        limits.append(_squared_norms(y))
+    loss = np.concatenate(losses)
+    missed = int((loss > np.concatenate(limits)).sum())
+    return Quality(*_summary(loss), missed, *_counts(S))
 
 
 def lasso_quality(problem: Problem, S: csr_array) -> Quality:
     losses, gaps = [], []
     for y, s, D in _blocks(problem.Y, S, problem.all_atoms):
-        losses.append(0.5 * _squared_residuals(y, s, D) + problem.penalty * np.abs(s).sum(axis=1))
+        l1 = np.abs(s).sum(axis=1)
+        losses.append(0.5 * _squared_norms(y - s @ D) + problem.penalty * l1)
         gaps.append(lasso_gap(D, y, s, problem.penalty))
-    gap = float(np.max(np.concatenate(gaps), initial=0.0))
-    return Quality(_mean(losses), *_counts(S), gap)
+    gap = np.concatenate(gaps)
+    missed = int((gap > GAP_LIMIT).sum())
+    summary = _summary(np.concatenate(losses))
+    return Quality(*summary, missed, *_counts(S), largest_gap=float(gap.max(initial=0.0)))
 
 
 def _blocks(Y: NDArray, S: csr_array, D: NDArray) -> Iterator[tuple[NDArray, NDArray, NDArray]]:
@@ -52,14 +67,15 @@ def _blocks(Y: NDArray, S: csr_array, D: NDArray) -> Iterator[tuple[NDArray, NDA
         yield Y[rows][good].astype(np.float64), codes[good], atoms
 
 
-def _squared_residuals(Y: NDArray, S: NDArray, D: NDArray) -> NDArray:
-    R = Y - S @ D
+def _squared_norms(R: NDArray) -> NDArray:
     return np.einsum("ij,ij->i", R, R)
 
 
-def _mean(losses: list[NDArray]) -> float:
-    values = np.concatenate(losses)
-    return float(values.mean()) if len(values) else float("nan")
+def _summary(loss: NDArray) -> tuple[float, float, float]:
+    """Mean, median and largest; NaN if no row is left."""
+    if not len(loss):
+        return np.nan, np.nan, np.nan
+    return float(loss.mean()), float(np.median(loss)), float(loss.max())
 
 
 def _counts(S: csr_array) -> tuple[float, int, int]:
@@ -68,4 +84,4 @@ def _counts(S: csr_array) -> tuple[float, int, int]:
     row_of = np.repeat(np.arange(n_rows), np.diff(S.indptr))
     bad = np.bincount(row_of[~np.isfinite(S.data)], minlength=n_rows) > 0
     nonzeros = np.bincount(row_of[S.data != 0], minlength=n_rows)[~bad]
-    return _mean([nonzeros]), int(bad.sum()), n_rows
+    return _summary(nonzeros)[0], int(bad.sum()), n_rows

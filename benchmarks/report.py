@@ -7,7 +7,7 @@ from statistics import median
 from typing import Any
 
 from .problem import Problem, Size
-from .quality import Quality
+from .quality import GAP_LIMIT, Quality
 
 
 @dataclass
@@ -50,6 +50,8 @@ def compare(rows: list[Row]) -> None:
     are compared with our median.
     """
     ours = rows[0]
+    if ours.error:
+        raise RuntimeError(f"{ours.title} {ours.case}: {ours.error}")
     for row in rows:
         if row.seconds:
             paired = len(row.seconds) == len(ours.seconds)
@@ -74,7 +76,7 @@ def print_problem(size: Size, problem: Problem, source: str) -> None:
 
 
 def print_first_calls(times: dict[str, dict[str, float]]) -> None:
-    print("\nour first call in a process, on a few rows (excluded below):")
+    print("\nour first calls in a process, one after the other, on a few rows (excluded below):")
     for name, by_case in times.items():
         print(f"  {name:16}", "  ".join(f"{case} {s:.2f} s" for case, s in by_case.items()))
 
@@ -106,8 +108,9 @@ def print_training(trained: dict[str, Any]) -> None:
 
 
 _MEANING = {
-    "omp": "pursuit with one class's atoms; loss = mean ‖y − sD‖²",
-    "lasso": "l1 codes with both classes' atoms; loss = mean ½‖y − sD‖² + λ‖s‖₁",
+    "omp": "pursuit with one class's atoms; loss ‖y - sD‖², missed where it is above ‖y‖²",
+    "lasso": "l1 codes with both classes' atoms; loss ½‖y - sD‖² + λ‖s‖₁, missed where the relative"
+    f" gap is above {GAP_LIMIT:g}",
     "dfdl": "one iteration of one class: coding of all samples, E and F, atoms",
 }
 
@@ -127,14 +130,17 @@ def _cells(row: Row, our_title: str) -> dict[str, str]:
 
 def _quality_cells(row: Row, quality: Quality) -> dict[str, str]:
     cells = {
-        "loss": f"{quality.loss:.7f}",
-        "ours, same rows": f"{row.our_loss:.7f}",
-        "non-zeros": f"{quality.nonzeros:.2f}",
+        "mean loss": f"{quality.loss:.6f}",
+        "median": f"{quality.median_loss:.6f}",
+        "largest": f"{quality.largest_loss:.4g}",
+        "our loss, same rows": f"{row.our_loss:.6f}",
+        "missed rows": str(quality.missed),
         "NaN rows": str(quality.nan_rows),
+        "non-zeros": f"{quality.nonzeros:.2f}",
         "warnings": str(row.n_warnings),
     }
-    if quality.gap is not None:
-        cells["largest gap"] = f"{quality.gap:.1e}"
+    if quality.largest_gap is not None:
+        cells["largest gap"] = f"{quality.largest_gap:.1e}"
     return cells
 
 

@@ -17,7 +17,6 @@ import time
 import warnings
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from scipy.sparse import csr_array, save_npz
@@ -62,16 +61,11 @@ class Worker:
         try:
             self.version = self._answer()["version"]
         except PeerError:
-            self.__exit__(None, None, None)
+            self.__exit__()
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._process.communicate()
         self._log.close()
 

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from histodict.kernels import encode_omp, reference
+from histodict.kernels import cpu, encode_omp, reference
 from tests.problems import coherent, gaussian, planted, unit_rows
 
 RULES = ["order-recursive", "correlation"]
@@ -101,6 +101,23 @@ def test_dependent_atoms(rng, dtype, selection):
     assert np.diff(S.indptr).max() <= 5
     projection = Y @ np.linalg.pinv(low_rank) @ low_rank
     np.testing.assert_allclose(S.toarray() @ D, projection, atol=2e-3)
+
+
+def test_nearly_dependent_atoms_do_no_harm_in_single_precision(rng):
+    """Smooth patches: the rule is drawn to atoms of which the span leaves little but rounding."""
+    directions = np.linalg.qr(rng.standard_normal((80, 80)))[0][:60]
+    strengths = 20 * 0.7 ** np.arange(60)
+
+    def patches(n):
+        mixtures = (rng.standard_normal((n, 60)) * strengths) @ directions
+        return unit_rows(6 + mixtures).astype(np.float32)
+
+    D, Y = patches(200), patches(1500)
+    S = encode_omp(D, Y, 30)
+    assert squared_residuals(D, Y, S).max() < 1e-4
+    assert np.abs(S.data).max() < 100
+    _, reported = cpu.OMPCoder(D, 30, 0.0, True).code(Y)
+    np.testing.assert_allclose(reported, squared_residuals(D, Y, S), atol=2e-5)
 
 
 def test_zero_constant_and_repeated_samples(rng):

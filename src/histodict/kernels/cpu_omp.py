@@ -62,7 +62,8 @@ def pursue(
     n_tiles = k_padded // W
     L = n_nonzero
     epsilon = np.finfo(B.dtype).eps
-    dependent = max(epsilon**0.7, 1e-9)  # of ‖d‖²: less outside the span may be rounding
+    # Of ‖d‖²: an atom with less outside the span would fill the basis with rounding errors.
+    dependent = np.sqrt(epsilon)
     floor = splat(diagonal, dependent)
     shrink = splat(diagonal, order_recursive)
     # The log-ratio of bit patterns is within ±0.0861; pairs may differ by twice that.
