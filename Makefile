@@ -22,7 +22,7 @@ help:  ## Show this list
 env: $(READY)  ## Build .venv with the package and the development tools
 
 demo: $(READY)  ## Run the quick-start example
-	$(BIN)/python examples/quickstart.py
+	$(BIN)/python -m histodict.cli demo
 
 test: lint  ## Lint, check types and run the tests
 	$(BIN)/python -m pytest

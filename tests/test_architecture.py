@@ -25,11 +25,13 @@ LAYERS = (
     "dictionaries",
     "methods",
     "decisions",
+    "recipes",
     "pipeline",
     "model_file",
     "evaluation",
     "experiments",
     "reports",
+    "runs",
     "cli",
     "web",
 )

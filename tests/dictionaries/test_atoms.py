@@ -67,8 +67,14 @@ def test_nothing_idle_or_nothing_to_replace_it_with_changes_nothing(rng):
 def test_canonical_order_is_the_same_for_any_order_and_sign(rng):
     D = unit_rows(rng.standard_normal((10, 7)))
     uses = rng.permutation(10)
+    leaning = rng.integers(-3, 4, 10)
     shuffle = rng.permutation(10)
-    signs = rng.choice([-1, 1], (10, 1))
-    once = canonical_order(D, uses)
-    np.testing.assert_array_equal(once, canonical_order((D * signs)[shuffle], uses[shuffle]))
-    assert (once.sum(axis=1) > 0).all()
+    signs = rng.choice([-1, 1], 10)
+    once = canonical_order(D, uses, leaning)
+    flipped = (D * signs[:, None])[shuffle]
+    again = canonical_order(flipped, uses[shuffle], (leaning * signs)[shuffle])
+    np.testing.assert_array_equal(once, again)
+    most_used = np.argmax(uses)
+    assert once[0] @ D[most_used] == pytest.approx(
+        np.sign(leaning[most_used]) or once[0] @ D[most_used]
+    )

@@ -1,12 +1,20 @@
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 import time
 
 import pytest
 from threadpoolctl import threadpool_info
 
-from histodict.execution.local import available_cores, count_jobs, map_blocks
+from histodict.execution.local import (
+    available_cores,
+    count_jobs,
+    map_blocks,
+    one_blas_thread,
+)
 
 
 @pytest.mark.parametrize("n_jobs", [1, 2, 5])
@@ -58,5 +66,46 @@ def test_number_of_jobs():
     assert count_jobs(None) == count_jobs(-1) == available_cores()
     assert count_jobs(3) == 3
     assert count_jobs(-100) == 1
-    with pytest.raises(ValueError, match="n_jobs"):
-        count_jobs(0)
+    for wrong in (0, "2", 2.5, True):
+        with pytest.raises(ValueError, match="n_jobs"):
+            count_jobs(wrong)
+
+
+def test_calls_that_overlap_share_the_limit():
+    """The first to leave must not free BLAS under the other, nor the last leave it limited."""
+
+    def blas_threads() -> set[int]:
+        return {lib["num_threads"] for lib in threadpool_info() if lib["user_api"] == "blas"}
+
+    before = blas_threads()
+    first, second = one_blas_thread(), one_blas_thread()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert blas_threads() == {1}
+    second.__exit__(None, None, None)
+    assert blas_threads() == before
+
+
+_PRINT_DIGEST = """
+import hashlib, numpy as np
+from histodict.kernels import encode_omp
+rng = np.random.default_rng(0)
+Y = (6 + rng.standard_normal((3000, 1200))).astype(np.float32)
+S = encode_omp(Y[::6] / np.linalg.norm(Y[::6], axis=1, keepdims=True), Y, 8)
+print(hashlib.sha256(S.indices.tobytes() + S.data.tobytes()).hexdigest())
+"""
+
+
+def test_bits_do_not_depend_on_the_number_of_blas_threads():
+    digests = {
+        subprocess.run(
+            [sys.executable, "-c", _PRINT_DIGEST],
+            env=os.environ | {"OPENBLAS_NUM_THREADS": str(n)},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for n in (1, 2)
+    }
+    assert len(digests) == 1

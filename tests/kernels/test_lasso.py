@@ -81,6 +81,29 @@ def test_dependent_atoms(rng, dtype, tol):
     assert reference.lasso_gap(D.astype(float), Y.astype(float), S, 0.3).max() <= 2 * tol
 
 
+@pytest.mark.parametrize("n_atoms", [1, 5, 20, 32])
+def test_running_out_of_atoms_stops_at_the_last_one(rng, n_atoms):
+    """All atoms in use and the gap still over tol: nothing beyond them may be picked."""
+    D, _ = gaussian(rng, n_atoms, 1, 40)
+    Y = rng.standard_normal((300, n_atoms)) @ D
+    with pytest.warns(ConvergenceWarning):
+        S = encode_lasso(D, Y, 1e-4, tol=0.0)
+    assert np.isfinite(S.data).all()
+    assert S.indices.max() < n_atoms
+    assert reference.lasso_gap(D, Y, S.toarray(), 1e-4).max() < 1e-6
+
+
+def test_a_violation_by_an_atom_that_cannot_be_used_is_not_hidden():
+    D = np.array([[1, 0], [1, 3e-3]])
+    D = (D / np.linalg.norm(D, axis=1, keepdims=True)).astype(np.float32)
+    Y = np.array([[0.1, 1]], np.float32)
+    with pytest.warns(ConvergenceWarning):
+        S = encode_lasso(D, Y, 5e-4)
+    assert reference.lasso_gap(D, Y, S.toarray(), 5e-4)[0] > 0.1
+    S = encode_lasso(D.astype(float), Y.astype(float), 5e-4)
+    assert reference.lasso_gap(D, Y, S.toarray(), 5e-4)[0] < 1e-4
+
+
 def test_zero_and_blank_samples(rng):
     D, _ = coherent(rng, 40, 1, 30, np.float32)
     blank = np.full((1, 30), 1 / np.sqrt(30))

@@ -182,6 +182,66 @@ def test_warm_start_goes_on(rng):
         model.fit(X[:, :30], y)
 
 
+@pytest.mark.parametrize(("first", "then"), [(np.float64, np.float32), (np.float32, np.float64)])
+def test_warm_start_on_samples_of_another_precision(rng, first, then):
+    X, y, _ = two_classes(rng)
+    model = small(n_iter=4, tol=0, warm_start=True).fit(X.astype(first), y)
+    before = model.objective_[0][-1]
+    model.fit(X.astype(then), y)
+    assert model.dictionaries_.dtype == first
+    assert model.objective_[0][0] < before
+
+
+def test_warm_start_keeps_the_number_of_atoms_and_takes_a_new_limit(rng):
+    X, y, _ = two_classes(rng, n_per_class=200)
+    model = small(n_iter=2, warm_start=True).fit(X, y)
+    model.set_params(n_nonzero=3).fit(X, y)
+    assert model.n_nonzero_.tolist() == [3, 3]
+    with pytest.raises(ValueError, match="n_atoms is 30"):
+        model.set_params(n_atoms=30).fit(X, y)
+
+
+def test_a_cancelled_refit_leaves_the_model_as_it_was(rng):
+    X, y, _ = two_classes(rng, n_per_class=200)
+    model = small(n_iter=2).fit(X, y)
+    before = model.predict(X)
+
+    def cancel(progress):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(X, np.array(["a", "b", "c"])[rng.integers(0, 3, len(y))], callback=cancel)
+    np.testing.assert_array_equal(model.predict(X), before)
+
+
+def test_atoms_do_not_follow_the_other_classes_samples(rng):
+    """More atoms than samples: those the class does not use must not become the others' samples."""
+    X = unit_rows(rng.standard_normal((40, 30)))
+    y = np.arange(40) % 2
+    model = DFDL(50, random_state=0, tol=0, n_iter=20).fit(X, y)
+    for i, D in enumerate(model.dictionaries_):
+        assert np.abs(X[y != i] @ D.T).max() < 0.99
+    assert model.score(X, y) == 1.0
+
+
+def test_blocks_that_change_between_readings_are_refused(rng):
+    X, y, _ = two_classes(rng, n_per_class=300)
+
+    class Shuffled:
+        def __iter__(self):
+            order = rng.permutation(len(X))
+            yield X[order], y[order]
+
+    with pytest.raises(ValueError, match="when read again"):
+        small().fit_blocks(Shuffled())
+
+
+def test_large_blocks_are_cut_to_the_same_bits(rng):
+    X, y, _ = two_classes(rng, n_per_class=1300)
+    expected = small(n_iter=3).fit(X, y).dictionaries_
+    np.testing.assert_array_equal(small(n_iter=3).fit_blocks([(X, y)]).dictionaries_, expected)
+
+
 def test_flat_objective_stops_early(rng):
     X, y, _ = two_classes(rng, n_per_class=200)
     assert small(n_iter=200, tol=1e-2).fit(X, y).n_iter_ < 50
@@ -205,12 +265,16 @@ def test_progress_is_reported_and_an_exception_stops(rng):
         small().fit(X, y, callback=cancel)
 
 
-def test_dictionaries_are_unit_norm_most_used_first_and_positive(rng):
-    X, y, _ = two_classes(rng)
-    model = small(n_iter=5).fit(X, y)
-    D = model.dictionaries_
-    np.testing.assert_allclose(np.linalg.norm(D, axis=2), 1)
-    assert (D.sum(axis=2) >= 0).all()
+def test_dictionaries_are_unit_norm_most_used_first_in_their_usual_sign(rng):
+    X, y, _ = two_classes(rng, n_per_class=1500)
+    X = np.abs(X)  # all samples lean the same way, so atoms should too
+    model = small(n_iter=15, tol=0).fit(X, y)
+    np.testing.assert_allclose(np.linalg.norm(model.dictionaries_, axis=2), 1)
+    for i, D in enumerate(model.dictionaries_):
+        S = encode_omp(D, X[y == i], int(model.n_nonzero_[i])).toarray()
+        uses = (S != 0).sum(axis=0)
+        assert np.corrcoef(uses, -np.arange(20))[0, 1] > 0.8
+        assert (S > 0).sum() > (S < 0).sum()
 
 
 BLANK = np.full((300, 40), 1 / np.sqrt(40))

@@ -21,14 +21,14 @@ def initial_atoms(Y: NDArray, n_atoms: int, rng: np.random.Generator) -> NDArray
     Zero samples and repeated directions are passed over. Mixtures get a random part of their own,
     so that there are enough directions even for a single sample.
     """
-    samples = normalise(Y[rng.permutation(len(Y))][: 4 * n_atoms])
+    samples = normalise(Y[rng.permutation(len(Y))[: 4 * n_atoms]])
     samples = samples[samples.any(axis=1)]
     D = samples[~repeated(samples)][:n_atoms]
     missing = n_atoms - len(D)
     if missing:
-        mixtures = rng.standard_normal((missing, len(D))) @ D if len(D) else 0.0
+        mixtures = normalise(rng.standard_normal((missing, len(D))) @ D) if len(D) else 0.0
         noise = normalise(rng.standard_normal((missing, Y.shape[1])))
-        D = np.concatenate([D, normalise(normalise(mixtures + 0.1 * noise))])
+        D = np.concatenate([D, normalise(mixtures + 0.1 * noise)])
     return np.ascontiguousarray(D, dtype=Y.dtype)
 
 
@@ -56,8 +56,12 @@ def replace_idle(D: NDArray, uses: NDArray, candidates: NDArray) -> NDArray:
     return D
 
 
-def canonical_order(D: NDArray, uses: NDArray) -> NDArray:
-    """The same atoms, most used first, each with the sign that makes its sum positive."""
-    signs = np.where(D.sum(axis=1) < 0, -1, 1).astype(D.dtype)
+def canonical_order(D: NDArray, uses: NDArray, leaning: NDArray) -> NDArray:
+    """The same atoms, most used first, each with the sign in which it is used more often.
+
+    leaning[j] > 0: atom j has more positive weights than negative ones. At 0, its sum is positive.
+    """
+    direction = np.where(leaning == 0, D.sum(axis=1), leaning)
+    signs = np.where(direction < 0, -1, 1).astype(D.dtype)
     order = np.argsort(-uses, kind="stable")
     return np.ascontiguousarray((D * signs[:, None])[order])

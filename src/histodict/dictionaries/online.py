@@ -48,34 +48,36 @@ def learn_online(
     `callback(done, total)` is called after every mini-batch.
     """
     module = load_backend(backend)
-    D = initial_atoms(Y, n_atoms, rng)
+    with one_blas_thread():
+        D = initial_atoms(Y, n_atoms, rng)
     E = np.zeros(D.shape)
     F = np.zeros((n_atoms, n_atoms))
     starts = range(0, len(Y), _BATCH_ROWS)
     total = n_epochs * len(starts)
     for epoch in range(n_epochs):
         uses = np.zeros(n_atoms, np.int64)
+        worst: list[tuple[float, NDArray]] = []  # squared residuals and samples of this epoch
         for position, start in enumerate(starts):
             batch = Y[start : start + _BATCH_ROWS]
             step = epoch * len(starts) + position + 1
             fading = (step - 1) / step
             E *= fading
             F *= fading
-            worst: list[tuple[float, NDArray]] = []
             for S, E_part, F_part, errors, rows in _code(module, D, batch, penalty, n_jobs):
                 E += E_part
                 F += F_part
                 uses += np.bincount(S.indices, minlength=n_atoms)
                 worst.extend(zip(errors, rows, strict=True))
+            worst = sorted(worst, key=lambda item: -item[0])[:256]
             with one_blas_thread():
                 sums = E.astype(D.dtype), F.astype(D.dtype)
                 D = module.update_atoms(D, *sums, n_sweeps=1, tol=0.0)
             if callback:
                 callback(step, total)
         if epoch < n_epochs - 1:
-            worst.sort(key=lambda item: -item[0])
             candidates = np.array([row for error, row in worst if error > 0])
-            D = replace_idle(D, uses, candidates)
+            with one_blas_thread():
+                D = replace_idle(D, uses, candidates)
     return OnlineDictionary(D, float(uses.sum()) / len(Y))
 
 

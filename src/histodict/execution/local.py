@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from functools import cache
+from numbers import Integral
 from typing import Any, TypeVar
 
 from threadpoolctl import ThreadpoolController
@@ -28,9 +30,12 @@ def count_jobs(n_jobs: int | None) -> int:
     cores = available_cores()
     if n_jobs is None:
         return cores
-    if n_jobs == 0:
-        raise ValueError("n_jobs must not be 0: give a number of threads, or None for all cores")
-    return n_jobs if n_jobs > 0 else max(1, cores + 1 + n_jobs)
+    given: object = n_jobs
+    if isinstance(given, bool) or not isinstance(given, Integral) or n_jobs == 0:
+        raise ValueError(
+            f"n_jobs must be a whole number of threads, or None for all cores, not {n_jobs!r}"
+        )
+    return int(n_jobs) if n_jobs > 0 else max(1, cores + 1 + int(n_jobs))
 
 
 @cache
@@ -38,10 +43,33 @@ def _blas() -> ThreadpoolController:
     return ThreadpoolController().select(user_api="blas")
 
 
-def one_blas_thread() -> AbstractContextManager[Any]:
-    """Matrix products on the calling thread alone: they round the same on every machine load."""
-    limit: AbstractContextManager[Any] = _blas().limit(limits=1)
-    return limit
+class _SharedLimit:
+    """BLAS's number of threads is one for the whole process: first in limits, last out restores."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._n_inside = 0
+        self._limit: Any = None
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._n_inside == 0:
+                self._limit = _blas().limit(limits=1)
+            self._n_inside += 1
+
+    def __exit__(self, *error: object) -> None:
+        with self._lock:
+            self._n_inside -= 1
+            if self._n_inside == 0:
+                self._limit.restore_original_limits()
+
+
+_LIMIT = _SharedLimit()
+
+
+def one_blas_thread() -> AbstractContextManager[None]:
+    """Matrix products on the calling thread alone, so that they round the same everywhere."""
+    return _LIMIT
 
 
 def map_blocks(

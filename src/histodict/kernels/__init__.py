@@ -205,6 +205,9 @@ def class_residuals(
     S = csr_array(S, dtype=Y.dtype)
     if S.shape != (len(Y), len(D)):
         raise ValueError(f"S has shape {S.shape}, it must be ({len(Y)}, {len(D)})")
+    S.check_format(full_check=True)
+    if not np.isfinite(S.data).all():
+        raise ValueError("S contains NaN or infinity")
     classes = np.asarray(atom_classes)
     if classes.shape != (len(D),) or classes.dtype.kind not in "iu" or classes.min() < 0:
         raise ValueError(f"atom_classes must be {len(D)} whole numbers from 0, one per atom of D")

@@ -28,6 +28,10 @@ def _squared_norms(Y: NDArray) -> NDArray[np.float64]:
     return norms
 
 
+def _nonzero(norms: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.where(norms > 0, norms, 1.0)
+
+
 class _CodeBuffer:
     """Room for the codes of a block; pages that are not written cost nothing."""
 
@@ -43,26 +47,32 @@ class _CodeBuffer:
 
 
 class OMPCoder:
-    """Greedy pursuit of at most n_nonzero atoms: see `cpu_omp`."""
+    """Greedy pursuit of at most n_nonzero atoms: see `cpu_omp`.
+
+    Works on atoms and samples of unit norm, so that one threshold for rounding fits all; the codes
+    are scaled back.
+    """
 
     def __init__(self, D: NDArray, n_nonzero: int, tol: float, order_recursive: bool) -> None:
-        self._D = D
+        self._norms = np.sqrt(_squared_norms(D))
+        self._D = (D / _nonzero(self._norms)[:, None]).astype(D.dtype)
         self._n_nonzero = min(n_nonzero, *D.shape)
         self._tol = tol
         self._order_recursive = order_recursive
-        self._G = _padded_gram(D, -(-len(D) // lanes.width(D.dtype)))
-        self._diagonal = np.ones(self._G.shape[1], D.dtype)
-        self._diagonal[: len(D)] = np.maximum(np.diagonal(self._G), np.finfo(D.dtype).tiny)
+        self._G = _padded_gram(self._D, -(-len(D) // lanes.width(D.dtype)))
 
     def code(self, Y: NDArray) -> tuple[csr_array, NDArray[np.float64]]:
         """Codes of the block's rows, and their squared residuals."""
         buffer = _CodeBuffer(len(Y), self._n_nonzero, Y.dtype)
-        squared_residuals = _squared_norms(Y)
+        yy = _squared_norms(Y)
+        norms = _nonzero(np.sqrt(yy))
+        B = Y @ self._D.T
+        B /= norms[:, None].astype(Y.dtype)
+        squared_residuals = (yy > 0).astype(np.float64)
         cpu_omp.pursue(
-            Y @ self._D.T,
+            B,
             self._G.reshape(-1),
-            self._diagonal,
-            self._tol,
+            self._tol / norms**2,
             self._order_recursive,
             _lane_bits(Y.dtype),
             self._n_nonzero,
@@ -71,7 +81,9 @@ class OMPCoder:
             buffer.codes,
             squared_residuals,
         )
-        return buffer.to_csr(len(self._D)), squared_residuals
+        S = buffer.to_csr(len(self._D))
+        S.data *= np.repeat(norms, np.diff(S.indptr)) / self._norms[S.indices]
+        return S, squared_residuals * yy
 
 
 class LassoCoder:

@@ -18,7 +18,7 @@ from numba import njit
 from .lanes import absolute, add, bits, largest, load, splat, store, subtract_product
 
 OPTIONS = {"nogil": True, "cache": True, "error_model": "numpy", "fastmath": {"contract", "nsz"}}
-_INACTIVE = -1e30
+_OUT = -1e30
 
 
 @njit(**OPTIONS)
@@ -38,7 +38,8 @@ def solve(B, yy, G, penalty, tol, lane_bits, indptr, indices, codes):
 
     b = np.zeros(n_tiles * W, B.dtype)
     c = np.zeros(n_tiles * W, B.dtype)
-    mask = np.zeros(n_tiles * W, B.dtype)  # _INACTIVE for atoms that must not be picked
+    mask = np.full(n_tiles * W, _OUT, B.dtype)  # _OUT for what must not be picked
+    refused = np.empty(k, np.int64)  # atoms too close to the span of the active ones
     tile_bounds = np.empty(n_tiles, np.int64)
     active = np.empty(capacity, np.int64)
     signs = np.empty(capacity, np.float64)
@@ -52,6 +53,7 @@ def solve(B, yy, G, penalty, tol, lane_bits, indptr, indices, codes):
             b[j] = B[row, j]
             mask[j] = 0
         m = 0
+        n_refused = 0
         rounds = 0
         stalled = 0
         lowest = np.inf
@@ -61,16 +63,24 @@ def solve(B, yy, G, penalty, tol, lane_bits, indptr, indices, codes):
             worst = abs(c[j]) + mask[j]
             gap, objective = _relative_gap(yy[row], b, active, s, m, worst, penalty)
             if gap <= tol:
+                for i in range(n_refused):
+                    worst = max(worst, abs(c[refused[i]]))
+                gap, _ = _relative_gap(yy[row], b, active, s, m, worst, penalty)
+                n_unfinished += gap > tol
                 break
             stalled = stalled + 1 if objective >= lowest else 0  # in exact arithmetic, never
             lowest = min(lowest, objective)
-            if stalled == 5 or rounds == round_limit or m == capacity:
+            out_of_atoms = worst <= penalty or m == capacity
+            if out_of_atoms or stalled == 5 or rounds == round_limit:
                 n_unfinished += 1
                 break
             rounds += 1
-            m, unchanged = _activate_worst(
+            m, unchanged, added = _activate_worst(
                 j, penalty, m, active, signs, s, target, C, G, c, mask, tile_bounds, lane_bits
             )
+            if not added:
+                refused[n_refused] = j
+                n_refused += 1
             m = _descend(b, penalty, m, unchanged, active, signs, s, z, target, C, mask)
             _correlate(b, G, active, s, m, mask, c, tile_bounds, W)
 
@@ -134,24 +144,26 @@ def _activate_worst(j, penalty, m, active, signs, s, target, C, G, c, mask, tile
     """Add atom j and, from other tiles, up to two more that violate nearly as much.
 
     Fewer passes over all atoms; one that was added in vain leaves again at once. Returns the new
-    size and how many leading atoms of the active set are as they were.
+    size, how many leading atoms of the active set are as they were, and whether j could be added.
     """
     W = lane_bits.shape[0]
     unchanged = m
     eager = penalty + 0.3 * (abs(c[j]) - penalty)
-    for _ in range(3):
+    for extra in range(3):
+        sign = 1.0 if c[j] > 0 else -1.0
         size = m
-        m, added = _activate(j, 1.0 if c[j] > 0 else -1.0, m, active, signs, s, target, C, G, mask)
-        mask[j] = _INACTIVE
+        m, added = _activate(j, sign, m, active, signs, s, target, C, G, mask)
+        if added or extra == 0:
+            mask[j] = _OUT
         if not added or m != size + 1:
-            return m, 0
+            return m, 0, added or extra > 0
         if m == active.shape[0]:
             break
         tile_bounds[j // W] = 0
         j = _worst_atom(c, mask, tile_bounds, lane_bits)
         if abs(c[j]) + mask[j] < eager:
             break
-    return m, unchanged
+    return m, unchanged, True
 
 
 @njit(**OPTIONS)

@@ -39,8 +39,7 @@ OPTIONS = {"nogil": True, "cache": True, "error_model": "numpy", "fastmath": {"c
 def pursue(
     B,
     G,
-    diagonal,
-    tol,
+    tols,
     order_recursive,
     lane_bits,
     n_nonzero,
@@ -51,21 +50,22 @@ def pursue(
 ):
     """Code the rows of a block.
 
-    B (n, k): products ⟨y, d_j⟩. G: the Gram matrix, rows padded with zeros to whole lanes, flat.
-    diagonal (k_padded,): squared atom norms, 1 in the padding. squared_residuals (n,): ‖y‖² on
-    entry, ‖y − sD‖² on return. lane_bits: scratch, one lane of integers. The codes go to `indptr`,
-    `indices` and `codes`, as in a CSR matrix, in the order of the picks.
+    Atoms and samples are of unit norm, or zero. B (n, k): products ⟨y, d_j⟩. G: the Gram matrix,
+    rows padded with zeros to whole lanes, flat. tols (n,): stop at such a squared residual.
+    squared_residuals (n,): ‖y‖² on entry, ‖y − sD‖² on return. lane_bits: scratch, one lane of
+    integers. The codes go to `indptr`, `indices` and `codes`, as in a CSR matrix, in the order of
+    the picks.
     """
     k = B.shape[1]
-    k_padded = diagonal.shape[0]
+    k_padded = G.shape[0] // k
     W = lane_bits.shape[0]
     n_tiles = k_padded // W
     L = n_nonzero
     epsilon = np.finfo(B.dtype).eps
-    # Of ‖d‖²: an atom with less outside the span would fill the basis with rounding errors.
+    # An atom with less of its norm² outside the span would fill the basis with rounding errors.
     dependent = np.sqrt(epsilon)
-    floor = splat(diagonal, dependent)
-    shrink = splat(diagonal, order_recursive)
+    floor = splat(G, dependent)
+    shrink = splat(G, order_recursive)
     # The log-ratio of bit patterns is within ±0.0861; pairs may differ by twice that.
     slack = np.int64(0.173 / epsilon)
 
@@ -80,26 +80,23 @@ def pursue(
     for row in range(B.shape[0]):
         for j in range(k):
             c[j] = B[row, j]
-        for j in range(k_padded):
-            n[j] = diagonal[j]
+        n[:] = 1
         for t in range(n_tiles):
-            ct = load(c, t * W)
-            ratio = subtract_integers(bits(multiply(ct, ct)), bits(maximum(load(n, t * W), floor)))
-            tile_bounds[t] = largest(ratio)
+            tile_bounds[t] = _tile_bound(c, n, t, floor, W)
         remaining = np.float64(squared_residuals[row])
         noise = remaining * max(epsilon, 1e-12)  # a smaller drop of the residual may be rounding
 
         size = 0
-        while size < L and remaining > tol:
+        while size < L and remaining > tols[row]:
             s = _best_atom(c, n, tile_bounds, slack, floor, lane_bits, W)
             if np.float64(c[s]) ** 2 <= noise * n[s]:
                 break
-            pivot = diagonal[s]
+            pivot = G[s * k_padded + s]
             offset = (s // W) * L * W + s % W
             for i in range(size):
                 R[size, i] = V[offset + i * W]
                 pivot -= R[size, i] * R[size, i]
-            if pivot <= dependent * diagonal[s]:  # in the span already: never look at it again
+            if pivot <= dependent:  # in the span already: never look at it again
                 c[s] = 0
                 n[s] = 1
                 tile_bounds[s // W] = _tile_bound(c, n, s // W, floor, W)
@@ -111,7 +108,7 @@ def pursue(
             picks[size] = s
             remaining -= np.float64(alpha) * np.float64(alpha)
             size += 1
-            if size == L or remaining <= tol:
+            if size == L or remaining <= tols[row]:
                 break
             _orthogonalise(
                 G, V, R[size - 1], c, n, tile_bounds, s, size - 1, alpha, nu, floor, shrink, W

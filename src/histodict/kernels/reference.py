@@ -81,15 +81,19 @@ def convexify(F: NDArray) -> NDArray:
 
 
 def update_atoms(D: NDArray, E: NDArray, F: NDArray, n_sweeps: int = 1) -> NDArray:
-    """The paper's coordinate updates, as printed: on F̂, u_j = (e_j − F̂_j D)/F̂_jj + d_j."""
+    """The paper's coordinate updates on F̂: u_j = (e_j − F̂_j D)/F̂_jj + d_j, then normalised.
+
+    The division is left out: it does not change the direction, and F̂_jj may be 0. An atom whose u_j
+    is rounding stays.
+    """
     D = D.copy()
     F_hat = convexify(F)
     for _ in range(n_sweeps):
         for j in range(len(D)):
-            if F_hat[j, j] > 0:
-                u = (E[j] - F_hat[j] @ D) / F_hat[j, j] + D[j]
-                if u @ u > 0:
-                    D[j] = u / np.linalg.norm(u)
+            u = E[j] - F_hat[j] @ D + F_hat[j, j] * D[j]
+            size = np.linalg.norm(E[j]) + np.linalg.norm(F_hat[j])
+            if np.linalg.norm(u) > 1e-13 * size:
+                D[j] = u / np.linalg.norm(u)
     return D
 
 

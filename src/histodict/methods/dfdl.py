@@ -68,7 +68,8 @@ class DFDL(ResidualClassifier):
     Attributes
     ----------
     classes_ : (n_classes,)
-    dictionaries_ : (n_classes, n_atoms, n_features), unit-norm atoms, most used first
+    dictionaries_ : (n_classes, n_atoms, n_features), unit-norm atoms, most used first, each in the
+        sign in which it is used more often
     n_nonzero_ : (n_classes,), L per class
     objective_ : per class, the objective before each update of the atoms
     n_iter_ : iterations of the class that took longest
@@ -107,14 +108,15 @@ class DFDL(ResidualClassifier):
         X may be a memory map: it is read a block at a time. `callback` gets a `Progress` after
         every step of the stages "initialise" and "train"; an exception in it ends the training.
         """
+        self._check_parameters()
         going_on = self._goes_on()
         samples, targets = validate_data(
             self, X, y, dtype=[np.float64, np.float32], reset=not going_on
         )
         check_classification_targets(targets)
-        self._set_classes(np.unique(targets), going_on)
-        labels = np.searchsorted(self.classes_, targets).astype(np.int64)
-        return self._train(open_arrays(samples, labels), going_on, callback)
+        classes = self._choose_classes(np.unique(targets), going_on)
+        labels = np.searchsorted(classes, targets).astype(np.int64)
+        return self._train(open_arrays(samples, labels), classes, going_on, callback)
 
     def fit_blocks(
         self, blocks: Iterable[tuple[ArrayLike, ArrayLike]], *, callback: Callback = ignore
@@ -125,37 +127,47 @@ class DFDL(ResidualClassifier):
         object whose `__iter__` opens the data anew. Blocks of 1024 rows give the same result, bit
         for bit, as one array given to `fit`.
         """
+        self._check_parameters()
         going_on = self._goes_on()
-        self._set_classes(find_classes(blocks), going_on)
-        open_ = open_blocks(blocks, self.classes_, self.n_features_in_ if going_on else None)
-        if not going_on:
-            self.n_features_in_ = next(open_())[0].shape[1]
-        return self._train(open_, going_on, callback)
+        classes = self._choose_classes(find_classes(blocks), going_on)
+        open_ = open_blocks(blocks, classes, self.n_features_in_ if going_on else None)
+        n_features = next(open_())[0].shape[1]
+        self._train(open_, classes, going_on, callback)
+        self.n_features_in_ = n_features
+        return self
 
     def _goes_on(self) -> bool:
         return bool(self.warm_start) and hasattr(self, "dictionaries_")
 
-    def _set_classes(self, classes: NDArray[Any], going_on: bool) -> None:
+    def _choose_classes(self, classes: NDArray[Any], going_on: bool) -> NDArray[Any]:
+        """The classes to train: those there are when going on, else those given."""
         if going_on:
             new = np.setdiff1d(classes, self.classes_).tolist()
             if new:
                 raise ValueError(f"y has classes that the model to go on from lacks: {new}")
-        elif len(classes) < 2:
+            if self.n_atoms != self.dictionaries_.shape[1]:
+                raise ValueError(
+                    f"n_atoms is {self.n_atoms}, but the model to go on from has "
+                    f"{self.dictionaries_.shape[1]} atoms per class"
+                )
+            return self.classes_
+        if len(classes) < 2:
             raise ValueError(f"DFDL compares classes, but y has only one class: {classes.tolist()}")
-        else:
-            self.classes_ = classes
+        return classes
 
-    def _train(self, open_: OpenBlocks, going_on: bool, report: Callback) -> DFDL:
-        self._check_parameters()
+    def _train(
+        self, open_: OpenBlocks, classes: NDArray[Any], going_on: bool, report: Callback
+    ) -> DFDL:
         seed = check_random_state(self.random_state).randint(2**31, size=4)
         rng = np.random.default_rng(seed)
-        n_classes = len(self.classes_)
+        n_classes = len(classes)
         labels = read_labels(open_())
         counts = np.bincount(labels, minlength=n_classes)
         if counts.max() == len(labels):
             raise ValueError("DFDL compares classes, but y has only one class")
         if going_on:
-            dictionaries, n_nonzero = list(self.dictionaries_), self.n_nonzero_
+            dictionaries = list(self.dictionaries_)
+            n_nonzero = np.array([self._limit(auto) for auto in self.n_nonzero_])
         else:
             samples = draw_samples(open_(), labels, n_classes, _INITIAL_SAMPLES, rng)
             dictionaries, n_nonzero = self._initialise(samples, rng, report)
@@ -164,21 +176,24 @@ class DFDL(ResidualClassifier):
         weights = _sample_weights(counts, float(self.rho))
         objective: list[list[float]] = [[] for _ in range(n_classes)]
         uses = [np.zeros(len(D), np.int64) for D in dictionaries]
+        leaning = [np.zeros(len(D), np.int64) for D in dictionaries]
         running = [i for i in range(n_classes) if counts[i]]
         for iteration in range(self.n_iter):
             sums = self._pass(open_(), dictionaries, n_nonzero, weights, running)
             for i in running:
                 objective[i].append(sums[i].objective)
-                uses[i] = sums[i].uses
-                dictionaries[i] = self._update(dictionaries[i], sums[i])
+                uses[i], leaning[i] = sums[i].uses, sums[i].leaning
+                last = iteration == self.n_iter - 1
+                dictionaries[i] = self._update(dictionaries[i], sums[i], replace=not last)
             running = [i for i in running if not _is_flat(objective[i], self.tol)]
             latest = tuple(values[-1] if values else np.nan for values in objective)
             report(Progress("train", iteration + 1, self.n_iter, latest))
             if not running:
                 break
 
-        ordered = [canonical_order(D, used) for D, used in zip(dictionaries, uses, strict=True)]
-        self.dictionaries_ = np.stack(ordered)
+        ordered = map(canonical_order, dictionaries, uses, leaning)
+        self.classes_ = classes
+        self.dictionaries_ = np.stack(list(ordered))
         self.n_nonzero_ = np.asarray(n_nonzero)
         self.objective_ = [np.array(values) for values in objective]
         self.n_iter_ = max(len(values) for values in objective)
@@ -213,9 +228,12 @@ class DFDL(ResidualClassifier):
                 callback=tell,
             )
             dictionaries.append(start.atoms)
-            auto = max(1, round(start.mean_nonzero))
-            n_nonzero.append(auto if self.n_nonzero == "auto" else int(self.n_nonzero))
+            n_nonzero.append(self._limit(max(1, round(start.mean_nonzero))))
         return dictionaries, np.array(n_nonzero)
+
+    def _limit(self, auto: int) -> int:
+        """L: the estimate, unless a number was asked for."""
+        return int(auto) if self.n_nonzero == "auto" else int(self.n_nonzero)
 
     def _pass(
         self,
@@ -234,16 +252,21 @@ class DFDL(ResidualClassifier):
 
         def work(block: LabelledBlock) -> dict[int, _ClassSums]:
             X, labels = block
-            Y = np.ascontiguousarray(X)
+            Y = np.ascontiguousarray(X, dtype=dictionaries[0].dtype)
             sums = {}
             for i, coder in coders.items():
                 S, errors = coder.code(Y)
                 w = weights[i][labels]
                 E, F = module.statistics(Y, S, w)
                 own = np.flatnonzero(labels == i)
-                used = np.bincount(S[own].indices, minlength=len(F))
+                own_codes = S[own]
+                uses = np.bincount(own_codes.indices, minlength=len(F))
+                positive = np.bincount(own_codes.indices[own_codes.data > 0], minlength=len(F))
                 worst = own[np.argsort(-errors[own], kind="stable")[:8]]
-                sums[i] = _ClassSums(E, F, used, float(w @ errors), errors[worst], Y[worst])
+                objective = float(w @ errors)
+                sums[i] = _ClassSums(
+                    E, F, uses, 2 * positive - uses, objective, errors[worst], Y[worst]
+                )
             return sums
 
         total: dict[int, _ClassSums] = {}
@@ -252,17 +275,21 @@ class DFDL(ResidualClassifier):
                 total[i] = total[i].plus(sums) if i in total else sums.in_double_precision()
         return total
 
-    def _update(self, D: NDArray[Any], sums: _ClassSums) -> NDArray[Any]:
-        """New atoms from E and F, and replacements for those that no sample of the class uses.
+    def _update(self, D: NDArray[Any], sums: _ClassSums, *, replace: bool) -> NDArray[Any]:
+        """New atoms from E and F.
 
         The paper first subtracts λ_min(F)·I from F. On unit-norm atoms that changes nothing: see
-        `kernels.cpu_atoms`.
+        `kernels.cpu_atoms`. Atoms that no sample of the class uses stay as they are (their update
+        would only follow the other classes' samples) or, if `replace`, give way to samples of the
+        class that are coded badly.
         """
+        unused = sums.uses == 0
         with one_blas_thread():
-            D = load_backend(self.backend).update_atoms(
+            new = load_backend(self.backend).update_atoms(
                 D, sums.E.astype(D.dtype), sums.F.astype(D.dtype), n_sweeps=10, tol=1e-3
             )
-            return replace_idle(D, sums.uses, sums.badly_coded())
+            new[unused] = D[unused]
+            return replace_idle(new, sums.uses, sums.badly_coded()) if replace else new
 
 
 @dataclass
@@ -272,6 +299,7 @@ class _ClassSums:
     E: NDArray[Any]
     F: NDArray[Any]
     uses: NDArray[np.int64]
+    leaning: NDArray[np.int64]
     objective: float
     worst_errors: NDArray[np.float64]
     worst_samples: NDArray[Any]
@@ -284,6 +312,7 @@ class _ClassSums:
         self.E += other.E
         self.F += other.F
         self.uses = self.uses + other.uses
+        self.leaning = self.leaning + other.leaning
         self.objective += other.objective
         errors = np.concatenate([self.worst_errors, other.worst_errors])
         samples = np.concatenate([self.worst_samples, other.worst_samples])

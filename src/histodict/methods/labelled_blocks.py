@@ -59,7 +59,9 @@ def open_blocks(
                 raise ValueError(f"a block has {X.shape[1]} features, {expected} are expected")
             if y.shape != (len(X),):
                 raise ValueError(f"a block has {len(X)} samples but labels of shape {y.shape}")
-            yield X, np.searchsorted(classes, y).astype(np.int64)
+            labels = np.searchsorted(classes, y).astype(np.int64)
+            for rows in row_blocks(len(X)):
+                yield X[rows], labels[rows]
 
     return checked
 
@@ -86,6 +88,11 @@ def draw_samples(
     for X, own_labels in blocks:
         if not drawn:
             drawn = [np.empty((len(rows), X.shape[1]), X.dtype) for rows in chosen]
+        if not np.array_equal(own_labels, labels[start : start + len(X)]):
+            raise ValueError(
+                "blocks came with other labels, or in another order, when read again: they must "
+                "be the same each time (do not shuffle while loading)"
+            )
         here = places[start : start + len(X)]
         for i in range(n_classes):
             wanted = (own_labels == i) & (here >= 0)

@@ -13,11 +13,13 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.sparse import csr_array, vstack
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from ..execution.local import map_blocks, one_blas_thread
 from ..kernels import load_backend, row_blocks, warn_unfinished
+from ..parameters import check_number
 
 _CODE_TOLERANCE = 1e-4  # relative duality gap of the codes
 
@@ -42,9 +44,13 @@ class ResidualClassifier(ClassifierMixin, BaseEstimator):
         tags.classifier_tags.poor_score = True
         return tags
 
-    def class_residuals(self, X: ArrayLike) -> NDArray[np.float64]:
-        """r_i = ‖y − δ_i(s)D‖ for every sample and class: (n_samples, n_classes)."""
+    def encode(self, X: ArrayLike) -> tuple[csr_array, NDArray[np.float64]]:
+        """Codes s over the atoms of all classes in turn, and the residual r_i of every class.
+
+        (n_samples, n_classes · n_atoms) and (n_samples, n_classes).
+        """
         check_is_fitted(self)
+        penalty = check_number("penalty", self.penalty, above=True)
         samples: NDArray[Any] = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
         dtype = self.dictionaries_.dtype
         n_classes, n_atoms, n_features = self.dictionaries_.shape
@@ -52,16 +58,22 @@ class ResidualClassifier(ClassifierMixin, BaseEstimator):
         atom_classes = np.repeat(np.arange(n_classes), n_atoms)
         module = load_backend(self.backend)
         with one_blas_thread():
-            coder = module.LassoCoder(D, float(self.penalty), _CODE_TOLERANCE)
+            coder = module.LassoCoder(D, penalty, _CODE_TOLERANCE)
 
-        def work(rows: slice) -> tuple[NDArray[np.float64], int]:
+        def work(rows: slice) -> tuple[csr_array, NDArray[np.float64], int]:
             Y = np.ascontiguousarray(samples[rows], dtype=dtype)
             S, n_unfinished = coder.code(Y)
-            return module.class_residuals(D, Y, S, atom_classes, n_classes), n_unfinished
+            return S, module.class_residuals(D, Y, S, atom_classes, n_classes), n_unfinished
 
-        parts = list(map_blocks(work, row_blocks(len(samples)), self.n_jobs))
-        warn_unfinished(sum(missed for _, missed in parts), len(samples), _CODE_TOLERANCE)
-        return np.concatenate([residuals for residuals, _ in parts])
+        codes, residuals, missed = zip(
+            *map_blocks(work, row_blocks(len(samples)), self.n_jobs), strict=True
+        )
+        warn_unfinished(sum(missed), len(samples), _CODE_TOLERANCE)
+        return vstack(codes, format="csr"), np.concatenate(residuals)
+
+    def class_residuals(self, X: ArrayLike) -> NDArray[np.float64]:
+        """r_i = ‖y − δ_i(s)D‖ for every sample and class: (n_samples, n_classes)."""
+        return self.encode(X)[1]
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """The class with the smallest residual."""

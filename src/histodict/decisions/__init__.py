@@ -1,0 +1,1 @@
+"""Patch answers to image answers."""

@@ -1,0 +1,112 @@
+"""From the patches of an image to its class: a feature of the image, and a linear SVM on it.
+
+| rule | feature of an image |
+|---|---|
+| proportion | share of its patches that each class won; the paper's, with threshold θ |
+| margin | mean residual margin of each class: how clearly, not only how often, it won |
+| codes | mean |code| of every atom |
+
+With two classes the first two are one number, that of the second class, and the SVM is a threshold.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.preprocessing import StandardScaler
+from sklearn.svm import SVC
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What the patches of an image said, added up: residual margins and |codes| are sums."""
+
+    n_patches: int
+    wins: NDArray[np.int64]
+    margins: NDArray[np.float64]
+    codes: NDArray[np.float64]
+
+    @classmethod
+    def of_patches(cls, residuals: NDArray[np.float64], code_sums: NDArray[np.float64]) -> Evidence:
+        """From residuals (n_patches, n_classes) and the patches' summed |codes| (n_atoms,)."""
+        wins = np.bincount(residuals.argmin(axis=1), minlength=residuals.shape[1])
+        return cls(len(residuals), wins, patch_margins(residuals).sum(axis=0), code_sums)
+
+    def plus(self, other: Evidence) -> Evidence:
+        return Evidence(
+            self.n_patches + other.n_patches,
+            self.wins + other.wins,
+            self.margins + other.margins,
+            self.codes + other.codes,
+        )
+
+    @property
+    def proportions(self) -> NDArray[np.float64]:
+        return self.wins / max(self.n_patches, 1)
+
+
+def patch_margins(residuals: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Mean residual of the other classes less that of the class: positive where it is closest."""
+    n_classes = residuals.shape[1]
+    others = (residuals.sum(axis=1, keepdims=True) - residuals) / (n_classes - 1)
+    return others - residuals
+
+
+def _proportion(evidence: Evidence) -> NDArray[np.float64]:
+    return _of_second(evidence.proportions)
+
+
+def _margin(evidence: Evidence) -> NDArray[np.float64]:
+    return _of_second(evidence.margins / max(evidence.n_patches, 1))
+
+
+def _codes(evidence: Evidence) -> NDArray[np.float64]:
+    return evidence.codes / max(evidence.n_patches, 1)
+
+
+def _of_second(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    return values[1:] if len(values) == 2 else values
+
+
+FEATURES = {"proportion": _proportion, "margin": _margin, "codes": _codes}
+
+
+@dataclass(frozen=True)
+class ImageRule:
+    """A fitted rule: scores = features · weights + bias, (n_classes,) or one for two classes."""
+
+    feature: str
+    weights: NDArray[np.float64]
+    bias: NDArray[np.float64]
+
+    @classmethod
+    def fit(cls, feature: str, evidence: list[Evidence], labels: NDArray[np.int64]) -> ImageRule:
+        """A linear SVM on the standardised feature, classes weighted equally; `labels` from 0."""
+        X = np.stack([FEATURES[feature](e) for e in evidence])
+        scaler = StandardScaler().fit(X)
+        n_classes = int(labels.max()) + 1
+        weights, bias = [], []
+        for i in [1] if n_classes == 2 else range(n_classes):
+            svm = SVC(kernel="linear", class_weight="balanced")
+            svm.fit(scaler.transform(X), labels == i)
+            raw = svm.coef_[0] / scaler.scale_
+            weights.append(raw)
+            bias.append(svm.intercept_[0] - raw @ scaler.mean_)
+        return cls(feature, np.array(weights), np.array(bias))
+
+    @property
+    def threshold(self) -> float | None:
+        """θ: the value of a one-number feature at which the answer changes."""
+        if self.weights.shape != (1, 1) or self.weights[0, 0] == 0:
+            return None
+        return float(-self.bias[0] / self.weights[0, 0])
+
+    def decide(self, evidence: Evidence) -> tuple[int, float]:
+        """The class's place, and its score: positive means beyond the border, for two classes."""
+        scores: NDArray[Any] = self.weights @ FEATURES[self.feature](evidence) + self.bias
+        if len(scores) == 1:
+            return int(scores[0] > 0), float(scores[0])
+        return int(scores.argmax()), float(scores.max())

@@ -1,0 +1,1 @@
+"""Named experiments, from data to a page."""

@@ -1,0 +1,1 @@
+"""From a file to pixels: readers, tissue, stain and manifests."""

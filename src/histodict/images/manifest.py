@@ -1,0 +1,334 @@
+"""Which images there are and what is known of them: a folder per class, or a CSV table."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+import os
+import unicodedata
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ..parameters import check_number
+from .readers import READERS
+
+# The names a column may have, by field; a column of the field's own name comes first.
+ALIASES = {
+    "path": ("file", "filename", "file_name", "filepath", "image", "image_path"),
+    "label": ("class", "diagnosis"),
+    "patient": ("group", "patient_id", "case", "case_id"),
+    "slide": ("slide_id",),
+    "site": ("centre", "center", "hospital"),
+    "mpp": ("microns_per_pixel", "um_per_px"),
+    "split": ("subset",),
+    "mask": ("mask_path",),
+}
+MANIFEST_NAME = "manifest.csv"
+_N_NAMED = 5  # files named in a message; the others are counted
+
+
+class ManifestError(ValueError):
+    """The list of images cannot be used; the message says where and why."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """One image. `label` is empty where only a mask says what is where."""
+
+    path: Path
+    label: str
+    patient: str
+    slide: str | None = None
+    site: str | None = None
+    mpp: float | None = None
+    split: str | None = None
+    mask: Path | None = None
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """Images with what is known of them. `root`: the folder that names are relative to."""
+
+    records: tuple[Record, ...]
+    warnings: tuple[str, ...] = ()
+    root: Path = Path()
+
+    @property
+    def labels(self) -> list[str]:
+        return [record.label for record in self.records]
+
+    @property
+    def patients(self) -> list[str]:
+        return [record.patient for record in self.records]
+
+    @property
+    def classes(self) -> list[str]:
+        """The different labels, sorted."""
+        return sorted({record.label for record in self.records if record.label})
+
+    def digest(self) -> str:
+        """SHA-256 of names, labels and patients, whatever their order and wherever the folder."""
+        rows = sorted(
+            [unicodedata.normalize("NFC", text) for text in (self.name(r), r.label, r.patient)]
+            for r in self.records
+        )
+        return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
+
+    def name(self, record: Record) -> str:
+        """A record's path relative to the root, with forward slashes."""
+        return _name(record.path, self.root)
+
+    def select(self, indices: Sequence[int]) -> Manifest:
+        """The records at these places, in this order."""
+        return replace(self, records=tuple(self.records[index] for index in indices))
+
+
+def _name(path: Path, root: Path) -> str:
+    return (path.relative_to(root) if path.is_relative_to(root) else path).as_posix()
+
+
+def read_manifest(source: Path | str, columns: Mapping[str, str] | None = None) -> Manifest:
+    """The images of a CSV file, or of a folder: its manifest.csv, or one sub-folder per class.
+
+    Parameters
+    ----------
+    source : a folder, or a CSV file with a header. Separated by comma, semicolon or tabulator;
+        UTF-8, with or without BOM. Paths are relative to the CSV file's folder. Columns: path and
+        label, and if known patient, slide, site, mpp (µm per pixel), split, mask; see ALIASES for
+        other names they may have. The label may be left out where there is a mask.
+    columns : names of columns by field, such as {"patient": "source_image"}
+
+    Images without a patient count as one patient each; a warning says so. Raises ManifestError.
+    """
+    source = Path(os.path.normpath(source))
+    if not source.exists():
+        raise ManifestError(f"{source}: there is no such file or folder")
+    if source.is_dir() and (source / MANIFEST_NAME).is_file():
+        source = source / MANIFEST_NAME
+    if source.is_file():
+        return _from_csv(source, columns or {})
+    if columns:
+        raise ManifestError(f"{source}: columns are named, but the folder has no {MANIFEST_NAME}")
+    return _from_folder(source)
+
+
+# --- a folder per class -------------------------------------------------------------------------
+
+
+def _from_folder(folder: Path) -> Manifest:
+    classes = sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
+    records, warnings = [], []
+    for place in classes:
+        images, others = _images_in(place)
+        records += [Record(path, place.name, _name(path, folder)) for path in images]
+        if others:
+            warnings.append(f"{place}: left out, as they are no images: {_some(others)}")
+        if not images:
+            warnings.append(f"{place}: there is no image in this folder; it is not a class")
+    if not records:
+        raise ManifestError(
+            f"{folder}: neither {MANIFEST_NAME} nor sub-folders with images, one for each class"
+        )
+    _check_spelling(folder, [record.label for record in records])
+    warnings.append(_no_patients(folder, len(records)))
+    return Manifest(tuple(records), (*warnings, *_lonely_classes(folder, records)), folder)
+
+
+def _images_in(folder: Path) -> tuple[list[Path], list[str]]:
+    """Images directly in a folder, and the names of everything else that is not hidden."""
+    entries = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+    images = [path for path in entries if path.is_file() and path.suffix.lower() in READERS]
+    # A slide may come with a folder of its own name that holds its data.
+    companions = {path.with_suffix("") for path in images}
+    others = [path.name for path in entries if path not in images and path not in companions]
+    return images, others
+
+
+# --- a table ------------------------------------------------------------------------------------
+
+
+def _from_csv(path: Path, columns: Mapping[str, str]) -> Manifest:
+    rows = _rows(path)
+    if not rows:
+        raise ManifestError(f"{path}: the file is empty; its first line must name the columns")
+    (_, header), *rows = rows
+    places = _places(path, header, columns)
+    table = [(line, _cells(path, line, row, header, places)) for line, row in rows]
+    if not table:
+        raise ManifestError(f"{path}: there are no images below the header")
+    _check_spelling(path, [cells.get("label", "") for _, cells in table])
+    records = [_record(f"{path}, line {line}", path.parent, cells) for line, cells in table]
+    lines = [line for line, _ in table]
+    _check_duplicates(path, lines, records)
+    _check_files(path, lines, records)
+    n_nameless = sum(not cells.get("patient", "").strip() for _, cells in table)
+    warnings = [_no_patients(path, n_nameless)] if n_nameless else []
+    return Manifest(tuple(records), (*warnings, *_lonely_classes(path, records)), path.parent)
+
+
+def _cells(
+    path: Path, line: int, row: list[str], header: list[str], places: Mapping[str, int]
+) -> dict[str, str]:
+    if len(row) != len(header):
+        raise ManifestError(
+            f"{path}, line {line}: {len(row)} cells, but there are {len(header)} columns"
+        )
+    return {field: row[place] for field, place in places.items()}
+
+
+def _rows(path: Path) -> list[tuple[int, list[str]]]:
+    """(line number, cells) of every line that is not blank."""
+    try:
+        text = path.read_text("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ManifestError(
+            f"{path}: the text is not UTF-8 ({error}); save it as 'CSV UTF-8'"
+        ) from error
+    header = text.lstrip().partition("\n")[0]
+    separator = max(",;\t", key=header.count)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
+    try:
+        return [(reader.line_num, row) for row in reader if any(cell.strip() for cell in row)]
+    except csv.Error as error:
+        raise ManifestError(f"{path}, line {reader.line_num}: {error}") from error
+
+
+def _places(path: Path, header: list[str], columns: Mapping[str, str]) -> dict[str, int]:
+    """Which column holds which field."""
+    names = [name.strip().casefold() for name in header]
+    unknown = sorted(set(columns) - set(ALIASES))
+    if unknown:
+        raise ManifestError(f"columns: {unknown} are not among the fields {list(ALIASES)}")
+    places = {}
+    for field in ALIASES:
+        candidates = _candidates(field, names, columns)
+        if len(candidates) > 1:
+            found = [header[place] for place in candidates]
+            raise ManifestError(
+                f"{path}: the columns {found} may all be the {field}; say which, "
+                f"as columns={{{field!r}: …}}"
+            )
+        if candidates:
+            places[field] = candidates[0]
+        elif field in columns:
+            raise ManifestError(
+                f"{path}: there is no column {columns[field]!r}; there are {header}"
+            )
+    missing = [field for field in ("path", "label") if field not in places]
+    if "mask" in places and missing == ["label"]:
+        return places
+    if missing:
+        raise ManifestError(
+            f"{path}: no column for {' and '.join(missing)}; there are {header}. Rename them, or "
+            f"say which they are, as columns={{{missing[0]!r}: …}}"
+        )
+    return places
+
+
+def _candidates(field: str, names: list[str], columns: Mapping[str, str]) -> list[int]:
+    if field in columns:
+        wanted: tuple[str, ...] = (columns[field].strip().casefold(),)
+    else:
+        taken = {name.strip().casefold() for name in columns.values()}
+        wanted = (field,) if field in names else ALIASES[field]
+        wanted = tuple(name for name in wanted if name not in taken)
+    return [place for place, name in enumerate(names) if name in wanted]
+
+
+def _record(where: str, folder: Path, cells: Mapping[str, str]) -> Record:
+    cells = {field: cell.strip() for field, cell in cells.items()}
+    for field in ("path", "label"):
+        if cells.get(field) == "":
+            raise ManifestError(f"{where}: the {field} is empty")
+    path = _path(folder, cells["path"])
+    return Record(
+        path=path,
+        label=cells.get("label", ""),
+        patient=cells.get("patient") or _name(path, folder),
+        slide=cells.get("slide") or None,
+        site=cells.get("site") or None,
+        mpp=_mpp(where, cells.get("mpp", "")),
+        split=cells.get("split") or None,
+        mask=_path(folder, cells["mask"]) if cells.get("mask") else None,
+    )
+
+
+def _path(folder: Path, cell: str) -> Path:
+    """A cell as a path, also where the table was written on Windows."""
+    return Path(os.path.normpath(folder / cell.replace("\\", "/")))
+
+
+def _mpp(where: str, cell: str) -> float | None:
+    if not cell:
+        return None
+    try:
+        return check_number("mpp", float(cell.replace(",", ".")), above=True)
+    except ValueError:
+        raise ManifestError(
+            f"{where}: mpp is {cell!r}; it must be a positive number (µm per pixel) or empty"
+        ) from None
+
+
+# --- checks -------------------------------------------------------------------------------------
+
+
+def _check_duplicates(path: Path, lines: list[int], records: list[Record]) -> None:
+    first_lines: dict[Path, int] = {}
+    for line, record in zip(lines, records, strict=True):
+        first = first_lines.setdefault(record.path, line)
+        if first != line:
+            raise ManifestError(f"{path}, line {line}: {record.path} is already in line {first}")
+
+
+def _check_files(path: Path, lines: list[int], records: list[Record]) -> None:
+    missing = [
+        f"{file} (line {line})"
+        for line, record in zip(lines, records, strict=True)
+        for file in (record.path, record.mask)
+        if file is not None and not file.is_file()
+    ]
+    if missing:
+        raise ManifestError(
+            f"{path}: {len(missing)} files are not there: {_some(missing)}. Paths are relative to "
+            "the folder of the CSV file"
+        )
+
+
+def _check_spelling(source: Path, labels: list[str]) -> None:
+    """Refuse labels that would be different classes by an accident of typing."""
+    spellings: dict[str, set[str]] = {}
+    for label in labels:
+        key = unicodedata.normalize("NFC", label).strip().casefold()
+        spellings.setdefault(key, set()).add(label)
+    for names in spellings.values():
+        if len(names) > 1:
+            raise ManifestError(
+                f"{source}: the labels {sorted(names)} differ only in case or blanks; "
+                "write them alike if they are one class"
+            )
+
+
+def _lonely_classes(source: Path, records: Sequence[Record]) -> list[str]:
+    counts = Counter(record.label for record in records if record.label)
+    return [
+        f"{source}: the class {label!r} has one image only: it cannot be both trained on and tested"
+        for label, count in sorted(counts.items())
+        if count == 1
+    ]
+
+
+def _no_patients(source: Path, n_images: int) -> str:
+    return (
+        f"{source}: NO PATIENT is given for {n_images} images. Each counts as its own patient: if "
+        "some come from the same patient, every accuracy measured on them is too good. Add a "
+        "column 'patient'"
+    )
+
+
+def _some(names: Sequence[str]) -> str:
+    rest = f" and {len(names) - _N_NAMED} more" if len(names) > _N_NAMED else ""
+    return ", ".join(names[:_N_NAMED]) + rest

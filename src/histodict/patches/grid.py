@@ -1,0 +1,98 @@
+"""A regular grid of patches over an image of any size, read in chunks.
+
+Lengths ending in `_px` are pixels of the reduced image, at which patches are cut; the image itself
+is addressed in level-0 pixels, `downsample` times as many.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+_CHUNK_PX = 1024
+
+
+class Pixels(Protocol):
+    """The part of an image source that is needed here."""
+
+    @property
+    def size(self) -> tuple[int, int]: ...
+
+    def read(
+        self, x: int, y: int, width: int, height: int, downsample: float = 1.0
+    ) -> NDArray[np.uint8]: ...
+
+
+@dataclass(frozen=True)
+class PatchGrid:
+    """n_rows × n_columns patches of patch_px, one every stride_px."""
+
+    n_rows: int
+    n_columns: int
+    patch_px: int
+    stride_px: int
+    downsample: float
+
+    @classmethod
+    def over(
+        cls, size: tuple[int, int], patch_px: int, stride_px: int, downsample: float
+    ) -> PatchGrid:
+        """The grid of all patches that lie inside an image of this level-0 size."""
+        counts = [
+            int((length / downsample - patch_px) // stride_px) + 1 if length else 0
+            for length in size
+        ]
+        if min(counts) < 1:
+            least = round(patch_px * downsample)
+            raise ValueError(
+                f"the image has {size[0]} x {size[1]} pixels, less than one patch of "
+                f"{least} x {least}: use a smaller patch or scale, or leave the image out"
+            )
+        return cls(counts[1], counts[0], patch_px, stride_px, downsample)
+
+    def chunks(self) -> Iterator[tuple[slice, slice]]:
+        """Ranges of grid rows and columns whose patches are read together."""
+        per_side = max(1, (_CHUNK_PX - self.patch_px) // self.stride_px + 1)
+        for row in range(0, self.n_rows, per_side):
+            for column in range(0, self.n_columns, per_side):
+                yield (
+                    slice(row, min(row + per_side, self.n_rows)),
+                    slice(column, min(column + per_side, self.n_columns)),
+                )
+
+    def read(self, source: Pixels, rows: slice, columns: slice) -> NDArray[np.uint8]:
+        """The patches of a chunk, row by row: (n_patches, patch_px, patch_px, 3)."""
+        height, width = (
+            (part.stop - part.start - 1) * self.stride_px + self.patch_px
+            for part in (rows, columns)
+        )
+        x, y = self.corner(rows.start, columns.start)
+        pixels = source.read(
+            x,
+            y,
+            round(width * self.downsample),
+            round(height * self.downsample),
+            self.downsample,
+        )[:height, :width]
+        return cut(pixels, self.patch_px, self.stride_px)
+
+    def corner(self, row: int, column: int) -> tuple[int, int]:
+        """Level-0 x and y of a patch's upper left corner."""
+        step = self.stride_px * self.downsample
+        return round(column * step), round(row * step)
+
+    @property
+    def patch_side(self) -> float:
+        """Side of a patch in level-0 pixels."""
+        return self.patch_px * self.downsample
+
+
+def cut(pixels: NDArray[np.uint8], patch_px: int, stride_px: int) -> NDArray[np.uint8]:
+    """All patches of an image on a grid, row by row: (n_patches, patch_px, patch_px, 3)."""
+    windows = np.lib.stride_tricks.sliding_window_view(pixels, (patch_px, patch_px), axis=(0, 1))
+    chosen = windows[::stride_px, ::stride_px].transpose(0, 1, 3, 4, 2)
+    return np.ascontiguousarray(chosen).reshape(-1, patch_px, patch_px, 3)

@@ -1,0 +1,86 @@
+"""Random training patches of an image, a share of them turned and mirrored if wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .grid import Pixels
+
+# An image of fewer reduced pixels is read whole; from a larger one the patches are read singly.
+_WHOLE_PX = 50_000_000
+_MOST_TRIES = 20
+
+Accept = Callable[[NDArray[np.uint8], NDArray[np.int64]], NDArray[np.bool_]]
+
+
+def sample_patches(
+    source: Pixels,
+    n_patches: int,
+    patch_px: int,
+    downsample: float,
+    rng: np.random.Generator,
+    accept: Accept,
+) -> NDArray[np.uint8]:
+    """Up to n_patches patches (n, patch_px, patch_px, 3) at random places, overlaps allowed.
+
+    `accept(patches, corners)` says which of them may be used, given the reduced-image corners
+    (n, 2) as x, y. Fewer are returned where few are accepted in the end.
+    """
+    width, height = (int(length / downsample) for length in source.size)
+    if width < patch_px or height < patch_px:
+        return np.empty((0, patch_px, patch_px, 3), np.uint8)
+    cut_out = _cutter(source, patch_px, downsample, width * height)
+    found: list[NDArray[np.uint8]] = []
+    missing = n_patches
+    for _ in range(_MOST_TRIES):
+        limits = [width - patch_px + 1, height - patch_px + 1]
+        corners = rng.integers(0, limits, size=(missing, 2))
+        patches = cut_out(corners)
+        chosen = patches[accept(patches, corners)]
+        found.append(chosen)
+        missing -= len(chosen)
+        if missing == 0:
+            break
+    return np.concatenate(found)
+
+
+def turn_at_random(patches: NDArray[np.uint8], rng: np.random.Generator) -> NDArray[np.uint8]:
+    """Each patch in one of its eight rotations and reflections."""
+    turned = patches.copy()
+    which = rng.integers(0, 8, len(patches))
+    for choice in range(1, 8):
+        own = which == choice
+        rotated = np.rot90(patches[own], choice % 4, axes=(1, 2))
+        turned[own] = rotated[:, :, ::-1] if choice >= 4 else rotated
+    return turned
+
+
+def _cutter(
+    source: Pixels, patch_px: int, downsample: float, n_pixels: int
+) -> Callable[[NDArray[np.int64]], NDArray[np.uint8]]:
+    if n_pixels <= _WHOLE_PX:
+        whole = source.read(0, 0, *source.size, downsample)
+
+        def cut_out(corners: NDArray[np.int64]) -> NDArray[np.uint8]:
+            steps = np.arange(patch_px)
+            rows = np.minimum(corners[:, 1, None] + steps, whole.shape[0] - 1)
+            columns = np.minimum(corners[:, 0, None] + steps, whole.shape[1] - 1)
+            return whole[rows[:, :, None], columns[:, None, :]]
+
+        return cut_out
+
+    side = round(patch_px * downsample)
+
+    def read_each(corners: NDArray[np.int64]) -> NDArray[np.uint8]:
+        patches = np.empty((len(corners), patch_px, patch_px, 3), np.uint8)
+        for patch, (x, y) in zip(patches, corners, strict=True):
+            region = source.read(
+                round(x * downsample), round(y * downsample), side, side, downsample
+            )
+            patch[:] = region[:patch_px, :patch_px]
+        return patches
+
+    return read_each

@@ -1,0 +1,55 @@
+"""What stands for a patch: the step from pixels to a vector, exchangeable by name.
+
+A patch is (size, size, 3) uint8. Vectors are float32 of unit norm, the three colour channels one
+after another, as in the paper.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+PatchVectors = Callable[[NDArray[np.uint8]], NDArray[np.float32]]
+
+# Contrast below one grey level is noise: such a patch keeps a short vector, it is not blown up.
+_LEAST_CONTRAST = 1 / 255
+
+
+def rgb(patches: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """Pixel values as they are: brightness and colour count, as published."""
+    return _unit(_planar(patches), float(np.finfo(np.float32).tiny))
+
+
+def centred(patches: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """Less the mean of the whole patch: brightness does not count, colour does."""
+    values = _planar(patches)
+    values -= values.mean(axis=1, keepdims=True)
+    return _unit(values, _LEAST_CONTRAST * np.sqrt(values.shape[1]))
+
+
+def channel_centred(patches: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """Less the mean of each channel: neither brightness nor overall colour counts."""
+    values = _planar(patches).reshape(len(patches), 3, -1)
+    values -= values.mean(axis=2, keepdims=True)
+    flat = values.reshape(len(patches), -1)
+    return _unit(flat, _LEAST_CONTRAST * np.sqrt(flat.shape[1]))
+
+
+VECTORS: dict[str, PatchVectors] = {
+    "rgb": rgb,
+    "centred": centred,
+    "channel-centred": channel_centred,
+}
+
+
+def _planar(patches: NDArray[np.uint8]) -> NDArray[np.float32]:
+    planes: NDArray[Any] = patches.transpose(0, 3, 1, 2).reshape(len(patches), -1)
+    return planes.astype(np.float32) / np.float32(255)
+
+
+def _unit(vectors: NDArray[np.float32], least_norm: float) -> NDArray[np.float32]:
+    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return vectors / np.maximum(norms, np.float32(least_norm))

@@ -1,0 +1,1 @@
+"""Answers as files: tables, pictures, outlines for other programs."""

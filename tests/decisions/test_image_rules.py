@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from histodict.decisions.image_rules import Evidence, ImageRule, patch_margins
+
+
+def image(rng, share, n_patches=200, n_classes=2):
+    """Evidence of an image in which class 1 wins this share of the patches."""
+    residuals = rng.uniform(0.5, 1.0, (n_patches, n_classes))
+    winner = np.where(np.arange(n_patches) < share * n_patches, 1, 0)
+    residuals[np.arange(n_patches), winner] = 0.2
+    return Evidence.of_patches(residuals, np.array([winner.sum(), n_patches - winner.sum()], float))
+
+
+def test_evidence_adds_up(rng):
+    residuals = rng.random((60, 3))
+    codes = rng.random((60, 5))
+    whole = Evidence.of_patches(residuals, codes.sum(axis=0))
+    parts = [Evidence.of_patches(residuals[i::3], codes[i::3].sum(axis=0)) for i in range(3)]
+    total = parts[0].plus(parts[1]).plus(parts[2])
+    assert total.n_patches == 60
+    np.testing.assert_array_equal(total.wins, whole.wins)
+    np.testing.assert_allclose(total.margins, whole.margins)
+    np.testing.assert_allclose(total.codes, whole.codes)
+    np.testing.assert_allclose(total.proportions.sum(), 1)
+
+
+def test_margins_are_positive_for_the_winner_and_sum_to_zero(rng):
+    residuals = rng.random((40, 4))
+    margins = patch_margins(residuals)
+    np.testing.assert_allclose(margins.sum(axis=1), 0, atol=1e-12)
+    np.testing.assert_array_equal(margins.argmax(axis=1), residuals.argmin(axis=1))
+    np.testing.assert_allclose(
+        patch_margins(residuals[:, :2])[:, 1], residuals[:, 0] - residuals[:, 1]
+    )
+
+
+@pytest.mark.parametrize("rule", ["proportion", "margin", "codes"])
+def test_separable_images_are_separated(rng, rule):
+    shares = np.concatenate([rng.uniform(0.1, 0.4, 12), rng.uniform(0.6, 0.9, 12)])
+    labels = np.repeat([0, 1], 12)
+    fitted = ImageRule.fit(rule, [image(rng, s) for s in shares], labels)
+    assert [fitted.decide(image(rng, s))[0] for s in (0.2, 0.35, 0.65, 0.8)] == [0, 0, 1, 1]
+
+
+def test_theta_lies_between_the_classes_and_is_where_the_answer_changes(rng):
+    shares = np.concatenate([np.linspace(0.1, 0.3, 8), np.linspace(0.7, 0.9, 8)])
+    fitted = ImageRule.fit("proportion", [image(rng, s) for s in shares], np.repeat([0, 1], 8))
+    theta = fitted.threshold
+    assert 0.3 < theta < 0.7
+    assert theta == pytest.approx(0.5, abs=0.05)
+    assert fitted.decide(image(rng, theta - 0.02))[0] == 0
+    assert fitted.decide(image(rng, theta + 0.02))[0] == 1
+
+
+def test_unbalanced_classes_do_not_move_theta_to_the_edge(rng):
+    shares = np.concatenate([rng.uniform(0.1, 0.3, 60), rng.uniform(0.7, 0.9, 4)])
+    labels = np.repeat([0, 1], [60, 4])
+    fitted = ImageRule.fit("proportion", [image(rng, s) for s in shares], labels)
+    assert 0.3 < fitted.threshold < 0.7
+
+
+def test_three_classes(rng):
+    def of_class(i):
+        residuals = rng.uniform(0.4, 1.0, (100, 3))
+        residuals[:70, i] = 0.1
+        return Evidence.of_patches(residuals, np.zeros(6))
+
+    labels = np.arange(18) % 3
+    fitted = ImageRule.fit("proportion", [of_class(i) for i in labels], labels)
+    assert [fitted.decide(of_class(i))[0] for i in (0, 1, 2)] == [0, 1, 2]
+    assert fitted.threshold is None

@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from histodict.images.readers import open_image
+from histodict.images.tissue import TissueThreshold, tissue_fraction, tissue_mask
+from tests.images.files import tissue
+
+
+def glass(rng, height, width, level=243, noise=3):
+    grey = rng.normal(level, noise, (height, width, 1)) + rng.normal(0, 1, (height, width, 3))
+    return np.clip(grey, 0, 255).astype(np.uint8)
+
+
+def test_tissue_alone_is_all_tissue(rng):
+    assert tissue_mask(tissue(rng)).all()
+
+
+@pytest.mark.parametrize("level", [255, 243, 200, 150])
+def test_glass_alone_is_all_glass_however_dark_the_lamp(rng, level):
+    assert not tissue_mask(glass(rng, 80, 90, level)).any()
+
+
+@pytest.mark.parametrize("colour", [0, 5, 255])
+def test_constant_padding_is_not_tissue(colour):
+    assert not tissue_mask(np.full((30, 40, 3), colour, np.uint8)).any()
+
+
+@pytest.mark.parametrize("level", [255, 243, 180])
+def test_tissue_on_glass_is_found_where_it_lies(rng, level):
+    image = glass(rng, 200, 240, level)
+    image[50:150, 60:180] = tissue(rng)
+    mask = tissue_mask(image)
+    assert mask.shape == (200, 240)
+    assert mask[50:150, 60:180].mean() > 0.99
+    mask[50:150, 60:180] = False
+    assert mask.mean() < 0.005
+
+
+@pytest.mark.parametrize("lamp", [(1, 0.97, 0.9), (0.8, 0.9, 1)], ids=["yellowish", "bluish"])
+def test_glass_of_a_wrong_white_balance(rng, lamp):
+    image = glass(rng, 200, 240, 245)
+    image[50:150, 60:180] = tissue(rng)
+    image = (image * np.array(lamp)).astype(np.uint8)
+    expected = np.zeros((200, 240), bool)
+    expected[50:150, 60:180] = True
+    assert np.mean(tissue_mask(image) == expected) > 0.99
+    assert not tissue_mask(image[:50]).any()
+
+
+def test_black_padding_with_compression_noise_is_not_tissue(rng):
+    image = glass(rng, 200, 240)
+    image[50:150, 60:180] = tissue(rng)
+    image[:, :40] = rng.integers(0, 12, (200, 40, 3))
+    mask = tissue_mask(image)
+    assert not mask[:, :40].any()
+    assert mask[50:150, 60:180].mean() > 0.99
+
+
+def test_fraction_of_tiles_by_the_threshold_of_the_whole(rng):
+    image = glass(rng, 200, 240)
+    image[50:150, 60:180] = tissue(rng)
+    threshold = TissueThreshold.from_thumbnail(image)
+    tiles = np.stack([image[:50, :60], image[50:100, 60:120], image[50:100, 30:90]])
+    np.testing.assert_allclose(tissue_fraction(tiles, threshold), [0, 1, 0.5], atol=0.01)
+    assert tissue_fraction(tiles[:0], threshold).shape == (0,)
+
+
+def test_mask_is_what_the_threshold_says(rng):
+    pixels = rng.integers(0, 256, (20_000, 3), dtype=np.uint8)
+    red, green, blue = pixels.T.astype(float)
+    lack = 1 - 2 * green / np.maximum(red + blue, 1)
+    brightest = pixels.max(axis=1)
+    saturation = 1 - pixels.min(axis=1) / np.maximum(brightest, 1)
+    expected = ((lack > 0.13) | (saturation > 0.4)) & (brightest >= 20)
+    clear = (np.abs(lack - 0.13) > 1e-9) & (np.abs(saturation - 0.4) > 1e-9)
+    assert 0.1 < expected.mean() < 0.9
+    mask = TissueThreshold(0.13).mask(pixels)
+    np.testing.assert_array_equal(mask[clear], expected[clear])
+
+
+def test_brown_pigment_is_tissue(rng):
+    image = glass(rng, 80, 90)
+    image[20:40, 20:40] = (150, 110, 70)
+    assert tissue_mask(image).sum() == 400
+
+
+def test_a_single_pixel(rng):
+    assert tissue_mask(np.full((1, 1, 3), (200, 80, 150), np.uint8)).all()
+    assert not tissue_mask(np.full((1, 1, 3), 240, np.uint8)).any()
+
+
+def test_real_slide(data_folder):
+    thumbnail = open_image(data_folder / "slides" / "CMU-1-Small-Region.svs").thumbnail(600)
+    mask = tissue_mask(thumbnail)
+    assert 0.25 < mask.mean() < 0.4
+    assert mask[300:580, 170:230].mean() > 0.7  # skin
+    assert mask[:, :10].mean() < 0.02  # the left margin
+
+
+def test_real_images_are_mostly_tissue(data_folder):
+    for path in sorted((data_folder / "camelyon-tumour" / "images").iterdir())[::8]:
+        assert tissue_mask(open_image(path).thumbnail(512)).mean() > 0.8
