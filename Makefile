@@ -21,7 +21,7 @@ help:  ## Show this list
 
 env: $(READY)  ## Build .venv with the package and the development tools
 
-demo: $(READY)  ## Run the quick-start example
+demo: $(READY)  ## Learn from made-up tissue and make a page of it
 	$(BIN)/python -m histodict.cli demo
 
 test: lint  ## Lint, check types and run the tests

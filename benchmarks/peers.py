@@ -60,8 +60,8 @@ def _dfdl_cases(problem: Problem) -> Cases:
 
     sums_once = cache(sums)
     return {
-        "dfdl": lambda: model._update(problem.D, sums()),
-        "dfdl update": lambda: model._update(problem.D, sums_once()),
+        "dfdl": lambda: model._update(problem.D, sums(), replace=True),
+        "dfdl update": lambda: model._update(problem.D, sums_once(), replace=True),
     }
 
 
