@@ -22,7 +22,7 @@ from .execution.progress import Callback, Progress, ignore
 from .images.manifest import Manifest, Record
 from .images.readers import ImageError, ImageSource, open_image
 from .images.stain import NORMALISERS
-from .images.tissue import TissueThreshold
+from .images.tissue import TissueThreshold, tissue_fraction
 from .methods.dfdl import DFDL
 from .methods.residual_rule import ResidualClassifier
 from .patches.grid import PatchGrid
@@ -79,8 +79,7 @@ class _View:
     def on_tissue(self, patches: NDArray[np.uint8]) -> NDArray[np.bool_]:
         if len(patches) == 0:
             return np.zeros(0, bool)
-        share = self._tissue.mask(patches).mean(axis=(1, 2))
-        return share >= self._recipe.least_tissue
+        return tissue_fraction(patches, self._tissue) >= self._recipe.least_tissue
 
     def vectors(self, patches: NDArray[np.uint8]) -> NDArray[np.float32]:
         return VECTORS[self._recipe.vectors](self.transform(patches))

@@ -73,7 +73,7 @@ def _opened(path: Path) -> Iterator[Image.Image]:
         with _own_pixel_limit(), Image.open(path, formats=_FORMATS) as image:
             _check_size(path, image.size)
             yield image
-    except ImageError:
+    except (ImageError, MemoryError):
         raise
     except UnidentifiedImageError as error:
         raise ImageError(
