@@ -9,34 +9,32 @@ IEEE TPAMI 2009.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array, vstack
-from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from ..execution.local import map_blocks, one_blas_thread
 from ..kernels import load_backend, row_blocks, warn_unfinished
 from ..parameters import check_number
+from .patch_classifier import PatchClassifier
 
 _CODE_TOLERANCE = 1e-4  # relative duality gap of the codes
 
 
-class ResidualClassifier(ClassifierMixin, BaseEstimator):
+class ResidualClassifier(PatchClassifier):
     """Answers from `classes_` and `dictionaries_` (n_classes, n_atoms, n_features).
 
     A method derives from it and learns these two; `penalty`, `n_jobs` and `backend` are its
     parameters.
     """
 
+    fitted_arrays: ClassVar[tuple[str, ...]] = ("dictionaries_",)
     penalty: float
-    n_jobs: int | None
     backend: str
-    classes_: NDArray[Any]
     dictionaries_: NDArray[Any]
-    n_features_in_: int
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -75,20 +73,8 @@ class ResidualClassifier(ClassifierMixin, BaseEstimator):
         """r_i = ‖y − δ_i(s)D‖ for every sample and class: (n_samples, n_classes)."""
         return self.encode(X)[1]
 
-    def predict(self, X: ArrayLike) -> NDArray[Any]:
-        """The class with the smallest residual."""
-        residuals = self.class_residuals(X)
-        return self.classes_[np.argmin(residuals, axis=1)]
-
-    def decision_function(self, X: ArrayLike) -> NDArray[np.float64]:
-        """For two classes r_0 − r_1, positive for the second; for more, −r_i per class."""
-        residuals = self.class_residuals(X)
-        if len(self.classes_) == 2:
-            return residuals[:, 0] - residuals[:, 1]
-        return -residuals
-
-    def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
-        """exp(−r_i), scaled to sum to 1: in the order of the residuals, but not calibrated."""
-        residuals = self.class_residuals(X)
-        closeness = np.exp(residuals.min(axis=1, keepdims=True) - residuals)
-        return closeness / closeness.sum(axis=1, keepdims=True)
+    @property
+    def n_codes_(self) -> int:
+        """Atoms of all classes."""
+        n_classes, n_atoms, _ = self.dictionaries_.shape
+        return int(n_classes * n_atoms)

@@ -1,0 +1,56 @@
+"""What every method that judges patch vectors has in common: codes, and a distance to every class.
+
+The smallest distance wins. What a distance is, a residual or the negative of a score, is the
+method's own affair.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.sparse import csr_array
+from sklearn.base import BaseEstimator, ClassifierMixin
+
+
+class PatchClassifier(ClassifierMixin, BaseEstimator):
+    """A method derives from it, learns in `fit(X, y, *, callback)`, and gives `encode`.
+
+    Attributes
+    ----------
+    fitted_arrays : names of the arrays that, with the parameters, `classes_` and
+        `n_features_in_`, are all that was learnt; a model file holds these
+    """
+
+    fitted_arrays: ClassVar[tuple[str, ...]]
+    n_jobs: int | None
+    classes_: NDArray[Any]
+    n_features_in_: int
+
+    def encode(self, X: ArrayLike) -> tuple[csr_array, NDArray[np.float64]]:
+        """Codes (n_samples, n_codes), and distances to the classes (n_samples, n_classes)."""
+        raise NotImplementedError
+
+    @property
+    def n_codes_(self) -> int:
+        """Length of a code."""
+        raise NotImplementedError
+
+    def predict(self, X: ArrayLike) -> NDArray[Any]:
+        """The class at the smallest distance."""
+        distances = self.encode(X)[1]
+        return self.classes_[np.argmin(distances, axis=1)]
+
+    def decision_function(self, X: ArrayLike) -> NDArray[np.float64]:
+        """For two classes d_0 − d_1, positive for the second; for more, −d_i per class."""
+        distances = self.encode(X)[1]
+        if len(self.classes_) == 2:
+            return distances[:, 0] - distances[:, 1]
+        return -distances
+
+    def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
+        """exp(−d_i), scaled to sum to 1: in the order of the distances, but not calibrated."""
+        distances = self.encode(X)[1]
+        closeness = np.exp(distances.min(axis=1, keepdims=True) - distances)
+        return closeness / closeness.sum(axis=1, keepdims=True)
