@@ -21,6 +21,7 @@ LAYERS = (
     "execution",
     "images",
     "patches",
+    "features",
     "kernels",
     "dictionaries",
     "methods",
@@ -36,7 +37,7 @@ LAYERS = (
     "web",
 )
 # Two branches that meet in `decisions` and know nothing of each other.
-PIXELS = {"images", "patches"}
+PIXELS = {"images", "patches", "features"}
 MATHS = {"kernels", "dictionaries", "methods"}
 
 HEAVY = {"numba", "llvmlite", "torch"}

@@ -21,7 +21,7 @@ from histodict.cli import app
 from histodict.images.manifest import read_manifest
 from histodict.images.readers import ImageError
 from histodict.images.synthetic import write_synthetic_set
-from histodict.model_file import ModelFileError, load_model, read_header, save_model
+from histodict.model_file import SCHEMA, ModelFileError, load_model, read_header, save_model
 from histodict.pipeline import BLANK, TissueClassifier
 from histodict.recipes import PRESETS, Recipe, preset
 
@@ -69,7 +69,9 @@ def test_answers_for_unseen_patients(model, halves):
 
 def test_same_seed_same_model_for_any_number_of_threads(halves):
     one, two = (TissueClassifier(FAST, random_state=3, n_jobs=n).fit(halves[0]) for n in (1, 2))
-    np.testing.assert_array_equal(one.method_.dictionaries_, two.method_.dictionaries_)
+    np.testing.assert_array_equal(
+        one.model_.method_.dictionaries_, two.model_.method_.dictionaries_
+    )
     np.testing.assert_array_equal(one.rule_.weights, two.rule_.weights)
 
 
@@ -146,7 +148,7 @@ def test_damaged_foreign_and_newer_files_are_told_apart(model, tmp_path):
     newer = tmp_path / "newer.histodict"
     save_file({"x": np.zeros(3)}, newer, {"histodict": json.dumps({"schema": 99})})
     lacking = tmp_path / "lacking.histodict"
-    save_file({"x": np.zeros(3)}, lacking, {"histodict": json.dumps({"schema": 1})})
+    save_file({"x": np.zeros(3)}, lacking, {"histodict": json.dumps({"schema": SCHEMA})})
     for file, message in (
         (tmp_path / "none.histodict", "no such file"),
         (cut, "damaged"),
@@ -167,7 +169,7 @@ def test_damaged_foreign_and_newer_files_are_told_apart(model, tmp_path):
 @pytest.fixture(scope="module")
 def trained(tissue, tmp_path_factory):
     path = tmp_path_factory.mktemp("model") / "tissue.histodict"
-    options = ["--patch", "16", "--downsample", "1", "--json"]
+    options = ["--set", "patch_px=16", "--set", "downsample=1", "--set", "n_atoms=60", "--json"]
     result = CliRunner().invoke(
         app, ["train", str(tissue / "manifest.csv"), "-o", str(path), *options]
     )

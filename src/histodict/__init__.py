@@ -8,11 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .methods.dfdl import DFDL
+    from .pipeline import RegionDetector, TissueClassifier
 
 __version__ = version("histodict")
-__all__ = ["DFDL", "__version__"]
+__all__ = ["DFDL", "RegionDetector", "TissueClassifier", "__version__"]
 
-_HOMES = {"DFDL": ".methods.dfdl"}
+_HOMES = {
+    "DFDL": ".methods.dfdl",
+    "RegionDetector": ".pipeline",
+    "TissueClassifier": ".pipeline",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -16,6 +17,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemaini
 from rich.progress import Progress as Bars
 
 from .execution.progress import Callback, Progress
+
+if TYPE_CHECKING:
+    from .images.manifest import Manifest
+    from .runs import RunResult
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -26,6 +31,7 @@ app = typer.Typer(
 _errors = Console(stderr=True)
 _STAGES = {
     "patches": "Cutting patches",
+    "features": "Measuring images",
     "initialise": "First dictionaries",
     "train": "Training",
     "rule": "Fitting the rule",
@@ -45,13 +51,34 @@ def train(
     data: Annotated[Path, typer.Argument(help="Folder with one sub-folder per class, or a CSV.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="Model file to write.")],
     preset: Annotated[
-        str, typer.Option(help="Settings to start from: default or paper.")
-    ] = "default",
-    rule: Annotated[str | None, typer.Option(help="proportion, margin or codes.")] = None,
-    stain: Annotated[str | None, typer.Option(help="none, reinhard or macenko.")] = None,
-    vectors: Annotated[str | None, typer.Option(help="rgb, centred or channel-centred.")] = None,
-    downsample: Annotated[float | None, typer.Option(help="Reduce images by this factor.")] = None,
-    patch: Annotated[int | None, typer.Option(help="Side of a patch, in reduced pixels.")] = None,
+        str | None, typer.Option(help="Settings to start from: default, paper or regions.")
+    ] = None,
+    method: Annotated[str, typer.Option(help="How to learn: see `histodict methods`.")] = "dfdl",
+    regions: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Learn to find regions of this name: the class of the crops that show it, or "
+            "what the masks (column mask) outline.",
+        ),
+    ] = None,
+    setting: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUE",
+            help="Change one setting of the preset or of the method, such as stain=macenko, "
+            "downsample=2, rule=proportion or n_atoms=300. May be repeated.",
+        ),
+    ] = None,
+    column: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FIELD=COLUMN",
+            help="Which column of the CSV is the path, label, patient, slide, site, mpp, split or "
+            "mask, such as patient=case_no. May be repeated.",
+        ),
+    ] = None,
     split: Annotated[
         str | None, typer.Option(help="Use only rows with this value in the CSV's split column.")
     ] = None,
@@ -65,26 +92,27 @@ def train(
     best also patient, slide, site, mpp, split:
 
         histodict train tissue/ --output tissue.histodict
+
+    To learn where something is instead, outline it in masks (a column mask in the CSV) or cut it
+    out (one sub-folder of crops), and give it a name:
+
+        histodict train tiles.csv --regions tumour --output tumour.histodict
     """
-    from .images.manifest import read_manifest
     from .model_file import save_model
-    from .pipeline import TissueClassifier
+    from .pipeline import RegionDetector, TissueClassifier
     from .recipes import preset as named_preset
 
     with _plain_errors():
         started = time.perf_counter()
-        manifest = read_manifest(data)
-        if split is not None:
-            rows = [i for i, record in enumerate(manifest.records) if record.split == split]
-            if not rows:
-                raise ValueError(f"{data}: no row has {split!r} in its split column")
-            manifest = manifest.select(rows)
-        for warning in manifest.warnings:
-            _errors.print(f"[yellow]Warning:[/] {warning}")
-        recipe = named_preset(preset).with_changes(
-            rule=rule, stain=stain, vectors=vectors, downsample=downsample, patch_px=patch
-        )
-        model = TissueClassifier(recipe, random_state=seed, n_jobs=jobs)
+        manifest = _read_data(data, column or [], split)
+        recipe = named_preset(preset or ("regions" if regions else "default"), method)
+        recipe = recipe.with_settings(_pairs("--set", setting or []))
+        model: TissueClassifier | RegionDetector
+        if regions:
+            model = RegionDetector(recipe, region=regions, random_state=seed, n_jobs=jobs)
+        else:
+            model = TissueClassifier(recipe, random_state=seed, n_jobs=jobs)
+        _check_folder(output)
         with _bars() as bars:
             model.fit(manifest, callback=_show(bars))
         save_model(model, output)
@@ -93,16 +121,18 @@ def train(
         "model": str(output),
         "classes": model.classes_,
         "n_images": model.training_["n_images"],
-        "n_patches": model.training_["n_patches"],
-        "threshold": model.rule_.threshold,
         "seconds": round(seconds, 1),
     }
+    if isinstance(model, RegionDetector):
+        facts["least_patches"] = model.least_patches_
+    elif model.rule_ is not None:
+        facts["threshold"] = model.rule_.threshold
     if as_json:
         typer.echo(json.dumps(facts, ensure_ascii=False))
     else:
         typer.echo(
             f"Learnt {' / '.join(model.classes_)} from {facts['n_images']} images "
-            f"({facts['n_patches']} patches) in {seconds:.0f} s: {output}"
+            f"in {seconds:.0f} s: {output}"
         )
 
 
@@ -120,34 +150,43 @@ def predict(
     Writes predictions.csv (and .parquet), an overlay, a patch map and QuPath outlines per image.
     Images already done are skipped; bad files are listed at the end and make the exit status 1.
     """
-    from .model_file import load_model
-    from .runs import find_images, predict_images
+    result = _run_model("tissue-classifier", model, paths, output, mpp, jobs)
+    words = _counts([row["label"] for row in result.rows])
+    _tell_result(result, f"{words}. See {output / 'predictions.csv'}", as_json)
 
-    with _plain_errors():
-        classifier = load_model(model, n_jobs=jobs)
-        digest = hashlib.sha256(model.read_bytes()).hexdigest()
-        images = find_images(paths)
-        if not images:
-            raise ValueError(f"no images found in {', '.join(map(str, paths))}")
-        with _bars() as bars:
-            task = bars.add_task("Classifying", total=len(images))
-            result = predict_images(
-                classifier,
-                digest,
-                images,
-                output,
-                mpp=mpp,
-                tell=lambda path: bars.update(task, advance=1),
-            )
+
+@app.command()
+def detect(
+    model: Annotated[Path, typer.Argument(help="Model file, from `histodict train --regions`.")],
+    paths: Annotated[list[Path], typer.Argument(help="Images, slides, folders of them.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the results.")],
+    mpp: MppOption = None,
+    jobs: JobsOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Find regions in images and slides.
+
+    Writes detections.csv (one row per image) and regions.csv (one per region, with area and
+    score; both also as .parquet), an overlay with the outlines, a patch map and QuPath annotations
+    per image. Images already done are skipped; bad files are listed at the end and make the exit
+    status 1.
+    """
+    result = _run_model("region-detector", model, paths, output, mpp, jobs)
+    words = f"{len(result.regions)} regions; {_counts([row['label'] for row in result.rows])}"
+    _tell_result(result, f"{words}. See {output / 'detections.csv'} and regions.csv", as_json)
+
+
+@app.command()
+def methods(as_json: JsonOption = False) -> None:
+    """List the methods that `train --method` takes."""
+    from .methods.registry import METHODS
+
     if as_json:
-        failures = [{"path": str(path), "reason": reason} for path, reason in result.failures]
-        typer.echo(json.dumps({"rows": result.rows, "failures": failures}, ensure_ascii=False))
-    else:
-        _summarise(result.rows, result.n_skipped, output)
-    for path, reason in result.failures:
-        _errors.print(f"[red]Not done:[/] {path}: {reason}", soft_wrap=True)
-    if result.failures:
-        raise typer.Exit(1)
+        typer.echo(json.dumps({name: entry.summary for name, entry in METHODS.items()}))
+        return
+    for name, entry in METHODS.items():
+        level = "whole image" if entry.features else "patches"
+        typer.echo(f"{name:14s} {level:12s} {entry.summary}")
 
 
 @app.command()
@@ -164,17 +203,20 @@ def info(
         return
     recipe = header["recipe"]
     facts: dict[str, Any] = {
+        "kind": header["kind"],
         "classes": ", ".join(header["classes"]),
-        "method": f"{recipe['method']} {recipe['method_parameters']}",
+        "method": _listed({"": recipe["method"]} | recipe["method_parameters"]),
         "patches": f"{recipe['patch_px']} px at 1/{recipe['downsample']:g}, {recipe['vectors']}",
         "stain": recipe["stain"],
         "rule": recipe["rule"],
+        "regions": f"from {header['least_patches']} patches" if "least_patches" in header else "",
         "pixel size": f"{header['mpp']:g} µm" if header["mpp"] else "not known",
-        "training": ", ".join(f"{k} {v}" for k, v in header["training"].items()),
-        "made with": ", ".join(f"{k} {v}" for k, v in header["versions"].items()),
+        "training": _listed(header["training"]),
+        "made with": _listed(header["versions"]),
     }
     for name, value in facts.items():
-        typer.echo(f"{name:11s} {value}")
+        if value:
+            typer.echo(f"{name:11s} {value}")
 
 
 @app.command()
@@ -205,13 +247,88 @@ def demo(
     )
 
 
-def _summarise(rows: list[dict[str, Any]], n_skipped: int, output: Path) -> None:
-    counts: dict[str, int] = {}
-    for row in rows:
-        counts[row["label"]] = counts.get(row["label"], 0) + 1
-    words = ", ".join(f"{count} {label}" for label, count in sorted(counts.items()))
-    again = f" ({n_skipped} were done before)" if n_skipped else ""
-    typer.echo(f"{len(rows)} images{again}: {words or 'none'}. See {output / 'predictions.csv'}")
+def _listed(values: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {value}".strip() for name, value in values.items())
+
+
+def _read_data(data: Path, columns: list[str], split: str | None) -> Manifest:
+    """The manifest, its warnings said, cut down to one value of its split column if asked for."""
+    from .images.manifest import read_manifest
+
+    manifest = read_manifest(data, _pairs("--column", columns))
+    if split is not None:
+        rows = [i for i, record in enumerate(manifest.records) if record.split == split]
+        if not rows:
+            raise ValueError(f"{data}: no row has {split!r} in its split column")
+        manifest = manifest.select(rows)
+    for warning in manifest.warnings:
+        _errors.print(f"[yellow]Warning:[/] {warning}", soft_wrap=True)
+    return manifest
+
+
+def _pairs(option: str, texts: list[str]) -> dict[str, str]:
+    pairs = {}
+    for text in texts:
+        name, sign, value = text.partition("=")
+        if not sign or not name:
+            raise ValueError(f"{option} {text}: write it as NAME=VALUE")
+        pairs[name.strip()] = value.strip()
+    return pairs
+
+
+def _check_folder(output: Path) -> None:
+    """Better now than after an hour of training."""
+    if not output.parent.is_dir():
+        raise ValueError(f"{output}: the folder {output.parent} does not exist: make it first")
+
+
+def _run_model(
+    kind: str, model: Path, paths: list[Path], output: Path, mpp: float | None, jobs: int | None
+) -> RunResult:
+    """A model of the kind over all images."""
+    from .model_file import load_model, read_header
+    from .runs import find_images, run_images
+
+    with _plain_errors():
+        found = read_header(model)["kind"]
+        if found != kind:
+            use = "detect" if found == "region-detector" else "predict"
+            raise ValueError(f"{model}: this model is a {found}: use `histodict {use}`")
+        loaded = load_model(model, n_jobs=jobs)
+        digest = hashlib.sha256(model.read_bytes()).hexdigest()
+        images = find_images(paths)
+        if not images:
+            raise ValueError(f"no images found in {', '.join(map(str, paths))}")
+        with _bars() as bars:
+            task = bars.add_task("Looking at images", total=len(images))
+            return run_images(
+                loaded,
+                digest,
+                images,
+                output,
+                mpp=mpp,
+                tell=lambda path: bars.update(task, advance=1),
+            )
+
+
+def _tell_result(result: RunResult, words: str, as_json: bool) -> None:
+    """The summary or JSON; then what was not done, which makes the exit status 1."""
+    if as_json:
+        failures = [{"path": str(path), "reason": reason} for path, reason in result.failures]
+        content = {"rows": result.rows, "regions": result.regions, "failures": failures}
+        typer.echo(json.dumps(content, ensure_ascii=False))
+    else:
+        again = f" ({result.n_skipped} were done before)" if result.n_skipped else ""
+        typer.echo(f"{len(result.rows)} images{again}: {words}")
+    for path, reason in result.failures:
+        _errors.print(f"[red]Not done:[/] {path}: {reason}", soft_wrap=True)
+    if result.failures:
+        raise typer.Exit(1)
+
+
+def _counts(labels: list[str]) -> str:
+    counts = Counter(labels)
+    return ", ".join(f"{counts[label]} {label}" for label in sorted(counts)) or "none"
 
 
 @contextmanager

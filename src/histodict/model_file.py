@@ -7,7 +7,6 @@ then renamed.
 from __future__ import annotations
 
 import json
-import os
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -17,47 +16,57 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from .decisions.image_rules import ImageRule
-from .pipeline import METHODS, TissueClassifier
+from .decisions.regions import SizeCurve
+from .execution.files import written_whole
+from .methods.registry import method_entry
+from .pipeline import RegionDetector, TissueClassifier
+from .pipeline.patch_model import PatchModel
+from .pipeline.whole_image_model import WholeImageModel
 from .recipes import Recipe
 
-SCHEMA = 1
+Model = TissueClassifier | RegionDetector
+
+SCHEMA = 2
 SUFFIX = ".histodict"
 _KEY = "histodict"
+_KINDS: dict[str, type[Model]] = {
+    "tissue-classifier": TissueClassifier,
+    "region-detector": RegionDetector,
+}
 
 
 class ModelFileError(ValueError):
     """A file that is not a model this version can read."""
 
 
-def save_model(model: TissueClassifier, path: Path | str) -> Path:
+def save_model(model: Model, path: Path | str) -> Path:
     """Write a fitted model; the folder must exist, an old file is replaced."""
     path = Path(path)
     if not path.parent.is_dir():
         raise ModelFileError(f"{path}: the folder {path.parent} does not exist: make it first")
-    arrays = {
-        "dictionaries": model.method_.dictionaries_,
-        "rule_weights": model.rule_.weights,
-        "rule_bias": model.rule_.bias,
-    }
+    method = model.model_.method_
+    arrays = {f"method.{name}": np.asarray(getattr(method, name)) for name in method.fitted_arrays}
     header = {
         "schema": SCHEMA,
-        "kind": "tissue-classifier",
+        "kind": next(kind for kind, cls in _KINDS.items() if isinstance(model, cls)),
         "recipe": model.recipe.to_dict(),
         "classes": model.classes_,
-        "mpp": model.mpp_,
+        "mpp": model.model_.mpp_,
+        "n_features": method.n_features_in_,
         "training": model.training_,
         "versions": {name: version(name) for name in ("histodict", "numpy", "scikit-learn")},
     }
+    if isinstance(model, RegionDetector):
+        header["least_patches"] = model.least_patches_
+        arrays |= {"curve.miss": model.curve_.miss, "curve.alarm": model.curve_.alarm}
+    elif model.rule_ is not None:
+        arrays |= {"rule.weights": model.rule_.weights, "rule.bias": model.rule_.bias}
     data = save(
         {name: np.ascontiguousarray(array) for name, array in arrays.items()},
         metadata={_KEY: json.dumps(header, ensure_ascii=False)},
     )
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
+    with written_whole(path) as partial:
         partial.write_bytes(data)
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
     return path
 
 
@@ -67,27 +76,42 @@ def read_header(path: Path | str) -> dict[str, Any]:
     return header
 
 
-def load_model(path: Path | str, *, n_jobs: int | None = None) -> TissueClassifier:
+def load_model(path: Path | str, *, n_jobs: int | None = None) -> Model:
     """Read a model; refuses files that are damaged, foreign or of another schema."""
     path = Path(path)
     header, arrays = _read(path, arrays=True)
     try:
         recipe = Recipe.from_dict(header["recipe"])
-        model = TissueClassifier(
-            recipe, random_state=header["training"]["random_state"], n_jobs=n_jobs
-        )
+        seed = header["training"]["random_state"]
+        model = _KINDS[header["kind"]](recipe, random_state=seed, n_jobs=n_jobs)
         model.classes_ = [str(name) for name in header["classes"]]
-        model.mpp_ = header["mpp"]
         model.training_ = header["training"]
-        model.rule_ = ImageRule(recipe.rule, arrays["rule_weights"], arrays["rule_bias"])
-        method = METHODS[recipe.method](**recipe.method_parameters, n_jobs=n_jobs)
-        method.dictionaries_ = arrays["dictionaries"]
-        method.classes_ = np.arange(len(model.classes_))
-        method.n_features_in_ = arrays["dictionaries"].shape[2]
-        model.method_ = method
+        if method_entry(recipe.method).features is None:
+            model.model_ = PatchModel(recipe, model.classes_, seed, n_jobs)
+        else:
+            model.model_ = WholeImageModel(recipe, seed, n_jobs)
+        model.model_.mpp_ = header["mpp"]
+        model.model_.method_ = _restore_method(recipe, header, arrays)
+        if isinstance(model, RegionDetector):
+            model.region = model.classes_[1]
+            model.least_patches_ = int(header["least_patches"])
+            model.curve_ = SizeCurve(arrays["curve.miss"], arrays["curve.alarm"])
+        elif "rule.weights" in arrays:
+            model.rule_ = ImageRule(recipe.rule, arrays["rule.weights"], arrays["rule.bias"])
+        else:
+            model.rule_ = None
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise ModelFileError(f"{path}: a damaged model file ({error})") from error
     return model
+
+
+def _restore_method(recipe: Recipe, header: dict[str, Any], arrays: dict[str, Any]) -> Any:
+    method = method_entry(recipe.method).load()(**recipe.method_parameters)
+    for name in method.fitted_arrays:
+        setattr(method, name, arrays[f"method.{name}"])
+    method.classes_ = np.arange(len(header["classes"]))
+    method.n_features_in_ = header["n_features"]
+    return method
 
 
 def _read(path: Path, *, arrays: bool) -> tuple[dict[str, Any], dict[str, Any]]:

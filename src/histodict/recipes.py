@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
+import json
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from .decisions.image_rules import FEATURES
 from .images.stain import NORMALISERS
+from .methods.registry import METHODS, method_entry
 from .parameters import check_number, check_whole_number
 from .patches.vectors import VECTORS
-
-METHODS = ("dfdl",)
 
 
 @dataclass(frozen=True)
@@ -18,7 +19,8 @@ class Recipe:
     """How images become patches, patches vectors, and vectors an answer.
 
     Patches are cut from the image reduced to `mpp` µm per pixel if that is given, else reduced by
-    the factor `downsample`. `method_parameters` go to the method as they are.
+    the factor `downsample`. `method_parameters` go to the method as they are. With `neighbours` > 0
+    a patch is judged together with those so many steps around it.
     """
 
     method: str = "dfdl"
@@ -33,10 +35,12 @@ class Recipe:
     vectors: str = "rgb"
     rule: str = "proportion"
     least_tissue: float = 0.5
+    neighbours: int = 0
 
     def __post_init__(self) -> None:
         check_whole_number("patch_px", self.patch_px, 2)
         check_whole_number("patches_per_class", self.patches_per_class, 1)
+        check_whole_number("neighbours", self.neighbours, 0)
         check_number("downsample", self.downsample, low=1)
         check_number("least_tissue", self.least_tissue)
         if self.stride_px is not None:
@@ -71,15 +75,41 @@ class Recipe:
         """A copy with some settings changed; None leaves one as it is."""
         return replace(self, **{k: v for k, v in changes.items() if v is not None})
 
+    def with_settings(self, settings: dict[str, str]) -> Recipe:
+        """A copy with settings given as text: fields of the recipe, else method parameters."""
+        types = {f.name: str(f.type) for f in fields(self)}
+        own = {name: text for name, text in settings.items() if name in types}
+        parameters = inspect.signature(method_entry(self.method).load()).parameters
+        others = {name: text for name, text in settings.items() if name not in types}
+        unknown = sorted(set(others) - set(parameters))
+        if unknown:
+            known = sorted((set(types) | set(parameters)) - {"method", "method_parameters"})
+            raise ValueError(f"there is no setting {unknown[0]!r}; there are {', '.join(known)}")
+        changed = {name: _read_value(name, text, types[name]) for name, text in own.items()}
+        method_parameters = self.method_parameters | {
+            name: _read_value(name, text, "") for name, text in others.items()
+        }
+        return replace(self, method_parameters=method_parameters, **changed)
+
+
+def _read_value(name: str, text: str, kind: str) -> Any:
+    """A setting's text as what its field holds; for method parameters, as what it looks like."""
+    if "str" in kind.split(" | "):
+        return text
+    try:
+        value = json.loads(text.lower() if text.lower() in ("true", "false") else text)
+        return float(value) if "float" in kind else value
+    except json.JSONDecodeError:
+        if kind:
+            raise ValueError(f"{name}={text}: a value of the kind {kind} is expected") from None
+        return None if text.lower() == "none" else text
+
 
 PRESETS = {
-    # As published: 20 × 20 RGB patches, 10,000 per class, k = 500, λ = γ = 0.1, ρ = 0.001.
-    "paper": Recipe(
-        method_parameters={"n_atoms": 500, "penalty": 0.1, "rho": 0.001, "n_iter": 50, "tol": 0.0}
-    ),
+    # As published: 20 × 20 RGB patches, 10,000 per class.
+    "paper": Recipe(),
     # Against differences of stain between patients; the rule uses how clearly patches were won.
     "default": Recipe(
-        method_parameters={"n_atoms": 200, "n_iter": 20},
         downsample=2.0,
         patches_per_class=6_000,
         turn_patches=True,
@@ -87,10 +117,22 @@ PRESETS = {
         vectors="centred",
         rule="margin",
     ),
+    # For regions: a patch alone says little where tissue is mixed, so its neighbours have a say.
+    "regions": Recipe(
+        patches_per_class=6_000,
+        turn_patches=True,
+        vectors="centred",
+        neighbours=1,
+    ),
 }
 
 
-def preset(name: str) -> Recipe:
+def preset(name: str, method: str = "dfdl") -> Recipe:
+    """A preset, for any method: with that method's own parameters and, if it has one, rule."""
     if name not in PRESETS:
         raise ValueError(f"preset must be one of {sorted(PRESETS)}, not {name!r}")
-    return PRESETS[name]
+    entry = method_entry(method)
+    parameters = entry.published if name == "paper" else entry.small
+    return PRESETS[name].with_changes(
+        method=method, method_parameters=dict(parameters), rule=entry.rule
+    )

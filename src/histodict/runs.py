@@ -1,10 +1,11 @@
 """A model over many images, into a folder: goes past bad files, and goes on where it was stopped.
 
-    DIR/predictions.csv, .parquet    one row per image
-    DIR/overlays/KEY.png             the image with its patch map
+    DIR/predictions.csv, .parquet    one row per image (detections.csv for regions)
+    DIR/regions.csv, .parquet        one row per region found
+    DIR/overlays/KEY.png             the image with its patch map and the regions' outlines
     DIR/maps/KEY.npz                 winners and margins on the patch grid
-    DIR/geojson/KEY.geojson          the patches for QuPath
-    DIR/done/KEY.json                one image's row; what is there is not done again
+    DIR/geojson/KEY.geojson          the patches, or the regions, for QuPath
+    DIR/done/KEY.json                one image's rows; what is there is not done again
 
 KEY is the file's name and a few letters that tell equal names apart.
 """
@@ -23,20 +24,35 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
+from .execution.files import written_whole
 from .images.readers import READERS, open_image
-from .pipeline import ImageAnswer, TissueClassifier
-from .reports.files import written_whole
-from .reports.geojson import patch_features, save_geojson
-from .reports.overlay import save_overlay
+from .pipeline import PatchMap, RegionDetector, TissueClassifier
+from .reports.geojson import patch_features, region_features, save_geojson
+from .reports.overlay import Rings, save_overlay
+
+Row = dict[str, Any]
+_REGION_COLUMNS = ("path", "region", "label", "n_patches", "score", "area_px", "area_um2")
 
 
 @dataclass(frozen=True)
 class RunResult:
-    """Rows of the table, in the order of the images, and (path, reason) of those that failed."""
+    """Rows of the tables, in the order of the images, and (path, reason) of those that failed."""
 
-    rows: list[dict[str, Any]]
+    rows: list[Row]
+    regions: list[Row]
     failures: list[tuple[Path, str]]
     n_skipped: int
+
+
+@dataclass(frozen=True)
+class _Findings:
+    """What is written of one image."""
+
+    row: Row
+    regions: list[Row]
+    patch_map: PatchMap | None
+    features: list[dict[str, Any]]
+    outlines: Rings = ()
 
 
 def find_images(paths: list[Path]) -> list[Path]:
@@ -51,8 +67,8 @@ def find_images(paths: list[Path]) -> list[Path]:
     return list(found)
 
 
-def predict_images(
-    model: TissueClassifier,
+def run_images(
+    model: TissueClassifier | RegionDetector,
     model_digest: str,
     images: list[Path],
     folder: Path,
@@ -61,27 +77,34 @@ def predict_images(
     tell: Callable[[Path], None] = lambda path: None,
 ) -> RunResult:
     """Answer for every image and write the files above. `tell(path)` after each image."""
-    rows, failures, n_skipped = [], [], 0
+    rows: list[Row] = []
+    regions: list[Row] = []
+    failures, n_skipped = [], 0
     for image in images:
         key = image_key(image)
         done = folder / "done" / f"{key}.json"
         stamp = _stamp(image, model_digest, mpp)
-        row = _finished_row(done, stamp)
-        if row is not None:
+        content = _finished(done, stamp)
+        if content is not None:
             n_skipped += 1
         else:
             try:
-                row = _predict_one(model, image, folder, key, mpp)
+                content = _answer_one(model, image, folder, key, mpp) | {"stamp": stamp}
             except (ValueError, OSError, MemoryError) as error:
                 failures.append((image, str(error) or type(error).__name__))
                 tell(image)
                 continue
             with written_whole(done) as partial:
-                partial.write_text(json.dumps({"stamp": stamp, "row": row}), encoding="utf-8")
-        rows.append(row)
+                partial.write_text(json.dumps(content), encoding="utf-8")
+        rows.append(content["row"])
+        regions.extend(content["regions"])
         tell(image)
-    _write_tables(folder, rows)
-    return RunResult(rows, failures, n_skipped)
+    if isinstance(model, RegionDetector):
+        _write_table(folder / "detections", rows)
+        _write_table(folder / "regions", regions, _REGION_COLUMNS)
+    else:
+        _write_table(folder / "predictions", rows)
+    return RunResult(rows, regions, failures, n_skipped)
 
 
 def image_key(image: Path) -> str:
@@ -96,51 +119,98 @@ def _stamp(image: Path, model_digest: str, mpp: float | None) -> list[Any]:
     return [model_digest, mpp, state.st_size if state else 0, state.st_mtime_ns if state else 0]
 
 
-def _finished_row(done: Path, stamp: list[Any]) -> dict[str, Any] | None:
+def _finished(done: Path, stamp: list[Any]) -> dict[str, Any] | None:
     if not done.is_file():
         return None
-    content = json.loads(done.read_text(encoding="utf-8"))
-    row: dict[str, Any] | None = content["row"] if content["stamp"] == stamp else None
-    return row
+    content: dict[str, Any] = json.loads(done.read_text(encoding="utf-8"))
+    return content if content["stamp"] == stamp else None
 
 
-def _predict_one(
-    model: TissueClassifier, image: Path, folder: Path, key: str, mpp: float | None
+def _answer_one(
+    model: TissueClassifier | RegionDetector,
+    image: Path,
+    folder: Path,
+    key: str,
+    mpp: float | None,
 ) -> dict[str, Any]:
-    answer = model.predict(image, mpp=mpp)
     with open_image(image) as source:
         offset = source.offset
-    save_overlay(folder / "overlays" / f"{key}.png", image, answer.patch_map)
-    features = patch_features(answer.patch_map, model.classes_, offset)
-    save_geojson(folder / "geojson" / f"{key}.geojson", features)
-    grid = answer.patch_map.grid
-    with written_whole(folder / "maps" / f"{key}.npz") as partial, partial.open("wb") as file:
-        np.savez_compressed(
-            file,
-            winners=answer.patch_map.winners,
-            margins=answer.patch_map.margins.astype(np.float16),
-            stride=grid.stride_px * grid.downsample,
-            side=grid.patch_side,
-        )
-    return _row(answer, key)
+    if isinstance(model, RegionDetector):
+        found = _detect(model, image, mpp, offset)
+    else:
+        found = _predict(model, image, mpp, offset)
+    if found.patch_map is not None:
+        save_overlay(folder / "overlays" / f"{key}.png", image, found.patch_map, found.outlines)
+        save_geojson(folder / "geojson" / f"{key}.geojson", found.features)
+        _save_map(folder / "maps" / f"{key}.npz", found.patch_map)
+    return {"row": found.row | {"key": key}, "regions": found.regions}
 
 
-def _row(answer: ImageAnswer, key: str) -> dict[str, Any]:
+def _predict(
+    model: TissueClassifier, image: Path, mpp: float | None, offset: tuple[int, int]
+) -> _Findings:
+    answer = model.predict(image, mpp=mpp)
     shares = {f"proportion_{name}": value for name, value in answer.proportions.items()}
-    return {
-        "path": str(answer.path),
+    row = {
+        "path": str(image),
         "label": answer.label or "no tissue",
         "score": answer.score,
         "threshold": answer.threshold,
         "n_patches": answer.n_patches,
-        "key": key,
-    } | shares
+    }
+    patch_map = answer.patch_map
+    features = patch_features(patch_map, model.classes_, offset) if patch_map else []
+    return _Findings(row | shares, [], patch_map, features)
 
 
-def _write_tables(folder: Path, rows: list[dict[str, Any]]) -> None:
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    table = pa.Table.from_pylist([{name: row.get(name) for name in names} for row in rows])
-    with written_whole(folder / "predictions.csv") as partial:
+def _detect(
+    model: RegionDetector, image: Path, mpp: float | None, offset: tuple[int, int]
+) -> _Findings:
+    answer = model.detect(image, mpp=mpp)
+    row = {
+        "path": str(image),
+        "label": answer.label or "no tissue",
+        "score": answer.score,
+        "least_patches": answer.least_patches,
+        "n_patches": answer.n_patches,
+        "n_regions": len(answer.regions),
+        "region_area_px": sum(region.area_px for region in answer.regions),
+    }
+    regions = [
+        {
+            "path": str(image),
+            "region": number + 1,
+            "label": model.classes_[1],
+            "n_patches": region.n_patches,
+            "score": region.score,
+            "area_px": region.area_px,
+            "area_um2": region.area_um2,
+            **dict(zip(("left", "top", "right", "bottom"), region.box, strict=True)),
+        }
+        for number, region in enumerate(answer.regions)
+    ]
+    rings = [r for region in answer.regions for polygon in region.polygons for r in polygon]
+    features = region_features(answer.regions, model.classes_[1], offset)
+    return _Findings(row, regions, answer.patch_map, features, rings)
+
+
+def _save_map(path: Path, patch_map: PatchMap) -> None:
+    grid = patch_map.grid
+    with written_whole(path) as partial, partial.open("wb") as file:
+        np.savez_compressed(
+            file,
+            winners=patch_map.winners,
+            margins=patch_map.margins.astype(np.float16),
+            stride=grid.stride_px * grid.downsample,
+            side=grid.patch_side,
+        )
+
+
+def _write_table(path: Path, rows: list[Row], columns: tuple[str, ...] = ()) -> None:
+    """The rows as CSV and Parquet; a column that a row lacks is empty there."""
+    names = dict.fromkeys([*columns, *(name for row in rows for name in row)])
+    table = pa.table({name: [row.get(name) for row in rows] for name in names})
+    with written_whole(path.with_suffix(".csv")) as partial:
         pyarrow.csv.write_csv(table, partial)
-    with written_whole(folder / "predictions.parquet") as partial:
+    with written_whole(path.with_suffix(".parquet")) as partial:
         pyarrow.parquet.write_table(table, partial)

@@ -3,7 +3,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from histodict.decisions.image_rules import Evidence, ImageRule, patch_margins
+from histodict.decisions.image_rules import (
+    Evidence,
+    ImageRule,
+    mean_of_neighbours,
+    patch_margins,
+)
+
+
+def evidence_of(residuals, codes):
+    """Evidence of an image whose patches all lie on tissue."""
+    return Evidence.of_map(residuals.argmin(axis=1), patch_margins(residuals), codes)
 
 
 def image(rng, share, n_patches=200, n_classes=2):
@@ -11,20 +21,32 @@ def image(rng, share, n_patches=200, n_classes=2):
     residuals = rng.uniform(0.5, 1.0, (n_patches, n_classes))
     winner = np.where(np.arange(n_patches) < share * n_patches, 1, 0)
     residuals[np.arange(n_patches), winner] = 0.2
-    return Evidence.of_patches(residuals, np.array([winner.sum(), n_patches - winner.sum()], float))
+    return evidence_of(residuals, np.array([winner.sum(), n_patches - winner.sum()], float))
 
 
-def test_evidence_adds_up(rng):
-    residuals = rng.random((60, 3))
-    codes = rng.random((60, 5))
-    whole = Evidence.of_patches(residuals, codes.sum(axis=0))
-    parts = [Evidence.of_patches(residuals[i::3], codes[i::3].sum(axis=0)) for i in range(3)]
-    total = parts[0].plus(parts[1]).plus(parts[2])
-    assert total.n_patches == 60
-    np.testing.assert_array_equal(total.wins, whole.wins)
-    np.testing.assert_allclose(total.margins, whole.margins)
-    np.testing.assert_allclose(total.codes, whole.codes)
-    np.testing.assert_allclose(total.proportions.sum(), 1)
+def test_evidence_counts_tissue_only(rng):
+    residuals = rng.random((6, 10, 3))
+    margins = patch_margins(residuals.reshape(-1, 3)).reshape(6, 10, 3)
+    winners = residuals.argmin(axis=2)
+    glass = rng.random((6, 10)) < 0.4
+    winners[glass] = -1
+    evidence = Evidence.of_map(winners, margins, np.zeros(5))
+    assert evidence.n_patches == (~glass).sum()
+    assert evidence.wins.tolist() == [(winners == i).sum() for i in range(3)]
+    np.testing.assert_allclose(evidence.margins, margins[~glass].sum(axis=0))
+    np.testing.assert_allclose(evidence.proportions.sum(), 1)
+
+
+def test_neighbours_are_averaged_on_tissue_only(rng):
+    margins = rng.standard_normal((7, 9, 2)).astype(np.float32)
+    tissue = rng.random((7, 9)) < 0.7
+    smooth = mean_of_neighbours(margins, tissue, 1)
+    for row, column in np.ndindex(7, 9):
+        rows = slice(max(0, row - 1), row + 2)
+        columns = slice(max(0, column - 1), column + 2)
+        around = margins[rows, columns][tissue[rows, columns]]
+        expected = around.mean(axis=0) if tissue[row, column] else 0
+        np.testing.assert_allclose(smooth[row, column], expected, atol=1e-6)
 
 
 def test_margins_are_positive_for_the_winner_and_sum_to_zero(rng):
@@ -66,7 +88,7 @@ def test_three_classes(rng):
     def of_class(i):
         residuals = rng.uniform(0.4, 1.0, (100, 3))
         residuals[:70, i] = 0.1
-        return Evidence.of_patches(residuals, np.zeros(6))
+        return evidence_of(residuals, np.zeros(6))
 
     labels = np.arange(18) % 3
     fitted = ImageRule.fit("proportion", [of_class(i) for i in labels], labels)

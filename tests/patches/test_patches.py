@@ -68,29 +68,40 @@ def test_cut_is_row_by_row():
     assert [tuple(p[0, 0, :2]) for p in patches] == [(x, y) for y in (0, 20, 40) for x in (0, 20)]
 
 
-def everything(patches, corners):
+def everything(patches):
     return np.ones(len(patches), bool)
 
 
-def test_samples_are_at_their_corners_and_seeded(rng):
+def test_samples_are_accepted_seeded_and_inside(rng):
     picture = Picture(coordinates(200, 150))
-    told = []
 
-    def accept(patches, corners):
-        told.append(corners)
-        np.testing.assert_array_equal(patches[:, 0, 0, :2], corners)
-        return corners[:, 0] < 100
+    def accept(patches):
+        return patches[:, 0, 0, 0] < 100
 
     patches = sample_patches(picture, 300, 16, 1.0, rng, accept)
     assert patches.shape == (300, 16, 16, 3)
     assert patches[:, 0, 0, 0].max() < 100
+    assert patches[:, 0, 0, 1].max() > 120
     again = sample_patches(picture, 300, 16, 1.0, np.random.default_rng(0), accept)
     np.testing.assert_array_equal(patches, again)
 
 
+def test_samples_keep_to_allowed_places_however_few(rng):
+    picture = Picture(coordinates(200, 150))
+
+    def allowed(corners):
+        return (abs(corners - [50, 60]) <= 1).all(axis=1)
+
+    patches = sample_patches(picture, 40, 16, 1.0, rng, everything, allowed)
+    assert len(patches) == 40
+    np.testing.assert_array_less(abs(patches[:, 0, 0, :2].astype(int) - [50, 60]), 2)
+    none = sample_patches(picture, 40, 16, 1.0, rng, everything, lambda c: np.zeros(len(c), bool))
+    assert none.shape == (0, 16, 16, 3)
+
+
 def test_few_or_no_acceptable_patches_end_the_search(rng):
     picture = Picture(coordinates(50, 50))
-    assert len(sample_patches(picture, 10, 16, 1.0, rng, lambda p, c: np.zeros(len(p), bool))) == 0
+    assert len(sample_patches(picture, 10, 16, 1.0, rng, lambda p: np.zeros(len(p), bool))) == 0
     assert len(sample_patches(picture, 10, 60, 1.0, rng, everything)) == 0
 
 

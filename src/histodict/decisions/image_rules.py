@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.ndimage import uniform_filter
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
@@ -30,18 +31,17 @@ class Evidence:
     codes: NDArray[np.float64]
 
     @classmethod
-    def of_patches(cls, residuals: NDArray[np.float64], code_sums: NDArray[np.float64]) -> Evidence:
-        """From residuals (n_patches, n_classes) and the patches' summed |codes| (n_atoms,)."""
-        wins = np.bincount(residuals.argmin(axis=1), minlength=residuals.shape[1])
-        return cls(len(residuals), wins, patch_margins(residuals).sum(axis=0), code_sums)
-
-    def plus(self, other: Evidence) -> Evidence:
-        return Evidence(
-            self.n_patches + other.n_patches,
-            self.wins + other.wins,
-            self.margins + other.margins,
-            self.codes + other.codes,
-        )
+    def of_map(
+        cls,
+        winners: NDArray[np.int16],
+        margins: NDArray[np.float32],
+        code_sums: NDArray[np.float64],
+    ) -> Evidence:
+        """From a map's winners (negative on glass) and margins (..., n_classes)."""
+        tissue = winners >= 0
+        wins = np.bincount(winners[tissue], minlength=margins.shape[-1])
+        sums = margins[tissue].sum(axis=0, dtype=np.float64)
+        return cls(int(tissue.sum()), wins, sums, code_sums)
 
     @property
     def proportions(self) -> NDArray[np.float64]:
@@ -53,6 +53,18 @@ def patch_margins(residuals: NDArray[np.float64]) -> NDArray[np.float64]:
     n_classes = residuals.shape[1]
     others = (residuals.sum(axis=1, keepdims=True) - residuals) / (n_classes - 1)
     return others - residuals
+
+
+def mean_of_neighbours(
+    margins: NDArray[np.float32], tissue: NDArray[np.bool_], n_steps: int
+) -> NDArray[np.float32]:
+    """Margins (rows, columns, n_classes) averaged over the patches up to n_steps away on tissue."""
+    width = 2 * n_steps + 1
+    weights = uniform_filter(tissue.astype(np.float64), width, mode="constant")
+    present = margins.astype(np.float64) * tissue[..., None]
+    sums = uniform_filter(present, (width, width, 1), mode="constant")
+    means = sums / np.maximum(weights, 1e-12)[..., None]
+    return np.where(tissue[..., None], means, 0).astype(np.float32)
 
 
 def _proportion(evidence: Evidence) -> NDArray[np.float64]:

@@ -13,7 +13,8 @@ from .grid import Pixels
 _WHOLE_PX = 50_000_000
 _MOST_TRIES = 20
 
-Accept = Callable[[NDArray[np.uint8], NDArray[np.int64]], NDArray[np.bool_]]
+Accept = Callable[[NDArray[np.uint8]], NDArray[np.bool_]]
+Allowed = Callable[[NDArray[np.int64]], NDArray[np.bool_]]
 
 
 def sample_patches(
@@ -23,28 +24,40 @@ def sample_patches(
     downsample: float,
     rng: np.random.Generator,
     accept: Accept,
+    allowed: Allowed | None = None,
 ) -> NDArray[np.uint8]:
     """Up to n_patches patches (n, patch_px, patch_px, 3) at random places, overlaps allowed.
 
-    `accept(patches, corners)` says which of them may be used, given the reduced-image corners
-    (n, 2) as x, y. Fewer are returned where few are accepted in the end.
+    `allowed(corners)` says, before anything is read, which places may be used, given
+    reduced-image corners (n, 2) as x, y; `accept(patches)` which patches. Fewer are returned where
+    few are accepted in the end.
     """
     width, height = (int(length / downsample) for length in source.size)
     if width < patch_px or height < patch_px:
         return np.empty((0, patch_px, patch_px, 3), np.uint8)
     cut_out = _cutter(source, patch_px, downsample, width * height)
+    limits = [width - patch_px + 1, height - patch_px + 1]
     found: list[NDArray[np.uint8]] = []
     missing = n_patches
     for _ in range(_MOST_TRIES):
-        limits = [width - patch_px + 1, height - patch_px + 1]
-        corners = rng.integers(0, limits, size=(missing, 2))
+        corners = _draw_corners(missing, limits, rng, allowed)
         patches = cut_out(corners)
-        chosen = patches[accept(patches, corners)]
+        chosen = patches[accept(patches)] if len(patches) else patches
         found.append(chosen)
         missing -= len(chosen)
         if missing == 0:
             break
     return np.concatenate(found)
+
+
+def _draw_corners(
+    n_corners: int, limits: list[int], rng: np.random.Generator, allowed: Allowed | None
+) -> NDArray[np.int64]:
+    """Up to n_corners allowed corners; a region of a thousandth of the image is still found."""
+    if allowed is None:
+        return rng.integers(0, limits, size=(n_corners, 2))
+    drawn = rng.integers(0, limits, size=(max(n_corners, 1000) * 20, 2))
+    return drawn[allowed(drawn)][:n_corners]
 
 
 def turn_at_random(patches: NDArray[np.uint8], rng: np.random.Generator) -> NDArray[np.uint8]:

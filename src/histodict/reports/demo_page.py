@@ -10,8 +10,8 @@ import numpy as np
 from jinja2 import Environment
 from PIL import Image
 
+from ..execution.files import written_whole
 from ..experiments.demo import DemoResult
-from .files import written_whole
 from .overlay import COLOURS, draw_overlay
 from .pictures import atom_sheet, image_uri, roc_svg
 
@@ -48,7 +48,7 @@ def _content(result: DemoResult) -> dict[str, Any]:
         "images": [_image(result, place) for place in _examples(result)],
         "atoms": [
             {"name": name, "uri": image_uri(atom_sheet(D, model.recipe.patch_px), quality=92)}
-            for name, D in zip(model.classes_, model.method_.dictionaries_, strict=True)
+            for name, D in zip(model.classes_, model.model_.method_.dictionaries_, strict=True)
         ],
         "timing": [
             {"name": stage, "seconds": f"{seconds:.1f}"}
@@ -74,6 +74,7 @@ def _examples(result: DemoResult) -> list[int]:
 
 def _image(result: DemoResult, place: int) -> dict[str, Any]:
     record, answer = result.test.records[place], result.answers[place]
+    assert answer.patch_map is not None
     pixels = draw_overlay(record.path, answer.patch_map)
     height = round(pixels.shape[0] * _SHOWN_WIDTH / pixels.shape[1])
     shown = np.asarray(Image.fromarray(pixels).resize((_SHOWN_WIDTH, height)))

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from ..pipeline import BLANK, PatchMap
-from .files import written_whole
+from ..execution.files import written_whole
+from ..pipeline import BLANK, PatchMap, Region
 from .overlay import COLOURS
 
 
@@ -25,28 +25,60 @@ def patch_features(
 ) -> list[dict[str, Any]]:
     """One detection per patch on tissue, with its class and margin."""
     features = []
-    for row, column in np.argwhere(patch_map.winners != BLANK):
+    for row, column in np.argwhere(patch_map.winners != BLANK).tolist():
         place = int(patch_map.winners[row, column])
         margin = float(patch_map.margins[row, column, place])
+        ring = _shifted(_ring(patch_map, row, column), offset)
         features.append(
-            {
-                "type": "Feature",
-                "id": str(uuid.uuid5(uuid.NAMESPACE_OID, f"patch {row} {column}")),
-                "geometry": {
-                    "type": "Polygon",
-                    "coordinates": [_ring(patch_map, int(row), int(column), offset)],
-                },
-                "properties": {
-                    "objectType": "detection",
-                    "classification": {
-                        "name": classes[place],
-                        "color": [int(value) for value in COLOURS[place % len(COLOURS)]],
-                    },
-                    "measurements": {"margin": margin},
-                },
-            }
+            _feature(
+                f"patch {row} {column}",
+                {"type": "Polygon", "coordinates": [ring]},
+                "detection",
+                (classes[place], place),
+                {"margin": margin},
+            )
         )
     return features
+
+
+def region_features(
+    regions: list[Region], name: str, offset: tuple[int, int]
+) -> list[dict[str, Any]]:
+    """One annotation per region, with its number of patches, score and area."""
+    features = []
+    for number, region in enumerate(regions):
+        polygons = [[_shifted(ring, offset) for ring in polygon] for polygon in region.polygons]
+        measurements = {"patches": region.n_patches, "score": region.score}
+        if region.area_um2 is not None:
+            measurements["area µm²"] = region.area_um2
+        geometry: dict[str, Any] = {"type": "MultiPolygon", "coordinates": polygons}
+        if len(polygons) == 1:
+            geometry = {"type": "Polygon", "coordinates": polygons[0]}
+        features.append(
+            _feature(f"region {number}", geometry, "annotation", (name, 1), measurements)
+        )
+    return features
+
+
+def _feature(
+    name: str,
+    geometry: dict[str, Any],
+    kind: str,
+    label: tuple[str, int],
+    measurements: dict[str, float],
+) -> dict[str, Any]:
+    """`label`: the class's name, and its place in the list of colours."""
+    colour = [int(value) for value in COLOURS[label[1] % len(COLOURS)]]
+    return {
+        "type": "Feature",
+        "id": str(uuid.uuid5(uuid.NAMESPACE_OID, name)),
+        "geometry": geometry,
+        "properties": {
+            "objectType": kind,
+            "classification": {"name": label[0], "color": colour},
+            "measurements": measurements,
+        },
+    }
 
 
 def save_geojson(path: Path, features: list[dict[str, Any]]) -> None:
@@ -55,9 +87,12 @@ def save_geojson(path: Path, features: list[dict[str, Any]]) -> None:
         partial.write_text(json.dumps(collection, ensure_ascii=False), encoding="utf-8")
 
 
-def _ring(patch_map: PatchMap, row: int, column: int, offset: tuple[int, int]) -> list[list[float]]:
-    x, y = patch_map.grid.corner(row, column)
+def _ring(patch_map: PatchMap, row: int, column: int) -> list[tuple[float, float]]:
+    left, top = patch_map.grid.corner(row, column)
     side = patch_map.grid.patch_side
-    left, top = x + offset[0], y + offset[1]
     right, bottom = left + side, top + side
-    return [[left, top], [right, top], [right, bottom], [left, bottom], [left, top]]
+    return [(left, top), (right, top), (right, bottom), (left, bottom), (left, top)]
+
+
+def _shifted(ring: list[tuple[float, float]], offset: tuple[int, int]) -> list[list[float]]:
+    return [[x + offset[0], y + offset[1]] for x, y in ring]

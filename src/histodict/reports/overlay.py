@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, ImageDraw
 
+from ..execution.files import written_whole
 from ..images.readers import open_image
 from ..pipeline import BLANK, PatchMap
-from .files import written_whole
 
 # Distinguishable for colour-blind readers (Okabe and Ito); the first class is healthy, by custom.
 COLOURS = np.array(
@@ -19,6 +20,8 @@ COLOURS = np.array(
 )
 _LONGEST_SIDE = 1600
 _OPACITY = 0.45
+
+Rings = Iterable[list[tuple[float, float]]]
 
 
 def colour_map(patch_map: PatchMap) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -32,14 +35,17 @@ def colour_map(patch_map: PatchMap) -> tuple[NDArray[np.float64], NDArray[np.flo
     return colours, np.where(on_tissue, _OPACITY * strength, 0.0)
 
 
-def save_overlay(path: Path, image: Path, patch_map: PatchMap) -> None:
-    pixels = draw_overlay(image, patch_map)
+def save_overlay(path: Path, image: Path, patch_map: PatchMap, outlines: Rings = ()) -> None:
+    pixels = draw_overlay(image, patch_map, outlines)
     with written_whole(path) as partial:
         Image.fromarray(pixels).save(partial, format="PNG")
 
 
-def draw_overlay(image: Path, patch_map: PatchMap) -> NDArray[np.uint8]:
-    """The image, reduced if it is large, with every patch in its class's colour."""
+def draw_overlay(image: Path, patch_map: PatchMap, outlines: Rings = ()) -> NDArray[np.uint8]:
+    """The image, reduced if it is large, with every patch in its class's colour.
+
+    `outlines`: closed rings of level-0 (x, y) to draw on top.
+    """
     with open_image(image) as source:
         width, height = source.size
         picture = source.thumbnail(min(_LONGEST_SIDE, max(width, height))).astype(np.float64)
@@ -48,7 +54,14 @@ def draw_overlay(image: Path, patch_map: PatchMap) -> NDArray[np.uint8]:
     inside = (rows[:, None] >= 0) & (columns[None, :] >= 0)
     a = np.where(inside, opacity[rows[:, None], columns[None, :]], 0.0)[..., None]
     mixed = picture * (1 - a) + a * colours[rows[:, None], columns[None, :]]
-    return mixed.round().astype(np.uint8)
+    drawn = Image.fromarray(mixed.round().astype(np.uint8))
+    scale = picture.shape[1] / width
+    pen = ImageDraw.Draw(drawn)
+    for ring in outlines:
+        points = [(x * scale, y * scale) for x, y in ring]
+        for colour, thickness in (("white", 5), ("black", 2)):
+            pen.line(points, fill=colour, width=thickness, joint="curve")
+    return np.asarray(drawn)
 
 
 def _grid_places(

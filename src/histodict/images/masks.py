@@ -1,0 +1,77 @@
+"""Masks: which part of an image is the region of interest.
+
+A mask is a picture of the image's proportions, of its size or smaller. Everything but 0 is region;
+in a JPEG, whose values blur, everything from the middle of the range.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .decoding import ImageError, check_file
+
+_LOSSY = (".jpg", ".jpeg")
+_MOST_PIXELS = 200_000_000
+
+
+class RegionMask:
+    """The share of region in any rectangle of the image, from sums over the mask.
+
+    Rectangles are level-0 pixels of an image of `size` (width, height).
+    """
+
+    def __init__(self, region: NDArray[np.bool_], size: tuple[int, int]) -> None:
+        self.region = region
+        self._scale = region.shape[1] / size[0], region.shape[0] / size[1]
+        sums = region.astype(np.int32).cumsum(axis=0, dtype=np.int64).cumsum(axis=1)
+        self._sums = np.pad(sums, ((1, 0), (1, 0)))
+
+    @classmethod
+    def read(cls, path: Path, size: tuple[int, int]) -> RegionMask:
+        """The mask of an image of this size."""
+        from PIL import Image
+
+        check_file(path)
+        try:
+            with Image.open(path) as file:
+                if file.width * file.height > _MOST_PIXELS:
+                    raise ImageError(
+                        f"{path}: a mask of {file.width} x {file.height} pixels is too large; "
+                        "save it reduced: a mask may be smaller than its image"
+                    )
+                pixels = np.asarray(file)
+        except (OSError, Image.DecompressionBombError) as error:
+            raise ImageError(f"{path}: this mask cannot be read ({error})") from error
+        if pixels.ndim == 3:
+            pixels = pixels[..., :3].max(axis=2)
+        least = 128 if path.suffix.lower() in _LOSSY else 1
+        region = pixels >= least
+        height, width = region.shape
+        if abs(width * size[1] - height * size[0]) > 0.02 * width * size[1]:
+            raise ImageError(
+                f"{path}: the mask has {width} x {height} pixels, the image {size[0]} x {size[1]}: "
+                "their proportions differ"
+            )
+        return cls(region, size)
+
+    def share(
+        self, x: NDArray[np.float64], y: NDArray[np.float64], side: float
+    ) -> NDArray[np.float64]:
+        """Of the squares with these upper left corners, the share that is region."""
+        height, width = self.region.shape
+        left, right = (np.clip(np.rint((x + d) * self._scale[0]), 0, width) for d in (0, side))
+        top, bottom = (np.clip(np.rint((y + d) * self._scale[1]), 0, height) for d in (0, side))
+        left, top = np.minimum(left, width - 1), np.minimum(top, height - 1)
+        right, bottom = np.maximum(right, left + 1), np.maximum(bottom, top + 1)
+        rows, columns = (top.astype(int), bottom.astype(int)), (left.astype(int), right.astype(int))
+        sums = self._sums
+        inside = (
+            sums[rows[1], columns[1]]
+            - sums[rows[0], columns[1]]
+            - sums[rows[1], columns[0]]
+            + sums[rows[0], columns[0]]
+        )
+        return inside / ((bottom - top) * (right - left))

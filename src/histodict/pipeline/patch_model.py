@@ -1,0 +1,197 @@
+"""From the patches of labelled images to a patch classifier, and from an image to its patch map.
+
+image ─► reduced, stain-normalised ─► patches on tissue ─► vectors ─► codes and distances ─► winners
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from copy import copy
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..decisions.image_rules import Evidence, mean_of_neighbours, patch_margins
+from ..execution.local import map_blocks
+from ..execution.progress import Callback, Progress, ignore
+from ..images.manifest import Record
+from ..images.masks import RegionMask
+from ..methods.patch_classifier import PatchClassifier
+from ..methods.registry import method_entry
+from ..patches.grid import PatchGrid
+from ..patches.sampling import Allowed, sample_patches, turn_at_random
+from ..recipes import Recipe
+from .view import View, open_view
+
+BLANK = -1  # of a patch that lies on glass
+HALF = 0.5  # a patch belongs to a mask's region if at least so much of it does
+
+
+@dataclass(frozen=True)
+class PatchMap:
+    """Per patch of a grid: the winning class's place (BLANK on glass), and each class's margin."""
+
+    grid: PatchGrid
+    winners: NDArray[np.int16]
+    margins: NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class PatchSource:
+    """Training patches of one class from one image: all of it, or its mask's inside or outside."""
+
+    record: Record
+    label: int
+    inside: bool | None = None
+
+
+class PatchModel:
+    """A patch classifier with everything that stands between it and an image file.
+
+    Attributes
+    ----------
+    method_ : the trained patch classifier
+    mpp_ : pixel size of the training images, where all have the same
+    """
+
+    method_: PatchClassifier
+    mpp_: float | None
+
+    def __init__(self, recipe: Recipe, classes: list[str], random_state: int, n_jobs: int | None):
+        self.recipe = recipe
+        self.classes = classes
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+
+    def fit(self, sources: Sequence[PatchSource], callback: Callback = ignore) -> int:
+        """Sample patches, about as many from every image of a class, and train; their number."""
+        self.mpp_ = common_mpp([source.record for source in sources])
+        X, y = self._training_vectors(sources, callback)
+        self.method_ = method_entry(self.recipe.method).load()(
+            **self.recipe.method_parameters, random_state=self.random_state, n_jobs=self.n_jobs
+        )
+        self.method_.fit(X, y, callback=callback)
+        return len(X)
+
+    def judge(self, path: Path, mpp: float | None = None) -> tuple[PatchMap, Evidence]:
+        """The map of an image and what its patches say together; the chunks run in parallel."""
+        return self._judge(path, mpp, self.n_jobs)
+
+    def judge_all(
+        self,
+        records: Sequence[Record],
+        look: Callable[[int, PatchMap, Evidence], Any],
+        callback: Callback = ignore,
+    ) -> list[Any]:
+        """look(place, map, evidence) of every image; the images run in parallel."""
+
+        def work(place: int) -> Any:
+            record = records[place]
+            return look(place, *self._judge(record.path, record.mpp, 1))
+
+        return for_every(work, len(records), "rule", callback, self.n_jobs)
+
+    def _judge(
+        self, path: Path, mpp: float | None, n_jobs: int | None
+    ) -> tuple[PatchMap, Evidence]:
+        method = copy(self.method_).set_params(n_jobs=1)  # the chunks are what runs in parallel
+        codes = np.zeros(method.n_codes_)
+        with open_view(path, mpp, self.recipe, self.mpp_) as view:
+            grid = view.grid()
+            winners = np.full((grid.n_rows, grid.n_columns), BLANK, np.int16)
+            margins = np.zeros((grid.n_rows, grid.n_columns, len(self.classes)), np.float32)
+            work = partial(_judge_chunk, method, view, grid)
+            for (rows, columns), tissue, distances, sums in map_blocks(work, grid.chunks(), n_jobs):
+                winners[rows, columns][tissue] = distances.argmin(axis=1)
+                margins[rows, columns][tissue] = patch_margins(distances)
+                codes += sums
+        if self.recipe.neighbours:
+            margins = mean_of_neighbours(margins, winners != BLANK, self.recipe.neighbours)
+            winners = np.where(winners == BLANK, BLANK, margins.argmax(axis=2)).astype(np.int16)
+        return PatchMap(grid, winners, margins), Evidence.of_map(winners, margins, codes)
+
+    def _training_vectors(
+        self, sources: Sequence[PatchSource], callback: Callback
+    ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        recipe = self.recipe
+        labels = np.array([source.label for source in sources])
+        wanted = [-(-recipe.patches_per_class // int(np.sum(labels == label))) for label in labels]
+
+        def work(place: int) -> NDArray[np.float32]:
+            source = sources[place]
+            rng = np.random.default_rng([self.random_state, place])
+            with open_view(source.record.path, source.record.mpp, recipe) as view:
+                patches = sample_patches(
+                    view,
+                    wanted[place],
+                    recipe.patch_px,
+                    view.downsample,
+                    rng,
+                    view.on_tissue,
+                    _allowed_corners(source, view, recipe.patch_px),
+                )
+                if recipe.turn_patches:
+                    patches = turn_at_random(patches, rng)
+                return view.vectors(patches)
+
+        parts = for_every(work, len(sources), "patches", callback, self.n_jobs)
+        y = np.repeat(labels, [len(part) for part in parts])
+        counts = np.bincount(y, minlength=len(self.classes))
+        for name, count in zip(self.classes, counts, strict=True):
+            if count == 0:
+                raise ValueError(f"no tissue was found in any image of class {name!r}")
+        return np.concatenate(parts), y
+
+
+def for_every(
+    work: Callable[[int], Any], n_items: int, stage: str, callback: Callback, n_jobs: int | None
+) -> list[Any]:
+    """work(0), work(1), …, in parallel, with a report after each."""
+    results = []
+    for result in map_blocks(work, range(n_items), n_jobs):
+        results.append(result)
+        callback(Progress(stage, len(results), n_items))
+    return results
+
+
+def common_mpp(records: Sequence[Record]) -> float | None:
+    values = {record.mpp for record in records}
+    return values.pop() if len(values) == 1 else None
+
+
+def _allowed_corners(source: PatchSource, view: View, patch_px: int) -> Allowed | None:
+    """Which reduced-pixel corners have their patch inside (at least half), or fully outside."""
+    if source.inside is None:
+        return None
+    assert source.record.mask is not None
+    mask = RegionMask.read(source.record.mask, view.size)
+
+    def allowed(corners: NDArray[np.int64]) -> NDArray[np.bool_]:
+        x, y = (corners * view.downsample).T
+        share = mask.share(x, y, patch_px * view.downsample)
+        return share >= HALF if source.inside else share == 0
+
+    return allowed
+
+
+Chunk = tuple[slice, slice]
+
+
+def _judge_chunk(
+    method: PatchClassifier, view: View, grid: PatchGrid, chunk: Chunk
+) -> tuple[Chunk, NDArray[np.bool_], NDArray[np.float64], NDArray[np.float64]]:
+    """Where the chunk is, which patches are tissue, their distances, and their summed |codes|."""
+    rows, columns = chunk
+    patches = grid.read(view, rows, columns)
+    tissue = view.on_tissue(patches)
+    shape = (rows.stop - rows.start, columns.stop - columns.start)
+    if not tissue.any():
+        nothing = np.empty((0, len(method.classes_)))
+        return chunk, tissue.reshape(shape), nothing, np.zeros(method.n_codes_)
+    S, distances = method.encode(view.vectors(patches[tissue]))
+    sums = np.asarray(abs(S).sum(axis=0), dtype=np.float64).ravel()
+    return chunk, tissue.reshape(shape), distances, sums

@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from histodict.images.masks import RegionMask
+from histodict.images.readers import ImageError
+
+
+def test_shares_are_those_of_the_pixels(rng):
+    region = rng.random((60, 80)) < 0.3
+    mask = RegionMask(region, (80, 60))
+    x, y = rng.integers(0, 70, 50), rng.integers(0, 50, 50)
+    shares = mask.share(x, y, 10)
+    expected = [region[b : b + 10, a : a + 10].mean() for a, b in zip(x, y, strict=True)]
+    np.testing.assert_allclose(shares, expected)
+
+
+def test_a_reduced_mask_means_the_same_places():
+    region = np.zeros((60, 80), bool)
+    region[20:40, 40:60] = True
+    small = RegionMask(region[::4, ::4], (80, 60))
+    corners = np.array([40.0, 20.0, 60.0]), np.array([20.0, 20.0, 20.0])
+    np.testing.assert_array_equal(small.share(*corners, 20), [1, 0, 0])
+
+
+@pytest.mark.parametrize(
+    ("mode", "high", "name"),
+    [("L", 255, "m.png"), ("L", 3, "m.png"), ("RGB", (255, 255, 255), "m.png"), ("1", 1, "m.png"),
+     ("L", 255, "m.jpg")],
+)  # fmt: skip
+def test_files_of_every_kind(tmp_path, mode, high, name):
+    picture = Image.new(mode, (64, 48), 0)
+    picture.paste(high, (16, 8, 48, 40))
+    picture.save(tmp_path / name)
+    mask = RegionMask.read(tmp_path / name, (128, 96))
+    assert mask.region.sum() == 32 * 32
+    assert mask.share(np.array([32.0]), np.array([16.0]), 64)[0] == 1
+
+
+def test_what_does_not_fit_is_said(tmp_path):
+    Image.new("L", (64, 48)).save(tmp_path / "m.png")
+    with pytest.raises(ImageError, match="proportions differ"):
+        RegionMask.read(tmp_path / "m.png", (64, 64))
+    (tmp_path / "bad.png").write_bytes(b"no picture")
+    with pytest.raises(ImageError, match="cannot be read"):
+        RegionMask.read(tmp_path / "bad.png", (64, 48))
+    with pytest.raises(ImageError, match="no such file"):
+        RegionMask.read(tmp_path / "none.png", (64, 48))

@@ -1,0 +1,162 @@
+"""Finding regions: from masks and from crops, through the class and the command line."""
+
+from __future__ import annotations
+
+import csv
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+from sklearn.metrics import roc_auc_score
+from typer.testing import CliRunner
+
+from histodict import RegionDetector
+from histodict.cli import app
+from histodict.images.manifest import read_manifest
+from histodict.images.synthetic import draw_region_image, draw_stain, write_synthetic_set
+from histodict.model_file import load_model, save_model
+from histodict.pipeline import BLANK
+from histodict.pipeline.region_detector import true_patches
+from histodict.recipes import Recipe, preset
+
+FAST = Recipe(
+    method_parameters={"n_atoms": 40, "n_iter": 4},
+    patch_px=16,
+    patches_per_class=800,
+    stain="reinhard",
+    vectors="centred",
+    neighbours=1,
+)
+
+
+@pytest.fixture(scope="module")
+def tissue(tmp_path_factory):
+    """Crops by class, and some images with masks of two foci each."""
+    folder = write_synthetic_set(tmp_path_factory.mktemp("set") / "tissue", 4, 4, size=(240, 180))
+    masks = folder / "foci"
+    masks.mkdir()
+    lines = ["path,mask,patient,mpp"]
+    for i in range(5):
+        rng = np.random.default_rng(i)
+        image, mask = draw_region_image(draw_stain(rng), rng, (420, 320), n_regions=2)
+        Image.fromarray(image).save(masks / f"{i}.png")
+        Image.fromarray(mask).save(masks / f"{i}-mask.png")
+        lines.append(f"{i}.png,{i}-mask.png,p{i},0.5")
+    (masks / "manifest.csv").write_text("\n".join(lines))
+    return folder
+
+
+def auc(detector, records):
+    """How well the margins part true patches from the others, over all images."""
+    scores, truths = [], []
+    for record in records:
+        patch_map = detector.detect(record.path, mpp=record.mpp).patch_map
+        on_tissue = patch_map.winners != BLANK
+        scores.append(patch_map.margins[..., 1][on_tissue])
+        truths.append(true_patches(record, patch_map, detector.classes_[1])[on_tissue])
+    return roc_auc_score(np.concatenate(truths), np.concatenate(scores))
+
+
+def test_regions_are_learnt_from_masks(tissue):
+    manifest = read_manifest(tissue / "foci" / "manifest.csv")
+    detector = RegionDetector(FAST, region="inflammation").fit(manifest.select([0, 1, 2]))
+    assert detector.classes_ == ["no inflammation", "inflammation"]
+    assert 1 <= detector.least_patches_ <= 20
+    assert auc(detector, manifest.select([3, 4]).records) > 0.85
+    answer = detector.detect(manifest.records[3].path)
+    assert answer.label == "inflammation"
+    sizes = [region.n_patches for region in answer.regions]
+    assert sizes == sorted(sizes, reverse=True)
+    assert answer.score == sizes[0] >= answer.least_patches
+    for region in answer.regions:
+        assert region.area_px == region.n_patches * 16**2
+        assert region.area_um2 is None  # a PNG does not say its pixel size
+        left, top, right, bottom = region.box
+        corners = np.array([c for polygon in region.polygons for c in polygon[0]])
+        assert (corners.min(axis=0) == (left, top)).all()
+        assert (corners.max(axis=0) == (right, bottom)).all()
+    with_mpp = detector.detect(manifest.records[3].path, mpp=0.5)
+    assert with_mpp.regions[0].area_um2 == pytest.approx(with_mpp.regions[0].area_px / 4)
+
+
+def test_regions_are_learnt_from_crops(tissue):
+    crops = read_manifest(tissue / "manifest.csv")
+    detector = RegionDetector(FAST, region="inflamed").fit(crops)
+    assert detector.classes_ == ["healthy", "inflamed"]
+    assert auc(detector, read_manifest(tissue / "foci" / "manifest.csv").records) > 0.8
+    other = RegionDetector(FAST, region="healthy").fit(crops)
+    assert other.classes_ == ["inflamed", "healthy"]
+    with pytest.raises(ValueError, match="not among the classes"):
+        RegionDetector(FAST, region="tumour").fit(crops)
+
+
+def test_an_image_of_glass_has_no_call(tissue, tmp_path):
+    detector = RegionDetector(FAST, region="inflamed").fit(read_manifest(tissue / "manifest.csv"))
+    Image.new("RGB", (200, 150), (244, 243, 245)).save(tmp_path / "glass.png")
+    answer = detector.detect(tmp_path / "glass.png")
+    assert (answer.label, answer.regions, answer.n_patches) == (None, [], 0)
+
+
+def test_a_model_file_finds_the_same_regions(tissue, tmp_path):
+    manifest = read_manifest(tissue / "foci" / "manifest.csv")
+    detector = RegionDetector(FAST).fit(manifest.select([0, 1, 2]))
+    loaded = load_model(save_model(detector, tmp_path / "foci.histodict"))
+    assert isinstance(loaded, RegionDetector)
+    np.testing.assert_array_equal(loaded.curve_.miss, detector.curve_.miss)
+    one, two = (d.detect(manifest.records[4].path) for d in (detector, loaded))
+    assert one.regions == two.regions and one.score == two.score
+
+
+def test_detect_on_the_command_line(tissue, tmp_path):
+    model, out = tmp_path / "foci.histodict", tmp_path / "found"
+    options = ["--set", "n_atoms=40", "--set", "n_iter=4", "--set", "patches_per_class=800"]
+    run = CliRunner().invoke(
+        app,
+        ["train", str(tissue / "foci"), "--regions", "focus", "-o", str(model), "--json", *options],
+    )
+    assert run.exit_code == 0, run.output
+    facts = json.loads(run.stdout)
+    assert facts["classes"] == ["no focus", "focus"] and facts["least_patches"] >= 1
+    image = tissue / "foci" / "3.png"
+    run = CliRunner().invoke(
+        app, ["detect", str(model), str(image), "-o", str(out), "--mpp", "0.5"]
+    )
+    assert run.exit_code == 0, run.output
+    (row,) = csv.DictReader((out / "detections.csv").open())
+    regions = list(csv.DictReader((out / "regions.csv").open()))
+    assert (row["label"], int(row["n_regions"])) == ("focus", len(regions))
+    assert all(float(r["area_um2"]) == pytest.approx(float(r["area_px"]) / 4) for r in regions)
+    features = json.loads((out / "geojson" / f"{row['key']}.geojson").read_text())["features"]
+    assert len(features) == len(regions)
+    assert {f["properties"]["objectType"] for f in features} == {"annotation"}
+    assert {f["geometry"]["type"] for f in features} <= {"Polygon", "MultiPolygon"}
+    wrong = CliRunner().invoke(app, ["predict", str(model), str(image), "-o", str(tmp_path / "x")])
+    assert wrong.exit_code == 2 and "histodict detect" in wrong.output
+    info = CliRunner().invoke(app, ["info", str(model)])
+    assert "region-detector" in info.output
+
+
+def test_nothing_found_still_gives_tables(tissue, tmp_path):
+    detector = RegionDetector(FAST).fit(read_manifest(tissue / "foci").select([0, 1]))
+    detector.least_patches_ = 10_000
+    save_model(detector, tmp_path / "m.histodict")
+    out = tmp_path / "found"
+    run = CliRunner().invoke(
+        app,
+        ["detect", str(tmp_path / "m.histodict"), str(tissue / "foci" / "0.png"), "-o", str(out)],
+    )
+    assert run.exit_code == 0, run.output
+    (row,) = csv.DictReader((out / "detections.csv").open())
+    assert row["label"] == "no region"
+    assert (out / "regions.csv").read_text().startswith('"path","region"')
+
+
+def test_tumour_is_found_in_real_lymph_nodes(data_folder):
+    """Half of the images train; neighbouring tiles stay on one side, as the list is in order."""
+    manifest = read_manifest(data_folder / "camelyon-tumour")
+    recipe = preset("regions").with_changes(
+        method_parameters={"n_atoms": 100, "n_iter": 10}, patches_per_class=4_000
+    )
+    detector = RegionDetector(recipe, region="tumour").fit(manifest.select(range(16)))
+    assert auc(detector, manifest.select(range(16, 32)).records) >= 0.80
