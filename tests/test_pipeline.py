@@ -261,7 +261,7 @@ def test_demo_makes_a_page_that_needs_nothing_else(tmp_path):
     result = CliRunner().invoke(app, ["demo", "--output", str(tmp_path)])
     assert result.exit_code == 0, result.output
     page = (tmp_path / "index.html").read_text(encoding="utf-8")
-    assert page.count("data:image/jpeg;base64,") == 8
+    assert page.count("data:image/jpeg;base64,") == 12
     assert "<svg" in page and "<script" not in page
     assert not re.findall(r'(?:src|href)="(?!data:|#)', page)
     accuracy = float(result.output.split("patients: ")[1].split()[0])

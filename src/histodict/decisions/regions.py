@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -104,8 +105,7 @@ def _rings(part: NDArray[np.bool_]) -> list[list[Corner]]:
 
 def _area(ring: list[Corner]) -> float:
     """Positive for the outer ring, which alone has the part on its inside; negative for holes."""
-    pairs = zip(ring[:-1], ring[1:], strict=True)
-    return sum(x0 * y1 - x1 * y0 for (x0, y0), (x1, y1) in pairs) / 2
+    return sum(x0 * y1 - x1 * y0 for (x0, y0), (x1, y1) in pairwise(ring)) / 2
 
 
 def _border_edges(part: NDArray[np.bool_]) -> dict[Corner, list[Corner]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,31 +14,29 @@ from numpy.typing import NDArray
 from ..execution.progress import Callback, Progress, ignore
 from ..images.manifest import Manifest, read_manifest
 from ..images.synthetic import write_synthetic_set
-from ..pipeline import ImageAnswer, TissueClassifier
+from ..pipeline import ImageAnswer, RegionAnswer, RegionDetector, TissueClassifier
 from ..recipes import preset
 
 # The default preset, small enough for a minute and a half on two cores.
 DEMO_RECIPE = preset("default").with_changes(
     method_parameters={"n_atoms": 120, "n_iter": 12}, downsample=1.0, patches_per_class=4_000
 )
+REGION_RECIPE = DEMO_RECIPE.with_changes(neighbours=1, patch_px=16)
 _N_PATIENTS = 8
 _N_TEST_PATIENTS = 4
 
 
+@dataclass(frozen=True)
 class DemoResult:
     """What the demonstration found; `seconds` per stage."""
 
-    def __init__(
-        self,
-        model: TissueClassifier,
-        test: Manifest,
-        answers: list[ImageAnswer],
-        seconds: dict[str, float],
-    ) -> None:
-        self.model = model
-        self.test = test
-        self.answers = answers
-        self.seconds = seconds
+    model: TissueClassifier
+    test: Manifest
+    answers: list[ImageAnswer]
+    detector: RegionDetector
+    regions: Manifest
+    findings: list[RegionAnswer]
+    seconds: dict[str, float]
 
     @property
     def confusion(self) -> NDArray[np.int64]:
@@ -76,12 +75,17 @@ def run_demo(folder: Path, *, seed: int = 0, callback: Callback = ignore) -> Dem
     train, test = (manifest.select(np.flatnonzero(p).tolist()) for p in (~places, places))
     model = TissueClassifier(DEMO_RECIPE, random_state=seed)
     timed("training", lambda: model.fit(train, callback=callback))
+    answers = timed("answering", lambda: _answer_all(test, model.predict, callback))
+    detector = RegionDetector(REGION_RECIPE, region="inflamed", random_state=seed)
+    timed("learning regions", lambda: detector.fit(train, callback=callback))
+    regions = read_manifest(data / "regions" / "manifest.csv")
+    findings = timed("finding regions", lambda: _answer_all(regions, detector.detect, callback))
+    return DemoResult(model, test, answers, detector, regions, findings, seconds)
 
-    def answer_all() -> list[ImageAnswer]:
-        answers = []
-        for record in test.records:
-            answers.append(model.predict(record.path, mpp=record.mpp))
-            callback(Progress("answer", len(answers), len(test.records)))
-        return answers
 
-    return DemoResult(model, test, timed("answering", answer_all), seconds)
+def _answer_all(manifest: Manifest, answer: Callable[..., Any], callback: Callback) -> list[Any]:
+    answers = []
+    for record in manifest.records:
+        answers.append(answer(record.path, mpp=record.mpp))
+        callback(Progress("answer", len(answers), len(manifest.records)))
+    return answers

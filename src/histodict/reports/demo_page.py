@@ -8,10 +8,14 @@ from typing import Any
 
 import numpy as np
 from jinja2 import Environment
+from numpy.typing import NDArray
 from PIL import Image
+from scipy.ndimage import binary_erosion
 
 from ..execution.files import written_whole
 from ..experiments.demo import DemoResult
+from ..images.masks import RegionMask
+from ..images.readers import open_image
 from .overlay import COLOURS, draw_overlay
 from .pictures import atom_sheet, image_uri, roc_svg
 
@@ -46,6 +50,8 @@ def _content(result: DemoResult) -> dict[str, Any]:
         "confusion": counts.tolist(),
         "roc": roc_svg(scores, truth, 0.0),
         "images": [_image(result, place) for place in _examples(result)],
+        "regions": [_regions(result, place) for place in range(len(result.findings))],
+        "least_patches": result.detector.least_patches_,
         "atoms": [
             {"name": name, "uri": image_uri(atom_sheet(D, model.recipe.patch_px), quality=92)}
             for name, D in zip(model.classes_, model.model_.method_.dictionaries_, strict=True)
@@ -75,14 +81,41 @@ def _examples(result: DemoResult) -> list[int]:
 def _image(result: DemoResult, place: int) -> dict[str, Any]:
     record, answer = result.test.records[place], result.answers[place]
     assert answer.patch_map is not None
-    pixels = draw_overlay(record.path, answer.patch_map)
-    height = round(pixels.shape[0] * _SHOWN_WIDTH / pixels.shape[1])
-    shown = np.asarray(Image.fromarray(pixels).resize((_SHOWN_WIDTH, height)))
     return {
-        "uri": image_uri(shown),
+        "uri": _shown(draw_overlay(record.path, answer.patch_map)),
         "name": record.path.stem,
         "truth": record.label,
         "answer": answer.label or "no tissue",
         "right": answer.label == record.label,
         "share": round(100 * answer.proportions.get(result.model.classes_[-1], 0.0)),
     }
+
+
+def _regions(result: DemoResult, place: int) -> dict[str, Any]:
+    """An image with what was found in it, and beside it what was planted."""
+    record, answer = result.regions.records[place], result.findings[place]
+    assert record.mask is not None
+    rings = [r for region in answer.regions for polygon in region.polygons for r in polygon]
+    with open_image(record.path) as source:
+        pixels = source.thumbnail(max(source.size))
+        mask = RegionMask.read(record.mask, source.size).region
+    border = mask & ~binary_erosion(mask, iterations=3)
+    planted = np.where(border[..., None], np.uint8(0), pixels)
+    found = draw_overlay(record.path, answer.patch_map, rings)
+    area = sum(region.area_um2 or 0 for region in answer.regions) / 1e6
+    return {
+        "uri": _shown(
+            np.concatenate([planted, found], axis=1)
+        ),
+        "name": record.path.stem,
+        "truth": record.label,
+        "answer": answer.label or "no tissue",
+        "right": answer.label == record.label,
+        "found": f"{len(answer.regions)} regions, {area:.3f} mm²" if rings else "no region",
+    }
+
+
+def _shown(pixels: NDArray[np.uint8]) -> str:
+    """The picture at the page's width, as a data URI."""
+    height = round(pixels.shape[0] * _SHOWN_WIDTH / pixels.shape[1])
+    return image_uri(np.asarray(Image.fromarray(pixels).resize((_SHOWN_WIDTH, height))))
