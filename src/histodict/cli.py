@@ -15,6 +15,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
+from rich.table import Table
 
 from .execution.progress import Callback, Progress
 
@@ -37,12 +38,30 @@ _STAGES = {
     "rule": "Fitting the rule",
     "draw": "Drawing tissue",
     "answer": "Answering",
+    "evaluate": "Training and testing",
 }
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object, for programs.")]
 JobsOption = Annotated[int | None, typer.Option("--jobs", help="Threads; all cores if not given.")]
 MppOption = Annotated[
     float | None, typer.Option(help="Pixel size of the images in µm, if they do not say it.")
+]
+SettingOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="NAME=VALUE",
+        help="Change one setting of the preset or of the method, such as stain=macenko, "
+        "downsample=2, rule=proportion or n_atoms=300. May be repeated.",
+    ),
+]
+ColumnOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="FIELD=COLUMN",
+        help="Which column of the CSV is the path, label, patient, slide, site, mpp, split or "
+        "mask, such as patient=case_no. May be repeated.",
+    ),
 ]
 
 
@@ -62,23 +81,8 @@ def train(
             "what the masks (column mask) outline.",
         ),
     ] = None,
-    setting: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="NAME=VALUE",
-            help="Change one setting of the preset or of the method, such as stain=macenko, "
-            "downsample=2, rule=proportion or n_atoms=300. May be repeated.",
-        ),
-    ] = None,
-    column: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="FIELD=COLUMN",
-            help="Which column of the CSV is the path, label, patient, slide, site, mpp, split or "
-            "mask, such as patient=case_no. May be repeated.",
-        ),
-    ] = None,
+    setting: SettingOption = None,
+    column: ColumnOption = None,
     split: Annotated[
         str | None, typer.Option(help="Use only rows with this value in the CSV's split column.")
     ] = None,
@@ -174,6 +178,85 @@ def detect(
     result = _run_model("region-detector", model, paths, output, mpp, jobs)
     words = f"{len(result.regions)} regions; {_counts([row['label'] for row in result.rows])}"
     _tell_result(result, f"{words}. See {output / 'detections.csv'} and regions.csv", as_json)
+
+
+@app.command()
+def evaluate(
+    data: Annotated[Path, typer.Argument(help="Folder with one sub-folder per class, or a CSV.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for tables and report.")],
+    methods: Annotated[
+        str,
+        typer.Option(
+            help="Methods to compare, separated by commas; PRESET:METHOD takes another preset, "
+            "such as paper:dfdl. The first is compared with all others."
+        ),
+    ] = "dfdl,lbp-colour",
+    preset: Annotated[str, typer.Option(help="The preset of methods that name none.")] = "default",
+    protocol: Annotated[
+        str, typer.Option(help="k-fold, hold-out, site, given, or a splits.json to use again.")
+    ] = "k-fold",
+    folds: Annotated[int, typer.Option(help="Folds of k-fold.")] = 5,
+    repeats: Annotated[int, typer.Option(help="Repeats of k-fold or hold-out.")] = 1,
+    per_class: Annotated[
+        str, typer.Option(help="Training images per class of hold-out, separated by commas.")
+    ] = "3,5,10",
+    seeds: Annotated[str, typer.Option(help="Seeds of the training, separated by commas.")] = "0",
+    by_image: Annotated[
+        bool,
+        typer.Option(
+            "--by-image",
+            help="Split by image although images of one patient then stand on both sides: the "
+            "figures are too good, and the report says so.",
+        ),
+    ] = False,
+    setting: SettingOption = None,
+    column: ColumnOption = None,
+    cache: Annotated[
+        Path | None, typer.Option(help="Folder for features, to share between evaluations.")
+    ] = None,
+    jobs: JobsOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Compare methods on unseen patients.
+
+    Every method is trained and tested on the same splits, with patients kept apart. Writes tables
+    (results, paired comparisons, answers, timing; CSV and Parquet), the splits, and report.html.
+    A run that was stopped goes on where it was:
+
+        histodict evaluate tissue.csv --methods dfdl,odl,lbp-colour --folds 2 --repeats 5 -o out/
+    """
+    from .experiments.evaluation import evaluate as run_evaluation
+    from .experiments.protocols import choose_recipes, choose_splits
+    from .reports.evaluation_page import write_evaluation_page
+
+    with _plain_errors():
+        manifest = _read_data(data, column or [], None)
+        recipes = choose_recipes(methods.split(","), preset, _pairs("--set", setting or []))
+        sizes = _whole_numbers("--per-class", per_class)
+        by = "image" if by_image else "patient"
+        splits = choose_splits(manifest, protocol, folds, repeats, sizes, by)
+        with _bars() as bars:
+            result = run_evaluation(
+                manifest,
+                recipes,
+                splits,
+                output,
+                seeds=_whole_numbers("--seeds", seeds),
+                n_jobs=jobs,
+                cache=cache,
+                callback=_show(bars),
+            )
+        write_evaluation_page(output / "report.html", result)
+    if as_json:
+        typer.echo(json.dumps({"results": result.values, "comparisons": result.comparisons}))
+    else:
+        _tell_values(result.values)
+        typer.echo(f"See {output / 'report.html'}")
+    for failure in result.failures:
+        where = f"{failure.cell.method}, {failure.cell.split.name}"
+        _errors.print(f"[red]Not done:[/] {where}: {failure.error}", soft_wrap=True)
+    if result.failures:
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -274,6 +357,24 @@ def _pairs(option: str, texts: list[str]) -> dict[str, str]:
             raise ValueError(f"{option} {text}: write it as NAME=VALUE")
         pairs[name.strip()] = value.strip()
     return pairs
+
+
+def _whole_numbers(option: str, text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise ValueError(f"{option} {text}: write whole numbers separated by commas") from None
+
+
+def _tell_values(values: list[dict[str, Any]]) -> None:
+    """The balanced accuracies as a table."""
+    table = Table("method", "images per class", "balanced accuracy", "95 % interval", box=None)
+    for row in values:
+        if row["metric"] == "balanced accuracy":
+            interval = f"{row['low']:.3f} to {row['high']:.3f}"
+            size = str(row["n_per_class"] or "all")
+            table.add_row(row["method"], size, f"{row['value']:.3f}", interval)
+    Console().print(table)
 
 
 def _check_folder(output: Path) -> None:

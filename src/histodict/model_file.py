@@ -19,6 +19,8 @@ from .decisions.image_rules import ImageRule
 from .decisions.regions import SizeCurve
 from .execution.files import written_whole
 from .methods.registry import method_entry
+from .networks import is_network, open_network
+from .patches.projection import Projection
 from .pipeline import RegionDetector, TissueClassifier
 from .pipeline.patch_model import PatchModel
 from .pipeline.whole_image_model import WholeImageModel
@@ -56,6 +58,12 @@ def save_model(model: Model, path: Path | str) -> Path:
         "training": model.training_,
         "versions": {name: version(name) for name in ("histodict", "numpy", "scikit-learn")},
     }
+    if isinstance(model.model_, PatchModel) and model.model_.projection_:
+        projection = model.model_.projection_
+        arrays |= {"projection.mean": projection.mean}
+        arrays |= {"projection.components": projection.components}
+    if is_network(model.recipe.vectors):
+        header["network_digest"] = open_network(model.recipe.vectors).digest
     if isinstance(model, RegionDetector):
         header["least_patches"] = model.least_patches_
         arrays |= {"curve.miss": model.curve_.miss, "curve.alarm": model.curve_.alarm}
@@ -88,6 +96,7 @@ def load_model(path: Path | str, *, n_jobs: int | None = None) -> Model:
         model.training_ = header["training"]
         if method_entry(recipe.method).features is None:
             model.model_ = PatchModel(recipe, model.classes_, seed, n_jobs)
+            model.model_.projection_ = _restore_projection(arrays)
         else:
             model.model_ = WholeImageModel(recipe, seed, n_jobs)
         model.model_.mpp_ = header["mpp"]
@@ -102,7 +111,24 @@ def load_model(path: Path | str, *, n_jobs: int | None = None) -> Model:
             model.rule_ = None
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise ModelFileError(f"{path}: a damaged model file ({error})") from error
+    _check_network(path, header, recipe)
     return model
+
+
+def _check_network(path: Path, header: dict[str, Any], recipe: Recipe) -> None:
+    """A model is worth nothing on the vectors of other weights than it was trained with."""
+    if not is_network(recipe.vectors):
+        return
+    if open_network(recipe.vectors).digest != header.get("network_digest"):
+        raise ModelFileError(
+            f"{path}: was trained with other weights of {recipe.vectors!r} than those here"
+        )
+
+
+def _restore_projection(arrays: dict[str, Any]) -> Projection | None:
+    if "projection.mean" not in arrays:
+        return None
+    return Projection(arrays["projection.mean"], arrays["projection.components"])
 
 
 def _restore_method(recipe: Recipe, header: dict[str, Any], arrays: dict[str, Any]) -> Any:

@@ -10,6 +10,7 @@ from typing import Any
 from .decisions.image_rules import FEATURES
 from .images.stain import NORMALISERS
 from .methods.registry import METHODS, method_entry
+from .networks import is_network
 from .parameters import check_number, check_whole_number
 from .patches.vectors import VECTORS
 
@@ -20,7 +21,8 @@ class Recipe:
 
     Patches are cut from the image reduced to `mpp` µm per pixel if that is given, else reduced by
     the factor `downsample`. `method_parameters` go to the method as they are. With `neighbours` > 0
-    a patch is judged together with those so many steps around it.
+    a patch is judged together with those so many steps around it. With `components` > 0 vectors are
+    reduced to so many principal components of the training vectors.
     """
 
     method: str = "dfdl"
@@ -36,11 +38,16 @@ class Recipe:
     rule: str = "proportion"
     least_tissue: float = 0.5
     neighbours: int = 0
+    components: int = 0
+    whiten: bool = False
 
     def __post_init__(self) -> None:
         check_whole_number("patch_px", self.patch_px, 2)
         check_whole_number("patches_per_class", self.patches_per_class, 1)
         check_whole_number("neighbours", self.neighbours, 0)
+        check_whole_number("components", self.components, 0)
+        if is_network(self.vectors) and self.turn_patches:
+            raise ValueError("turn_patches turns pixels: it does not go with a network's vectors")
         check_number("downsample", self.downsample, low=1)
         check_number("least_tissue", self.least_tissue)
         if self.stride_px is not None:
@@ -50,7 +57,7 @@ class Recipe:
         for name, value, known in (
             ("method", self.method, METHODS),
             ("stain", self.stain, NORMALISERS),
-            ("vectors", self.vectors, VECTORS),
+            ("vectors", self.vectors, {self.vectors} if is_network(self.vectors) else VECTORS),
             ("rule", self.rule, FEATURES),
         ):
             if value not in known:
@@ -75,21 +82,34 @@ class Recipe:
         """A copy with some settings changed; None leaves one as it is."""
         return replace(self, **{k: v for k, v in changes.items() if v is not None})
 
+    def knows(self, setting: str) -> bool:
+        """Whether it is a field of the recipe, or a parameter of its method."""
+        return setting in self.settings()
+
+    def settings(self) -> set[str]:
+        """The names that `with_settings` takes."""
+        parameters = inspect.signature(method_entry(self.method).load()).parameters
+        own = {f.name for f in fields(self)} - {"method", "method_parameters"}
+        return own | set(parameters) - {"n_jobs", "random_state"}
+
     def with_settings(self, settings: dict[str, str]) -> Recipe:
         """A copy with settings given as text: fields of the recipe, else method parameters."""
-        types = {f.name: str(f.type) for f in fields(self)}
-        own = {name: text for name, text in settings.items() if name in types}
-        parameters = inspect.signature(method_entry(self.method).load()).parameters
-        others = {name: text for name, text in settings.items() if name not in types}
-        unknown = sorted(set(others) - set(parameters))
+        unknown = sorted(set(settings) - self.settings())
         if unknown:
-            known = sorted((set(types) | set(parameters)) - {"method", "method_parameters"})
-            raise ValueError(f"there is no setting {unknown[0]!r}; there are {', '.join(known)}")
-        changed = {name: _read_value(name, text, types[name]) for name, text in own.items()}
-        method_parameters = self.method_parameters | {
-            name: _read_value(name, text, "") for name, text in others.items()
+            known = ", ".join(sorted(self.settings()))
+            raise ValueError(f"there is no setting {unknown[0]!r}; there are {known}")
+        kinds = {f.name: str(f.type) for f in fields(self)}
+        changed = {
+            name: _read_value(name, text, kinds[name])
+            for name, text in settings.items()
+            if name in kinds
         }
-        return replace(self, method_parameters=method_parameters, **changed)
+        others = {
+            name: _read_value(name, text, "")
+            for name, text in settings.items()
+            if name not in kinds
+        }
+        return replace(self, method_parameters=self.method_parameters | others, **changed)
 
 
 def _read_value(name: str, text: str, kind: str) -> Any:
@@ -116,6 +136,15 @@ PRESETS = {
         stain="reinhard",
         vectors="centred",
         rule="margin",
+    ),
+    # Cells of a pretrained network instead of pixels: the most accurate, and needs PyTorch.
+    "embeddings": Recipe(
+        patch_px=32,
+        patches_per_class=6_000,
+        stain="reinhard",
+        vectors="efficientnet-lite0",
+        components=200,
+        rule="proportion",
     ),
     # For regions: a patch alone says little where tissue is mixed, so its neighbours have a say.
     "regions": Recipe(

@@ -20,17 +20,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.csv
-import pyarrow.parquet
 
 from .execution.files import written_whole
+from .execution.tables import Row, write_table
 from .images.readers import READERS, open_image
 from .pipeline import PatchMap, RegionDetector, TissueClassifier
 from .reports.geojson import patch_features, region_features, save_geojson
 from .reports.overlay import Rings, save_overlay
 
-Row = dict[str, Any]
 _REGION_COLUMNS = ("path", "region", "label", "n_patches", "score", "area_px", "area_um2")
 
 
@@ -100,10 +97,10 @@ def run_images(
         regions.extend(content["regions"])
         tell(image)
     if isinstance(model, RegionDetector):
-        _write_table(folder / "detections", rows)
-        _write_table(folder / "regions", regions, _REGION_COLUMNS)
+        write_table(folder / "detections", rows)
+        write_table(folder / "regions", regions, _REGION_COLUMNS)
     else:
-        _write_table(folder / "predictions", rows)
+        write_table(folder / "predictions", rows)
     return RunResult(rows, regions, failures, n_skipped)
 
 
@@ -204,13 +201,3 @@ def _save_map(path: Path, patch_map: PatchMap) -> None:
             stride=grid.stride_px * grid.downsample,
             side=grid.patch_side,
         )
-
-
-def _write_table(path: Path, rows: list[Row], columns: tuple[str, ...] = ()) -> None:
-    """The rows as CSV and Parquet; a column that a row lacks is empty there."""
-    names = dict.fromkeys([*columns, *(name for row in rows for name in row)])
-    table = pa.table({name: [row.get(name) for row in rows] for name in names})
-    with written_whole(path.with_suffix(".csv")) as partial:
-        pyarrow.csv.write_csv(table, partial)
-    with written_whole(path.with_suffix(".parquet")) as partial:
-        pyarrow.parquet.write_table(table, partial)

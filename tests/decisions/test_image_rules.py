@@ -8,6 +8,7 @@ from histodict.decisions.image_rules import (
     ImageRule,
     mean_of_neighbours,
     patch_margins,
+    winner,
 )
 
 
@@ -64,7 +65,7 @@ def test_separable_images_are_separated(rng, rule):
     shares = np.concatenate([rng.uniform(0.1, 0.4, 12), rng.uniform(0.6, 0.9, 12)])
     labels = np.repeat([0, 1], 12)
     fitted = ImageRule.fit(rule, [image(rng, s) for s in shares], labels)
-    assert [fitted.decide(image(rng, s))[0] for s in (0.2, 0.35, 0.65, 0.8)] == [0, 0, 1, 1]
+    assert [winner(fitted.scores(image(rng, s))) for s in (0.2, 0.35, 0.65, 0.8)] == [0, 0, 1, 1]
 
 
 def test_theta_lies_between_the_classes_and_is_where_the_answer_changes(rng):
@@ -73,8 +74,8 @@ def test_theta_lies_between_the_classes_and_is_where_the_answer_changes(rng):
     theta = fitted.threshold
     assert 0.3 < theta < 0.7
     assert theta == pytest.approx(0.5, abs=0.05)
-    assert fitted.decide(image(rng, theta - 0.02))[0] == 0
-    assert fitted.decide(image(rng, theta + 0.02))[0] == 1
+    assert winner(fitted.scores(image(rng, theta - 0.02))) == 0
+    assert winner(fitted.scores(image(rng, theta + 0.02))) == 1
 
 
 def test_unbalanced_classes_do_not_move_theta_to_the_edge(rng):
@@ -92,5 +93,5 @@ def test_three_classes(rng):
 
     labels = np.arange(18) % 3
     fitted = ImageRule.fit("proportion", [of_class(i) for i in labels], labels)
-    assert [fitted.decide(of_class(i))[0] for i in (0, 1, 2)] == [0, 1, 2]
+    assert [winner(fitted.scores(of_class(i))) for i in (0, 1, 2)] == [0, 1, 2]
     assert fitted.threshold is None

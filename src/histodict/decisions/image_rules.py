@@ -116,9 +116,12 @@ class ImageRule:
             return None
         return float(-self.bias[0] / self.weights[0, 0])
 
-    def decide(self, evidence: Evidence) -> tuple[int, float]:
-        """The class's place, and its score: positive means beyond the border, for two classes."""
-        scores: NDArray[Any] = self.weights @ FEATURES[self.feature](evidence) + self.bias
-        if len(scores) == 1:
-            return int(scores[0] > 0), float(scores[0])
-        return int(scores.argmax()), float(scores.max())
+    def scores(self, evidence: Evidence) -> NDArray[np.float64]:
+        """One number for two classes, positive beyond the border; else one per class."""
+        values: NDArray[Any] = self.weights @ FEATURES[self.feature](evidence) + self.bias
+        return values
+
+
+def winner(scores: NDArray[np.float64]) -> int:
+    """The place of the class that the scores of a rule or a method decide for."""
+    return int(scores[0] > 0) if len(scores) == 1 else int(scores.argmax())

@@ -66,19 +66,22 @@ class PatchGrid:
 
     def read(self, source: Pixels, rows: slice, columns: slice) -> NDArray[np.uint8]:
         """The patches of a chunk, row by row: (n_patches, patch_px, patch_px, 3)."""
+        return cut(self.read_area(source, rows, columns), self.patch_px, self.stride_px)
+
+    def read_area(self, source: Pixels, rows: slice, columns: slice) -> NDArray[np.uint8]:
+        """The pixels that the patches of a chunk cover, reduced."""
         height, width = (
             (part.stop - part.start - 1) * self.stride_px + self.patch_px
             for part in (rows, columns)
         )
         x, y = self.corner(rows.start, columns.start)
-        pixels = source.read(
+        return source.read(
             x,
             y,
             round(width * self.downsample),
             round(height * self.downsample),
             self.downsample,
         )[:height, :width]
-        return cut(pixels, self.patch_px, self.stride_px)
 
     def corner(self, row: int, column: int) -> tuple[int, int]:
         """Level-0 x and y of a patch's upper left corner."""

@@ -6,6 +6,7 @@ after another, as in the paper.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -32,9 +33,9 @@ def centred(patches: NDArray[np.uint8]) -> NDArray[np.float32]:
 
 def channel_centred(patches: NDArray[np.uint8]) -> NDArray[np.float32]:
     """Less the mean of each channel: neither brightness nor overall colour counts."""
-    values = _planar(patches).reshape(len(patches), 3, -1)
-    values -= values.mean(axis=2, keepdims=True)
-    flat = values.reshape(len(patches), -1)
+    flat = _planar(patches)
+    channels = flat.reshape(len(flat), 3, flat.shape[1] // 3)
+    channels -= channels.mean(axis=2, keepdims=True)
     return _unit(flat, _LEAST_CONTRAST * np.sqrt(flat.shape[1]))
 
 
@@ -46,7 +47,10 @@ VECTORS: dict[str, PatchVectors] = {
 
 
 def _planar(patches: NDArray[np.uint8]) -> NDArray[np.float32]:
-    planes: NDArray[Any] = patches.transpose(0, 3, 1, 2).reshape(len(patches), -1)
+    # The length is written out: an image of glass has no patches, and numpy cannot tell it then.
+    planes: NDArray[Any] = patches.transpose(0, 3, 1, 2).reshape(
+        len(patches), math.prod(patches.shape[1:])
+    )
     return planes.astype(np.float32) / np.float32(255)
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..decisions.image_rules import Evidence, mean_of_neighbours, patch_margins
+from ..execution.array_cache import ArrayCache
 from ..execution.local import map_blocks
 from ..execution.progress import Callback, Progress, ignore
 from ..images.manifest import Record
@@ -23,11 +24,13 @@ from ..images.masks import RegionMask
 from ..methods.patch_classifier import PatchClassifier
 from ..methods.registry import method_entry
 from ..patches.grid import PatchGrid
-from ..patches.sampling import Allowed, sample_patches, turn_at_random
+from ..patches.projection import Projection
+from ..patches.sampling import Allowed
 from ..recipes import Recipe
 from .view import View, open_view
 
 BLANK = -1  # of a patch that lies on glass
+Chunk = tuple[slice, slice]
 HALF = 0.5  # a patch belongs to a mask's region if at least so much of it does
 
 
@@ -55,13 +58,23 @@ class PatchModel:
     Attributes
     ----------
     method_ : the trained patch classifier
+    projection_ : principal components of the vectors, where the recipe asks for them
     mpp_ : pixel size of the training images, where all have the same
     """
 
     method_: PatchClassifier
+    projection_: Projection | None
     mpp_: float | None
 
-    def __init__(self, recipe: Recipe, classes: list[str], random_state: int, n_jobs: int | None):
+    def __init__(
+        self,
+        recipe: Recipe,
+        classes: list[str],
+        random_state: int,
+        n_jobs: int | None,
+        cache: ArrayCache | None = None,
+    ) -> None:
+        self.cache = cache
         self.recipe = recipe
         self.classes = classes
         self.random_state = random_state
@@ -71,6 +84,11 @@ class PatchModel:
         """Sample patches, about as many from every image of a class, and train; their number."""
         self.mpp_ = common_mpp([source.record for source in sources])
         X, y = self._training_vectors(sources, callback)
+        n_components = self.recipe.components
+        self.projection_ = None
+        if n_components:
+            self.projection_ = Projection.fit(X, n_components, whiten=self.recipe.whiten)
+            X = self.projection_(X)
         self.method_ = method_entry(self.recipe.method).load()(
             **self.recipe.method_parameters, random_state=self.random_state, n_jobs=self.n_jobs
         )
@@ -100,11 +118,11 @@ class PatchModel:
     ) -> tuple[PatchMap, Evidence]:
         method = copy(self.method_).set_params(n_jobs=1)  # the chunks are what runs in parallel
         codes = np.zeros(method.n_codes_)
-        with open_view(path, mpp, self.recipe, self.mpp_) as view:
+        with open_view(path, mpp, self.recipe, self.mpp_, self.cache) as view:
             grid = view.grid()
             winners = np.full((grid.n_rows, grid.n_columns), BLANK, np.int16)
             margins = np.zeros((grid.n_rows, grid.n_columns, len(self.classes)), np.float32)
-            work = partial(_judge_chunk, method, view, grid)
+            work = partial(self._judge_chunk, method, view, grid)
             for (rows, columns), tissue, distances, sums in map_blocks(work, grid.chunks(), n_jobs):
                 winners[rows, columns][tissue] = distances.argmin(axis=1)
                 margins[rows, columns][tissue] = patch_margins(distances)
@@ -113,6 +131,21 @@ class PatchModel:
             margins = mean_of_neighbours(margins, winners != BLANK, self.recipe.neighbours)
             winners = np.where(winners == BLANK, BLANK, margins.argmax(axis=2)).astype(np.int16)
         return PatchMap(grid, winners, margins), Evidence.of_map(winners, margins, codes)
+
+    def _judge_chunk(
+        self, method: PatchClassifier, view: View, grid: PatchGrid, chunk: Chunk
+    ) -> tuple[Chunk, NDArray[np.bool_], NDArray[np.float64], NDArray[np.float64]]:
+        """Where the chunk is, which patches are tissue, their distances and summed |codes|."""
+        tissue, vectors = view.chunk_vectors(grid, *chunk)
+        if len(vectors) == 0:
+            nothing = np.empty((0, len(self.classes)))
+            return chunk, tissue, nothing, np.zeros(method.n_codes_)
+        S, distances = method.encode(self.project(vectors))
+        return chunk, tissue, distances, np.asarray(abs(S).sum(axis=0), dtype=np.float64).ravel()
+
+    def project(self, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Patch vectors as the method sees them."""
+        return self.projection_(vectors) if self.projection_ else vectors
 
     def _training_vectors(
         self, sources: Sequence[PatchSource], callback: Callback
@@ -124,19 +157,10 @@ class PatchModel:
         def work(place: int) -> NDArray[np.float32]:
             source = sources[place]
             rng = np.random.default_rng([self.random_state, place])
-            with open_view(source.record.path, source.record.mpp, recipe) as view:
-                patches = sample_patches(
-                    view,
-                    wanted[place],
-                    recipe.patch_px,
-                    view.downsample,
-                    rng,
-                    view.on_tissue,
-                    _allowed_corners(source, view, recipe.patch_px),
-                )
-                if recipe.turn_patches:
-                    patches = turn_at_random(patches, rng)
-                return view.vectors(patches)
+            record = source.record
+            with open_view(record.path, record.mpp, recipe, cache=self.cache) as view:
+                allowed = _allowed_corners(source, view, recipe.patch_px)
+                return view.sample_vectors(wanted[place], rng, allowed)
 
         parts = for_every(work, len(sources), "patches", callback, self.n_jobs)
         y = np.repeat(labels, [len(part) for part in parts])
@@ -144,7 +168,7 @@ class PatchModel:
         for name, count in zip(self.classes, counts, strict=True):
             if count == 0:
                 raise ValueError(f"no tissue was found in any image of class {name!r}")
-        return np.concatenate(parts), y
+        return np.concatenate([part for part in parts if len(part)]), y
 
 
 def for_every(
@@ -176,22 +200,3 @@ def _allowed_corners(source: PatchSource, view: View, patch_px: int) -> Allowed 
         return share >= HALF if source.inside else share == 0
 
     return allowed
-
-
-Chunk = tuple[slice, slice]
-
-
-def _judge_chunk(
-    method: PatchClassifier, view: View, grid: PatchGrid, chunk: Chunk
-) -> tuple[Chunk, NDArray[np.bool_], NDArray[np.float64], NDArray[np.float64]]:
-    """Where the chunk is, which patches are tissue, their distances, and their summed |codes|."""
-    rows, columns = chunk
-    patches = grid.read(view, rows, columns)
-    tissue = view.on_tissue(patches)
-    shape = (rows.stop - rows.start, columns.stop - columns.start)
-    if not tissue.any():
-        nothing = np.empty((0, len(method.classes_)))
-        return chunk, tissue.reshape(shape), nothing, np.zeros(method.n_codes_)
-    S, distances = method.encode(view.vectors(patches[tissue]))
-    sums = np.asarray(abs(S).sum(axis=0), dtype=np.float64).ravel()
-    return chunk, tissue.reshape(shape), distances, sums

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ..decisions.image_rules import Evidence
 from ..decisions.regions import Corner, Findings, SizeCurve, compare, label_regions, polygons
+from ..execution.array_cache import ArrayCache
 from ..execution.progress import Callback, ignore
 from ..images.manifest import Manifest, Record
 from ..images.masks import RegionMask
@@ -69,6 +70,7 @@ class RegionDetector:
         with two classes and no masks, None takes the second
     random_state : seed
     n_jobs : threads; None for all cores
+    cache : folder for what is costly to compute of an image; None keeps nothing
 
     Attributes
     ----------
@@ -93,11 +95,13 @@ class RegionDetector:
         region: str | None = None,
         random_state: int = 0,
         n_jobs: int | None = None,
+        cache: Path | str | None = None,
     ) -> None:
         self.recipe = preset(recipe, method) if isinstance(recipe, str) else recipe
         self.region = region
         self.random_state = random_state
         self.n_jobs = n_jobs
+        self.cache = ArrayCache(cache) if cache else None
         if method_entry(self.recipe.method).features is not None:
             raise ValueError(
                 f"the method {self.recipe.method!r} looks at the image as a whole and cannot say "
@@ -109,7 +113,7 @@ class RegionDetector:
         self.classes_ = _choose_classes(manifest, self.region)
         records = manifest.records
         sources = [s for record in records for s in _sources(record, self.classes_[1])]
-        model = PatchModel(self.recipe, self.classes_, self.random_state, self.n_jobs)
+        model = PatchModel(self.recipe, self.classes_, self.random_state, self.n_jobs, self.cache)
         n_patches = model.fit(sources, callback)
 
         def look(place: int, patch_map: PatchMap, evidence: Evidence) -> Findings:

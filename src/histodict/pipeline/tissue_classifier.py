@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..decisions.image_rules import Evidence, ImageRule
+from ..decisions.image_rules import Evidence, ImageRule, winner
+from ..execution.array_cache import ArrayCache
 from ..execution.progress import Callback, ignore
 from ..images.manifest import Manifest
 from ..methods.registry import method_entry
@@ -22,16 +23,22 @@ from .whole_image_model import WholeImageModel
 class ImageAnswer:
     """The answer for one image; `label` is None where there is only glass.
 
+    scores : one number for two classes, positive for the second; else one per class
     A method that looks at the image as a whole leaves no proportions, threshold or map.
     """
 
     path: Path
     label: str | None
-    score: float
-    proportions: dict[str, float]
-    threshold: float | None
-    n_patches: int
-    patch_map: PatchMap | None
+    scores: tuple[float, ...]
+    proportions: dict[str, float] = field(default_factory=dict)
+    threshold: float | None = None
+    n_patches: int = 0
+    patch_map: PatchMap | None = None
+
+    @property
+    def score(self) -> float:
+        """For two classes, positive for the second; for more, the highest."""
+        return max(self.scores)
 
 
 class TissueClassifier:
@@ -43,6 +50,7 @@ class TissueClassifier:
     method : the method to take in the preset, by name; see `methods.registry`
     random_state : seed; the same seed and images give the same model
     n_jobs : threads; None for all cores
+    cache : folder for what is costly to compute of an image; None keeps nothing
 
     Attributes
     ----------
@@ -64,10 +72,12 @@ class TissueClassifier:
         method: str = "dfdl",
         random_state: int = 0,
         n_jobs: int | None = None,
+        cache: Path | str | None = None,
     ) -> None:
         self.recipe = preset(recipe, method) if isinstance(recipe, str) else recipe
         self.random_state = random_state
         self.n_jobs = n_jobs
+        self.cache = ArrayCache(cache) if cache else None
 
     def fit(self, manifest: Manifest, *, callback: Callback = ignore) -> TissueClassifier:
         """Train the method, then fit the rule for patches on the same images."""
@@ -85,7 +95,7 @@ class TissueClassifier:
         if method_entry(self.recipe.method).features is None:
             self._fit_patches(manifest, labels, callback)
         else:
-            self.model_ = WholeImageModel(self.recipe, self.random_state, self.n_jobs)
+            self.model_ = WholeImageModel(self.recipe, self.random_state, self.n_jobs, self.cache)
             self.model_.fit(manifest.records, labels, callback)
             self.rule_ = None
         return self
@@ -95,23 +105,28 @@ class TissueClassifier:
         path = Path(path)
         if isinstance(self.model_, WholeImageModel):
             scores = self.model_.scores(path, mpp)
-            place = int(scores[0] > 0) if len(scores) == 1 else int(scores.argmax())
-            return ImageAnswer(path, self.classes_[place], float(scores.max()), {}, None, 0, None)
+            return ImageAnswer(path, self.classes_[winner(scores)], tuple(scores.tolist()))
         assert self.rule_ is not None
-        threshold = self.rule_.threshold
         patch_map, evidence = self.model_.judge(path, mpp)
+        threshold = self.rule_.threshold
         if evidence.n_patches == 0:
-            return ImageAnswer(path, None, np.nan, {}, threshold, 0, patch_map)
-        place, score = self.rule_.decide(evidence)
-        shares = dict(zip(self.classes_, evidence.proportions.tolist(), strict=True))
+            nothing = (np.nan,) * len(self.rule_.bias)
+            return ImageAnswer(path, None, nothing, threshold=threshold, patch_map=patch_map)
+        scores = self.rule_.scores(evidence)
         return ImageAnswer(
-            path, self.classes_[place], score, shares, threshold, evidence.n_patches, patch_map
+            path,
+            self.classes_[winner(scores)],
+            tuple(scores.tolist()),
+            dict(zip(self.classes_, evidence.proportions.tolist(), strict=True)),
+            threshold,
+            evidence.n_patches,
+            patch_map,
         )
 
     def _fit_patches(
         self, manifest: Manifest, labels: NDArray[np.int64], callback: Callback
     ) -> None:
-        model = PatchModel(self.recipe, self.classes_, self.random_state, self.n_jobs)
+        model = PatchModel(self.recipe, self.classes_, self.random_state, self.n_jobs, self.cache)
         sources = [
             PatchSource(record, int(label))
             for record, label in zip(manifest.records, labels, strict=True)

@@ -9,22 +9,42 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from ..execution.array_cache import ArrayCache, file_key
 from ..images.readers import ImageError, ImageSource, open_image
 from ..images.stain import NORMALISERS
 from ..images.tissue import TissueThreshold, tissue_fraction
+from ..networks import is_network, open_network
 from ..patches.grid import PatchGrid
+from ..patches.sampling import Allowed, sample_patches, turn_at_random
 from ..patches.vectors import VECTORS
 from ..recipes import Recipe
 
 _THUMBNAIL_SIDE = 1024
+# Of a slide, training cells come from at most so many chunks.
+_MOST_CHUNKS = 24
+# Cells around a chunk that a network sees with it, so that its border knows its surroundings.
+_AROUND = 2
 
 
 class View:
     """The patches and vectors of one open image."""
 
-    def __init__(self, source: ImageSource, recipe: Recipe, trained_mpp: float | None) -> None:
+    def __init__(
+        self,
+        source: ImageSource,
+        recipe: Recipe,
+        trained_mpp: float | None,
+        cache: ArrayCache | None = None,
+    ) -> None:
         self._source = source
         self._recipe = recipe
+        self._cache = cache
+        self._network = open_network(recipe.vectors) if is_network(recipe.vectors) else None
+        if self._network and not recipe.patch_px == recipe.grid_stride_px == self._network.cell_px:
+            raise ValueError(
+                f"the vectors {recipe.vectors!r} have cells of {self._network.cell_px} pixels: set "
+                "patch_px to that, and leave stride_px alone"
+            )
         self.size = source.size
         self.mpp = source.mpp
         self.downsample = _downsample(source, recipe, trained_mpp)
@@ -38,26 +58,116 @@ class View:
     ) -> NDArray[np.uint8]:
         return self._source.read(x, y, width, height, downsample)
 
+    def grid(self) -> PatchGrid:
+        recipe = self._recipe
+        return PatchGrid.over(self.size, recipe.patch_px, recipe.grid_stride_px, self.downsample)
+
+    def chunk_vectors(
+        self, grid: PatchGrid, rows: slice, columns: slice
+    ) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
+        """Of a chunk: which patches are tissue (rows, columns), and these patches' vectors."""
+        patches = grid.read(self, rows, columns)
+        tissue = self.on_tissue(patches)
+        shape = (rows.stop - rows.start, columns.stop - columns.start)
+        if self._network is None or not tissue.any():
+            vectors = self._pixel_vectors(patches[tissue])
+        else:
+            vectors = self._cells(grid, rows, columns)[tissue]
+        return tissue.reshape(shape), vectors
+
+    def sample_vectors(
+        self, n_vectors: int, rng: np.random.Generator, allowed: Allowed | None = None
+    ) -> NDArray[np.float32]:
+        """Up to n_vectors of random tissue patches, at places that `allowed` accepts."""
+        if self._network is not None:
+            return self._sample_cells(n_vectors, rng, allowed)
+        patches = sample_patches(
+            self,
+            n_vectors,
+            self._recipe.patch_px,
+            self.downsample,
+            rng,
+            self.on_tissue,
+            allowed,
+        )
+        if self._recipe.turn_patches:
+            patches = turn_at_random(patches, rng)
+        return self._pixel_vectors(patches)
+
     def on_tissue(self, patches: NDArray[np.uint8]) -> NDArray[np.bool_]:
         if len(patches) == 0:
             return np.zeros(0, bool)
         return tissue_fraction(patches, self._tissue) >= self._recipe.least_tissue
 
-    def vectors(self, patches: NDArray[np.uint8]) -> NDArray[np.float32]:
+    def _pixel_vectors(self, patches: NDArray[np.uint8]) -> NDArray[np.float32]:
+        if self._network is not None:
+            return np.empty((0, 1), np.float32)
         return VECTORS[self._recipe.vectors](self.normalise(patches))
 
-    def grid(self) -> PatchGrid:
-        recipe = self._recipe
-        return PatchGrid.over(self.size, recipe.patch_px, recipe.grid_stride_px, self.downsample)
+    # ------------------------------------------------------------ vectors of a network
+
+    def _sample_cells(
+        self, n_vectors: int, rng: np.random.Generator, allowed: Allowed | None
+    ) -> NDArray[np.float32]:
+        """Cells of chunks in random order, until there are enough."""
+        grid = self.grid()
+        found: list[NDArray[np.float32]] = []
+        missing = n_vectors
+        chunks = list(grid.chunks())
+        for place in rng.permutation(len(chunks))[:_MOST_CHUNKS]:
+            rows, columns = chunks[place]
+            tissue, vectors = self.chunk_vectors(grid, rows, columns)
+            at = np.argwhere(tissue) + np.array([rows.start, columns.start])
+            keep = np.ones(len(at), bool)
+            if allowed is not None and len(at):
+                keep = allowed(at[:, ::-1] * grid.stride_px)
+            places = rng.permutation(np.flatnonzero(keep))[:missing]
+            if len(places):
+                found.append(vectors[places])
+                missing -= len(places)
+            if missing == 0:
+                break
+        return np.concatenate(found) if found else np.empty((0, 0), np.float32)
+
+    def _cells(self, grid: PatchGrid, rows: slice, columns: slice) -> NDArray[np.float32]:
+        """All cells of a chunk, row by row, seen with the tissue around it."""
+        assert self._network is not None
+        key = [
+            *file_key(self._source.path),
+            self._network.digest,
+            self._recipe.stain,
+            self.downsample,
+            [rows.start, rows.stop, columns.start, columns.stop],
+        ]
+        cells = self._cache.read(key) if self._cache else None
+        if cells is None:
+            cells = self._compute_cells(grid, rows, columns).astype(np.float16)
+            if self._cache:
+                self._cache.write(key, cells)
+        return cells.reshape(-1, cells.shape[-1]).astype(np.float32)
+
+    def _compute_cells(self, grid: PatchGrid, rows: slice, columns: slice) -> NDArray[np.float32]:
+        assert self._network is not None
+        top, left = max(0, rows.start - _AROUND), max(0, columns.start - _AROUND)
+        bottom = min(grid.n_rows, rows.stop + _AROUND)
+        right = min(grid.n_columns, columns.stop + _AROUND)
+        area = grid.read_area(self, slice(top, bottom), slice(left, right))
+        cells = self._network.cells(self.normalise(area[None])[0])
+        own_rows = slice(rows.start - top, rows.stop - top)
+        return cells[own_rows, columns.start - left : columns.stop - left]
 
 
 @contextmanager
 def open_view(
-    path: Path, mpp: float | None, recipe: Recipe, trained_mpp: float | None = None
+    path: Path,
+    mpp: float | None,
+    recipe: Recipe,
+    trained_mpp: float | None = None,
+    cache: ArrayCache | None = None,
 ) -> Iterator[View]:
     """The image at `path`; mpp overrides its pixel size, trained_mpp is what it must match."""
     with open_image(path, mpp) as source:
-        yield View(source, recipe, trained_mpp)
+        yield View(source, recipe, trained_mpp, cache)
 
 
 def _downsample(source: ImageSource, recipe: Recipe, trained_mpp: float | None) -> float:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..execution.array_cache import ArrayCache
 from ..execution.progress import Callback, ignore
 from ..images.manifest import Record
 from ..images.readers import ImageError
 from ..methods.registry import method_entry
 from ..recipes import Recipe
-from .patch_model import common_mpp, for_every
-from .view import View, open_view
+from .patch_model import common_mpp
+from .view import open_view
 
 _MOST_PIXELS = 50_000_000
 
@@ -32,48 +35,68 @@ class WholeImageModel:
     method_: Any
     mpp_: float | None
 
-    def __init__(self, recipe: Recipe, random_state: int, n_jobs: int | None) -> None:
+    def __init__(
+        self,
+        recipe: Recipe,
+        random_state: int,
+        n_jobs: int | None,
+        cache: ArrayCache | None = None,
+    ) -> None:
         self.recipe = recipe
         self.random_state = random_state
         self.n_jobs = n_jobs
+        self.cache = cache
 
     def fit(
-        self,
-        records: Sequence[Record],
-        labels: NDArray[np.int64],
-        callback: Callback = ignore,
+        self, records: Sequence[Record], labels: NDArray[np.int64], callback: Callback = ignore
     ) -> None:
         """One vector per image, all of them kept; then the method's own training."""
         self.mpp_ = common_mpp(records)
-
-        def work(place: int) -> NDArray[np.float64]:
-            return self._vector(records[place].path, records[place].mpp)
-
-        X = np.stack(for_every(work, len(records), "features", callback, self.n_jobs))
+        X = self._vectors({r.path: r.mpp for r in records}, None, callback)
         method = method_entry(self.recipe.method).load()(**self.recipe.method_parameters)
-        if "random_state" in method.get_params():
-            method.set_params(random_state=self.random_state)
+        own = {"random_state": self.random_state, "n_jobs": self.n_jobs}
+        method.set_params(**{k: v for k, v in own.items() if k in method.get_params()})
         self.method_ = method.fit(X, labels, callback=callback)
 
     def scores(self, path: Path, mpp: float | None = None) -> NDArray[np.float64]:
         """The method's decision values: one for two classes, else one per class."""
-        values = self.method_.decision_function(self._vector(path, mpp)[None])
-        return np.atleast_1d(np.asarray(values, dtype=np.float64)[0])
+        X = self._vectors({path: mpp}, self.mpp_)
+        return np.atleast_1d(np.asarray(self.method_.decision_function(X), dtype=np.float64)[0])
 
-    def _vector(self, path: Path, mpp: float | None) -> NDArray[np.float64]:
-        from ..features import FEATURES  # brings the image libraries
+    def _vectors(
+        self,
+        images: dict[Path, float | None],
+        trained_mpp: float | None,
+        callback: Callback = ignore,
+    ) -> NDArray[np.float64]:
+        from ..features.cache import image_features  # brings the image libraries
 
         features = method_entry(self.recipe.method).features
         assert features is not None
-        with open_view(path, mpp, self.recipe, getattr(self, "mpp_", None)) as view:
-            return FEATURES[features](_whole(view, path))
-
-
-def _whole(view: View, path: Path) -> NDArray[np.uint8]:
-    width, height = view.size
-    if width * height > _MOST_PIXELS * view.downsample**2:
-        raise ImageError(
-            f"{path}: {width} x {height} pixels are too many for a method that looks at the image "
-            "as a whole: use a method that works on patches, or a larger downsample"
+        recipe = self.recipe
+        reduction = [recipe.stain, recipe.downsample]
+        if recipe.mpp is not None:
+            reduction = [recipe.stain, recipe.mpp, sorted({str(mpp) for mpp in images.values()})]
+        return image_features(
+            list(images),
+            features,
+            partial(_whole, images, recipe, trained_mpp),
+            pixels_key=json.dumps(reduction),
+            cache_folder=self.cache.folder if self.cache else None,
+            n_jobs=self.n_jobs,
+            callback=callback,
         )
-    return view.normalise(view.read(0, 0, width, height, view.downsample)[None])[0]
+
+
+def _whole(
+    images: dict[Path, float | None], recipe: Recipe, trained_mpp: float | None, path: Path
+) -> NDArray[np.uint8]:
+    """All pixels of an image, reduced and stain-normalised."""
+    with open_view(path, images[path], recipe, trained_mpp) as view:
+        width, height = view.size
+        if width * height > _MOST_PIXELS * view.downsample**2:
+            raise ImageError(
+                f"{path}: {width} x {height} pixels are too many for a method that looks at the "
+                "image as a whole: use a method that works on patches, or a larger downsample"
+            )
+        return view.normalise(view.read(0, 0, width, height, view.downsample)[None])[0]

@@ -1,0 +1,158 @@
+"""Many trainings: every method on every split with every seed, each done once.
+
+A cell is one training and its answers for the split's test images. A finished cell is a file, so
+that a run that was stopped goes on where it was. Cells run side by side in processes of one thread
+each, which keeps all cores busy and makes a cell's result independent of what runs beside it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..evaluation.splits import Split
+from ..execution.files import written_whole
+from ..execution.local import count_jobs
+from ..execution.progress import Callback, Progress, ignore
+from ..images.manifest import Manifest
+from ..pipeline import TissueClassifier
+from ..recipes import Recipe
+
+NO_TISSUE = "no tissue"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One training: `method` is the name it goes by in the tables."""
+
+    method: str
+    recipe: Recipe
+    split: Split
+    seed: int
+
+    def file_name(self, manifest: Manifest) -> str:
+        """The same for the same work, whenever it is asked for."""
+        decided_by = [manifest.digest(), self.recipe.to_dict(), asdict(self.split), self.seed]
+        digest = hashlib.sha256(json.dumps(decided_by, sort_keys=True).encode()).hexdigest()
+        words = re.sub(r"[^A-Za-z0-9]+", "-", f"{self.method} {self.split.name} seed {self.seed}")
+        return f"{words}-{digest[:10]}.json"
+
+
+@dataclass(frozen=True)
+class Result:
+    """A cell's answers, in the order of `split.test`, or why there are none.
+
+    scores : per image one number for two classes, positive for the second; else one per class
+    """
+
+    cell: Cell
+    labels: list[str]
+    scores: list[list[float]]
+    seconds: dict[str, float]
+    peak_mib: float | None
+    error: str | None = None
+
+
+def run_cells(
+    manifest: Manifest,
+    cells: Sequence[Cell],
+    folder: Path,
+    *,
+    n_jobs: int | None = None,
+    cache: Path | None = None,
+    callback: Callback = ignore,
+) -> list[Result]:
+    """The results of all cells, in order; those whose file is in `folder` are read, not run."""
+    files = [folder / cell.file_name(manifest) for cell in cells]
+    missing = [i for i, file in enumerate(files) if not file.is_file()]
+    done = len(cells) - len(missing)
+    callback(Progress("evaluate", done, len(cells)))
+    failures: dict[int, str] = {}
+    jobs = [(manifest, cells[i], files[i], cache) for i in missing]
+    for i, error in zip(missing, _run(jobs, n_jobs), strict=True):
+        if error:
+            failures[i] = error
+        done += 1
+        callback(Progress("evaluate", done, len(cells)))
+    return [
+        Result(cell, [], [], {}, None, failures[i]) if i in failures else _read(cell, file)
+        for i, (cell, file) in enumerate(zip(cells, files, strict=True))
+    ]
+
+
+_Job = tuple[Manifest, Cell, Path, Path | None]
+
+
+def _run(jobs: list[_Job], n_jobs: int | None) -> Iterator[str | None]:
+    n_processes = min(count_jobs(n_jobs), len(jobs))
+    if n_processes < 2:
+        yield from (_run_one(*job) for job in jobs)
+        return
+    # Of the ways to start processes, joblib's alone needs no `if __name__ == "__main__":` in the
+    # user's script.
+    from joblib import Parallel, delayed, parallel_config
+
+    with parallel_config("loky", inner_max_num_threads=1):
+        parallel = Parallel(n_processes, return_as="generator", batch_size=1)
+        yield from parallel(delayed(_run_one)(*job) for job in jobs)
+
+
+def _run_one(manifest: Manifest, cell: Cell, file: Path, cache: Path | None) -> str | None:
+    """Train, answer, write; an error's words instead, so that the other cells go on."""
+    try:
+        content = _work(manifest, cell, cache)
+    except (ValueError, OSError, MemoryError, np.linalg.LinAlgError) as error:
+        return f"{type(error).__name__}: {error}"
+    with written_whole(file) as partial:
+        partial.write_text(json.dumps(content), encoding="utf-8")
+    return None
+
+
+def _work(manifest: Manifest, cell: Cell, cache: Path | None) -> dict[str, Any]:
+    _forget_peak_memory()
+    model = TissueClassifier(cell.recipe, random_state=cell.seed, n_jobs=1, cache=cache)
+    started = time.perf_counter()
+    model.fit(manifest.select(cell.split.train))
+    trained = time.perf_counter()
+    test = manifest.select(cell.split.test)
+    answers = [model.predict(record.path, mpp=record.mpp) for record in test.records]
+    seconds = {"train": trained - started, "test": time.perf_counter() - trained}
+    return {
+        "labels": [answer.label or NO_TISSUE for answer in answers],
+        "scores": [list(answer.scores) for answer in answers],
+        "seconds": seconds,
+        "peak_mib": _peak_memory(),
+    }
+
+
+def _read(cell: Cell, file: Path) -> Result:
+    content = json.loads(file.read_text(encoding="utf-8"))
+    return Result(
+        cell, content["labels"], content["scores"], content["seconds"], content["peak_mib"]
+    )
+
+
+# --- memory of this process, where the system tells ---------------------------------------------
+
+
+def _forget_peak_memory() -> None:
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+
+
+def _peak_memory() -> float | None:
+    try:
+        status = Path("/proc/self/status").read_text()
+    except OSError:
+        return None
+    found = re.search(r"VmHWM:\s+(\d+) kB", status)
+    return int(found[1]) / 1024 if found else None

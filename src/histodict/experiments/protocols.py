@@ -1,0 +1,57 @@
+"""What to compare and how, from the words of the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..evaluation.protocols import given_split, hold_outs, k_folds, leave_one_site_out
+from ..evaluation.split_file import load_splits
+from ..evaluation.splits import Splits
+from ..images.manifest import Manifest
+from ..recipes import Recipe, preset
+
+
+def choose_recipes(
+    names: Sequence[str], default_preset: str, settings: dict[str, str]
+) -> dict[str, Recipe]:
+    """Recipes by the name they were asked for: METHOD, or PRESET:METHOD.
+
+    A setting that only some of the methods know changes those; one that none knows is an error.
+    """
+    recipes = {}
+    known: set[str] = set()
+    for name in names:
+        first, sign, second = name.strip().partition(":")
+        recipe = preset(first, second) if sign else preset(default_preset, first)
+        own = {key: text for key, text in settings.items() if recipe.knows(key)}
+        known |= set(own)
+        recipes[name.strip()] = recipe.with_settings(own)
+    unknown = sorted(set(settings) - known)
+    if unknown:
+        raise ValueError(f"none of the methods has a setting {unknown[0]!r}")
+    return recipes
+
+
+def choose_splits(
+    manifest: Manifest,
+    protocol: str,
+    n_folds: int,
+    n_repeats: int,
+    per_class: Sequence[int],
+    by: str,
+) -> Splits:
+    """The splits of a protocol by name, or those of a file."""
+    if protocol == "k-fold":
+        return k_folds(manifest, n_folds, n_repeats=n_repeats, by=by)
+    if protocol == "hold-out":
+        return hold_outs(manifest, per_class, n_repeats=n_repeats, by=by)
+    if protocol == "site":
+        return leave_one_site_out(manifest)
+    if protocol == "given":
+        return given_split(manifest, by=by)
+    if protocol.endswith(".json"):
+        return load_splits(Path(protocol), manifest)
+    raise ValueError(
+        f"protocol must be k-fold, hold-out, site, given or a .json file, not {protocol!r}"
+    )

@@ -1,0 +1,63 @@
+"""Any torch module that turns a picture into a feature map, as a `Network`."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+
+class TorchNetwork:
+    """Wraps `feature_map(batch)`: (1, 3, h, w) to (1, n_features, h / cell_px, w / cell_px).
+
+    Parameters
+    ----------
+    module : holds the weights; put into evaluation mode
+    feature_map : the function to call; None calls the module
+    cell_px : pixels of the picture per cell of the map
+    mean, std : of the pixel values (0 … 255) that the network was trained with, per channel
+    """
+
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        cell_px: int,
+        mean: tuple[float, float, float],
+        std: tuple[float, float, float],
+        feature_map: Callable[[torch.Tensor], torch.Tensor] | None = None,
+    ) -> None:
+        self.cell_px = cell_px
+        self._device = "cuda" if torch.cuda.is_available() else "cpu"
+        self._module = module.eval().requires_grad_(False).to(self._device)
+        self._feature_map = feature_map or module
+        self._mean, self._std = (
+            torch.tensor(values, device=self._device).view(1, 3, 1, 1) for values in (mean, std)
+        )
+        self.digest = _digest(module)
+
+    def cells(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """One vector per cell: (h, w, n_features)."""
+        batch = torch.from_numpy(np.ascontiguousarray(pixels)).to(self._device)
+        batch = (batch.permute(2, 0, 1)[None].float() - self._mean) / self._std
+        with torch.inference_mode():
+            features = self._feature_map(batch)[0]
+        expected = pixels.shape[0] // self.cell_px, pixels.shape[1] // self.cell_px
+        if tuple(features.shape[1:]) != expected:
+            raise ValueError(
+                f"the network gave a map of {tuple(features.shape[1:])} cells where {expected} "
+                f"were expected: cell_px={self.cell_px} does not fit it"
+            )
+        vectors: NDArray[np.float32] = features.permute(1, 2, 0).float().cpu().numpy()
+        return vectors
+
+
+def _digest(module: torch.nn.Module) -> str:
+    """SHA-256 of all weights, by name."""
+    total = hashlib.sha256()
+    for name, tensor in sorted(module.state_dict().items()):
+        total.update(name.encode())
+        total.update(tensor.detach().cpu().contiguous().view(-1).numpy().tobytes())
+    return total.hexdigest()
