@@ -121,6 +121,30 @@ def test_presets_are_recipes_and_the_paper_is_as_published():
             Recipe(**setting)
 
 
+def test_a_rule_of_unseen_patients_gives_probabilities(halves, tmp_path):
+    recipe = FAST.with_changes(rule_folds=2)
+    model = TissueClassifier(recipe, random_state=1).fit(halves[0])
+    plain = TissueClassifier(FAST, random_state=1).fit(halves[0])
+    np.testing.assert_array_equal(
+        model.model_.method_.dictionaries_, plain.model_.method_.dictionaries_
+    )
+    assert not np.array_equal(model.rule_.weights, plain.rule_.weights)
+    loaded = load_model(save_model(model, tmp_path / "m.histodict"))
+    for record in halves[1].records[:3]:
+        answer = model.predict(record.path, mpp=record.mpp, error_rate=0.2)
+        chances = answer.probabilities
+        assert sum(chances.values()) == pytest.approx(1)
+        assert answer.candidates == [
+            name
+            for name in model.classes_
+            if 1 - chances[name] <= model.calibration_.misfits[int(np.ceil(9 * 0.8)) - 1]
+        ]
+        assert loaded.predict(record.path, mpp=record.mpp, error_rate=0.2).probabilities == chances
+        assert plain.predict(record.path, mpp=record.mpp).probabilities == {}
+    with pytest.raises(ValueError, match="rule_folds"):
+        FAST.with_changes(rule="codes", rule_folds=2)
+
+
 # ---------------------------------------------------------------- model files
 
 

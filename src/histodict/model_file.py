@@ -7,6 +7,7 @@ then renamed.
 from __future__ import annotations
 
 import json
+from dataclasses import asdict, fields
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
+from .decisions.calibration import Calibration
 from .decisions.image_rules import ImageRule
 from .decisions.regions import SizeCurve
 from .execution.files import written_whole
@@ -69,6 +71,8 @@ def save_model(model: Model, path: Path | str) -> Path:
         arrays |= {"curve.miss": model.curve_.miss, "curve.alarm": model.curve_.alarm}
     elif model.rule_ is not None:
         arrays |= {"rule.weights": model.rule_.weights, "rule.bias": model.rule_.bias}
+        if model.calibration_ is not None:
+            arrays |= {f"calibration.{k}": v for k, v in asdict(model.calibration_).items()}
     data = save(
         {name: np.ascontiguousarray(array) for name, array in arrays.items()},
         metadata={_KEY: json.dumps(header, ensure_ascii=False)},
@@ -105,10 +109,8 @@ def load_model(path: Path | str, *, n_jobs: int | None = None) -> Model:
             model.region = model.classes_[1]
             model.least_patches_ = int(header["least_patches"])
             model.curve_ = SizeCurve(arrays["curve.miss"], arrays["curve.alarm"])
-        elif "rule.weights" in arrays:
-            model.rule_ = ImageRule(recipe.rule, arrays["rule.weights"], arrays["rule.bias"])
         else:
-            model.rule_ = None
+            model.rule_, model.calibration_ = _restore_rule(recipe, arrays)
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise ModelFileError(f"{path}: a damaged model file ({error})") from error
     _check_network(path, header, recipe)
@@ -129,6 +131,18 @@ def _restore_projection(arrays: dict[str, Any]) -> Projection | None:
     if "projection.mean" not in arrays:
         return None
     return Projection(arrays["projection.mean"], arrays["projection.components"])
+
+
+def _restore_rule(
+    recipe: Recipe, arrays: dict[str, Any]
+) -> tuple[ImageRule | None, Calibration | None]:
+    if "rule.weights" not in arrays:
+        return None, None
+    rule = ImageRule(recipe.rule, arrays["rule.weights"], arrays["rule.bias"])
+    names = [field.name for field in fields(Calibration)]
+    if f"calibration.{names[0]}" not in arrays:
+        return rule, None
+    return rule, Calibration(*(arrays[f"calibration.{name}"] for name in names))
 
 
 def _restore_method(recipe: Recipe, header: dict[str, Any], arrays: dict[str, Any]) -> Any:

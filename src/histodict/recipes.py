@@ -22,7 +22,9 @@ class Recipe:
     Patches are cut from the image reduced to `mpp` µm per pixel if that is given, else reduced by
     the factor `downsample`. `method_parameters` go to the method as they are. With `neighbours` > 0
     a patch is judged together with those so many steps around it. With `components` > 0 vectors are
-    reduced to so many principal components of the training vectors.
+    reduced to so many principal components of the training vectors. With `rule_folds` > 1 the rule
+    is fitted on images of patients that the patches were not learnt from, in so many folds, and
+    answers come with calibrated probabilities; training takes as many times longer.
     """
 
     method: str = "dfdl"
@@ -39,6 +41,7 @@ class Recipe:
     least_tissue: float = 0.5
     neighbours: int = 0
     components: int = 0
+    rule_folds: int = 0
     whiten: bool = False
 
     def __post_init__(self) -> None:
@@ -46,6 +49,9 @@ class Recipe:
         check_whole_number("patches_per_class", self.patches_per_class, 1)
         check_whole_number("neighbours", self.neighbours, 0)
         check_whole_number("components", self.components, 0)
+        check_whole_number("rule_folds", self.rule_folds, 0)
+        if self.rule_folds and self.rule == "codes":
+            raise ValueError("rule_folds needs a rule that means the same in every fold, not codes")
         if is_network(self.vectors) and self.turn_patches:
             raise ValueError("turn_patches turns pixels: it does not go with a network's vectors")
         check_number("downsample", self.downsample, low=1)

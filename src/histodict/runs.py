@@ -155,6 +155,9 @@ def _predict(
         "threshold": answer.threshold,
         "n_patches": answer.n_patches,
     }
+    chances = {f"probability_{name}": value for name, value in answer.probabilities.items()}
+    if chances:
+        row |= chances | {"candidates": " or ".join(answer.candidates) or "none"}
     patch_map = answer.patch_map
     features = patch_features(patch_map, model.classes_, offset) if patch_map else []
     return _Findings(row | shares, [], patch_map, features)

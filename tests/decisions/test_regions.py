@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -51,7 +53,7 @@ def test_without_positives_or_negatives_m_cannot_be_chosen():
 def inside(ring, x, y):
     """Whether a point lies in a closed ring, by the number of its sides to the right."""
     crossings = 0
-    for (x0, y0), (x1, y1) in zip(ring[:-1], ring[1:], strict=True):
+    for (x0, y0), (x1, y1) in itertools.pairwise(ring):
         if x0 == x1 and x0 > x and min(y0, y1) < y < max(y0, y1):
             crossings += 1
     return crossings % 2 == 1
@@ -59,7 +61,7 @@ def inside(ring, x, y):
 
 def area(ring):
     return (
-        sum(x0 * y1 - x1 * y0 for (x0, y0), (x1, y1) in zip(ring[:-1], ring[1:], strict=True)) / 2
+        sum(x0 * y1 - x1 * y0 for (x0, y0), (x1, y1) in itertools.pairwise(ring)) / 2
     )
 
 

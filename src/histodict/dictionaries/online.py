@@ -8,9 +8,11 @@ coding", JMLR 2010.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +23,6 @@ from ..kernels import load_backend
 from .atoms import initial_atoms, replace_idle
 
 _BATCH_ROWS = 1024
-_ROWS_PER_TASK = 256
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,7 @@ def learn_online(
     module = load_backend(backend)
     with one_blas_thread():
         D = initial_atoms(Y, n_atoms, rng)
+    samples = module.place(Y, D.dtype)
     E = np.zeros(D.shape)
     F = np.zeros((n_atoms, n_atoms))
     starts = range(0, len(Y), _BATCH_ROWS)
@@ -58,7 +60,7 @@ def learn_online(
         uses = np.zeros(n_atoms, np.int64)
         worst: list[tuple[float, NDArray]] = []  # squared residuals and samples of this epoch
         for position, start in enumerate(starts):
-            batch = Y[start : start + _BATCH_ROWS]
+            batch = samples[start : start + _BATCH_ROWS]
             step = epoch * len(starts) + position + 1
             fading = (step - 1) / step
             E *= fading
@@ -82,18 +84,21 @@ def learn_online(
 
 
 def _code(
-    module: ModuleType, D: NDArray, batch: NDArray, penalty: float, n_jobs: int | None
+    module: ModuleType, D: NDArray, batch: Any, penalty: float, n_jobs: int | None
 ) -> Iterator[tuple[csr_array, NDArray, NDArray, NDArray, NDArray]]:
-    """Per task: codes, E, F, and the eight rows with the largest squared residuals."""
+    """Per task: codes, E, F, and the rows with the largest squared residuals, 8 of 256.
+
+    `batch`: samples that the backend placed.
+    """
     with one_blas_thread():
         coder = module.LassoCoder(D, penalty, 1e-3)
 
     def work(start: int) -> tuple[csr_array, NDArray, NDArray, NDArray, NDArray]:
-        rows = batch[start : start + _ROWS_PER_TASK]
+        rows = batch[start : start + module.TASK_ROWS]
         S, _ = coder.code(rows)
         E, F = module.statistics(rows, S, np.ones(len(rows)))
         norms = module.class_residuals(D, rows, S, np.zeros(len(D), np.int64), 1)[:, 0]
-        worst = np.argsort(-norms, kind="stable")[:8]
-        return S, E, F, norms[worst] ** 2, rows[worst]
+        worst = np.argsort(-norms, kind="stable")[: 8 * math.ceil(len(rows) / 256)]
+        return S, E, F, norms[worst] ** 2, module.take(rows, worst)
 
-    yield from map_blocks(work, range(0, len(batch), _ROWS_PER_TASK), n_jobs)
+    yield from map_blocks(work, range(0, len(batch), module.TASK_ROWS), n_jobs)

@@ -11,19 +11,21 @@ for any `n_jobs` (number of threads; None: all cores).
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from types import ModuleType
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.sparse import csr_array, issparse, vstack
+from scipy.sparse import csr_array, vstack
 
 from ..execution.local import map_blocks, one_blas_thread
 from ..parameters import check_number, check_whole_number
+from .inputs import as_array, check_channels, check_pair
 
 __all__ = [
     "BLOCK_ROWS",
     "class_residuals",
+    "encode_joint",
     "encode_lasso",
     "encode_omp",
     "load_backend",
@@ -37,18 +39,28 @@ _SELECTIONS = ("order-recursive", "correlation")
 
 
 def load_backend(name: str) -> ModuleType:
-    """The module that does the arithmetic inside a block: `histodict.kernels.cpu`."""
+    """The module that does the arithmetic inside a block: `kernels.cpu` or `kernels.cuda`."""
     if name == "cpu":
         from . import cpu
 
         return cpu
-    raise ValueError(f"backend={name!r} is not available: use 'cpu'")
+    if name == "cuda":
+        try:
+            from . import cuda
+        except ModuleNotFoundError as error:
+            raise ImportError(
+                f"backend='cuda' needs {error.name}, which is not installed: "
+                "pip install 'histodict[torch]'"
+            ) from error
+        cuda.find_device()
+        return cuda
+    raise ValueError(f"backend={name!r} is not available: use 'cpu' or 'cuda'")
 
 
-def row_blocks(n_rows: int) -> Iterator[slice]:
-    """Slices of BLOCK_ROWS rows, the last one shorter."""
-    for start in range(0, n_rows, BLOCK_ROWS):
-        yield slice(start, min(start + BLOCK_ROWS, n_rows))
+def row_blocks(n_rows: int, block_rows: int = BLOCK_ROWS) -> Iterator[slice]:
+    """Slices of block_rows rows, the last one shorter."""
+    for start in range(0, n_rows, block_rows):
+        yield slice(start, min(start + block_rows, n_rows))
 
 
 def encode_omp(
@@ -77,16 +89,52 @@ def encode_omp(
     -------
     csr_array (n_samples, n_atoms)
     """
-    D, Y = _check_pair(D, Y)
-    n_nonzero = check_whole_number("n_nonzero", n_nonzero, 1)
-    tol = check_number("tol", tol)
-    if selection not in _SELECTIONS:
-        raise ValueError(f"selection must be one of {_SELECTIONS}, not {selection!r}")
+    D, Y = check_pair(D, Y)
+    stop = _check_pursuit(n_nonzero, tol, selection)
     module = load_backend(backend)
     with one_blas_thread():
-        coder = module.OMPCoder(D, n_nonzero, tol, selection == "order-recursive")
+        coder = module.OMPCoder(D, *stop)
     blocks = map_blocks(lambda rows: coder.code(Y[rows])[0], row_blocks(len(Y)), n_jobs)
     return _stack(blocks, Y, D)
+
+
+def encode_joint(
+    D: ArrayLike,
+    Y: ArrayLike,
+    n_nonzero: int,
+    *,
+    tol: float = 0.0,
+    selection: str = "order-recursive",
+    n_jobs: int | None = None,
+    backend: str = "cpu",
+) -> list[csr_array]:
+    """Greedy codes with one support for all channels of a sample.
+
+    min Σ_c ‖y_c − s_c D_c‖²  with at most n_nonzero atoms j at which any of the s_c is not zero
+
+    Parameters
+    ----------
+    D : (n_channels, n_atoms, n_features), atoms of any norm
+    Y : (n_channels, n_samples, n_features)
+    n_nonzero : most atoms per sample; fewer where atoms are linearly dependent
+    tol : stop a sample once Σ_c ‖y_c − s_c D_c‖² ≤ tol
+    selection : "order-recursive" takes the atom that lowers this sum most after the fit,
+        "correlation" the one whose squared correlations with the residuals have the largest sum
+        (classical SOMP)
+
+    Returns
+    -------
+    per channel a csr_array (n_samples, n_atoms). All store the same places; a zero among them
+    stands where the atom depends on the others in that channel alone.
+    """
+    D, Y = check_channels(D, Y)
+    stop = _check_pursuit(n_nonzero, tol, selection)
+    module = load_backend(backend)
+    with one_blas_thread():
+        coder = module.JointCoder(D, *stop)
+    blocks = map_blocks(lambda rows: coder.code(Y[:, rows])[0], row_blocks(Y.shape[1]), n_jobs)
+    channels = list(zip(*blocks, strict=True)) or [()] * len(Y)
+    return [_stack(parts, Y[0], D[0]) for parts in channels]
 
 
 def encode_lasso(
@@ -112,7 +160,7 @@ def encode_lasso(
     -------
     csr_array (n_samples, n_atoms)
     """
-    D, Y = _check_pair(D, Y)
+    D, Y = check_pair(D, Y)
     penalty = check_number("penalty", penalty, above=True)
     tol = check_number("tol", tol)
     module = load_backend(backend)
@@ -167,8 +215,8 @@ def update_atoms(
     -------
     (n_atoms, n_features): the new atoms; D is left alone
     """
-    D, E = _check_pair(D, E, names=("D", "E"))
-    F = _as_matrix("F", F, D.dtype)
+    D, E = check_pair(D, E, names=("D", "E"))
+    F = as_array("F", F, D.dtype)
     if E.shape != D.shape:
         raise ValueError(f"E has shape {E.shape}, it must have D's shape {D.shape}")
     if F.shape != (len(D), len(D)):
@@ -201,7 +249,7 @@ def class_residuals(
     -------
     (n_samples, n_classes)
     """
-    D, Y = _check_pair(D, Y)
+    D, Y = check_pair(D, Y)
     S = csr_array(S, dtype=Y.dtype)
     if S.shape != (len(Y), len(D)):
         raise ValueError(f"S has shape {S.shape}, it must be ({len(Y)}, {len(D)})")
@@ -221,37 +269,18 @@ def class_residuals(
     return np.concatenate([np.empty((0, n_classes)), *blocks])
 
 
-def _stack(blocks: Iterator[csr_array], Y: NDArray, D: NDArray) -> csr_array:
+def _check_pursuit(n_nonzero: int, tol: float, selection: str) -> tuple[int, float, bool]:
+    """n_nonzero, tol, and whether the selection is order-recursive."""
+    if selection not in _SELECTIONS:
+        raise ValueError(f"selection must be one of {_SELECTIONS}, not {selection!r}")
+    n_nonzero = check_whole_number("n_nonzero", n_nonzero, 1)
+    return n_nonzero, check_number("tol", tol), selection == "order-recursive"
+
+
+def _stack(blocks: Iterable[csr_array], Y: NDArray, D: NDArray) -> csr_array:
     parts = list(blocks)
     if not parts:
         return csr_array((len(Y), len(D)), dtype=Y.dtype)
     S = vstack(parts, format="csr")
     S.sort_indices()
     return S
-
-
-def _check_pair(
-    D: ArrayLike, Y: ArrayLike, names: tuple[str, str] = ("D", "Y")
-) -> tuple[NDArray, NDArray]:
-    """Both as C-contiguous arrays of one floating type, with equal numbers of features."""
-    single = all(getattr(array, "dtype", None) == np.float32 for array in (D, Y))
-    dtype = np.dtype(np.float32 if single else np.float64)
-    D, Y = (_as_matrix(name, array, dtype) for name, array in zip(names, (D, Y), strict=True))
-    if 0 in D.shape:
-        raise ValueError(f"{names[0]} has shape {D.shape}: it needs atoms and features")
-    if D.shape[1] != Y.shape[1]:
-        raise ValueError(
-            f"{names[1]} has {Y.shape[1]} features (columns) but {names[0]} has {D.shape[1]}"
-        )
-    return D, Y
-
-
-def _as_matrix(name: str, array: ArrayLike, dtype: np.dtype) -> NDArray:
-    if issparse(array):
-        raise TypeError(f"{name} must be a dense array; a sparse one was given")
-    matrix = np.ascontiguousarray(array, dtype=dtype)
-    if matrix.ndim != 2:
-        raise ValueError(f"{name} must have two dimensions, it has {matrix.ndim}")
-    if not np.isfinite(matrix).all():
-        raise ValueError(f"{name} contains NaN or infinity")
-    return matrix

@@ -5,11 +5,34 @@ Nothing is checked here: arrays are C-contiguous, of one floating type, finite a
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from . import cpu_atoms, cpu_lasso, cpu_omp, cpu_residuals, cpu_statistics, lanes
+from . import cpu_atoms, cpu_joint, cpu_lasso, cpu_omp, cpu_residuals, cpu_statistics, lanes
+
+BLOCK_ROWS = 1024
+TASK_ROWS = 256  # a mini-batch of 1024 makes four tasks, one for each of up to four threads
+
+OpenBlocks = Callable[[], Iterator[tuple[NDArray, Any]]]
+
+
+def hold(open_blocks: OpenBlocks) -> OpenBlocks:
+    """Blocks that will be read several times: here they are where they are needed already."""
+    return open_blocks
+
+
+def place(X: NDArray, dtype: np.dtype) -> NDArray:
+    """Samples where the kernels want them."""
+    return np.ascontiguousarray(X, dtype=dtype)
+
+
+def take(Y: NDArray, rows: NDArray) -> NDArray:
+    """Some rows of placed samples, as a numpy array."""
+    return Y[rows]
 
 
 def _padded_gram(D: NDArray, n_tiles: int) -> NDArray:
@@ -83,6 +106,55 @@ class OMPCoder:
         )
         S = buffer.to_csr(len(self._D))
         S.data *= np.repeat(norms, np.diff(S.indptr)) / self._norms[S.indices]
+        return S, squared_residuals * yy
+
+
+class JointCoder:
+    """Greedy pursuit of one support of at most n_nonzero atoms for all channels: see `cpu_joint`.
+
+    Works on atoms of unit norm in every channel and samples of unit norm over all channels; the
+    codes are scaled back.
+    """
+
+    def __init__(self, D: NDArray, n_nonzero: int, tol: float, order_recursive: bool) -> None:
+        n_channels, n_atoms, n_features = D.shape
+        self._norms = np.stack([_nonzero(np.sqrt(_squared_norms(D_c))) for D_c in D])
+        self._D = (D / self._norms[:, :, None]).astype(D.dtype)
+        self._n_nonzero = min(n_nonzero, n_atoms, n_channels * n_features)
+        self._tol = tol
+        self._order_recursive = order_recursive
+        n_tiles = -(-n_atoms // lanes.width(D.dtype))
+        self._G = np.stack([_padded_gram(D_c, n_tiles) for D_c in self._D])
+
+    def code(self, Y: NDArray) -> tuple[list[csr_array], NDArray[np.float64]]:
+        """Codes of the block Y (n_channels, n, n_features) per channel, and squared residuals."""
+        Y = np.ascontiguousarray(Y)
+        n_channels, n_samples, _ = Y.shape
+        yy = np.sum([_squared_norms(Y_c) for Y_c in Y], axis=0)
+        norms = _nonzero(np.sqrt(yy))
+        B = Y @ self._D.transpose(0, 2, 1)
+        B /= norms[:, None].astype(Y.dtype)
+        buffer = _CodeBuffer(n_samples, self._n_nonzero, Y.dtype)
+        codes = np.empty((n_channels, len(buffer.codes)), Y.dtype)
+        squared_residuals = (yy > 0).astype(np.float64)
+        cpu_joint.pursue(
+            B,
+            self._G,
+            self._tol / norms**2,
+            self._order_recursive,
+            self._n_nonzero,
+            lanes.width(Y.dtype),
+            buffer.indptr,
+            buffer.indices,
+            codes,
+            squared_residuals,
+        )
+        S = []
+        for channel, own_norms in enumerate(self._norms):
+            buffer.codes = codes[channel]
+            S_c = buffer.to_csr(len(own_norms))
+            S_c.data *= np.repeat(norms, np.diff(S_c.indptr)) / own_norms[S_c.indices]
+            S.append(S_c)
         return S, squared_residuals * yy
 
 

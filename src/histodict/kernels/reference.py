@@ -45,6 +45,36 @@ def _scores(D: NDArray, y: NDArray, residual: NDArray, support: list[int], rule:
     return np.where(free, (D @ residual) ** 2 / np.where(free, divisor, 1.0), 0.0)
 
 
+def encode_joint(
+    D: NDArray,
+    Y: NDArray,
+    n_nonzero: int,
+    *,
+    tol: float = 0.0,
+    selection: str = "order-recursive",
+) -> NDArray:
+    """Pursuit of one support for all channels: dense codes (n_channels, n_samples, n_atoms)."""
+    S = np.zeros((len(D), Y.shape[1], D.shape[1]))
+    for row in range(Y.shape[1]):
+        y, s = Y[:, row], S[:, row]
+        supports: list[list[int]] = [[] for _ in D]
+        residual = y.copy()
+        for _ in range(n_nonzero):
+            if np.sum(residual**2) <= tol:
+                break
+            state = zip(D, y, residual, supports, strict=True)
+            scores = np.sum([_scores(*channel, selection) for channel in state], axis=0)
+            best = int(np.argmax(scores))
+            if scores[best] <= 1e-12 * np.sum(y**2):
+                break
+            for c, support in enumerate(supports):
+                if np.linalg.matrix_rank(D[c][[*support, best]], 1e-5) > len(support):
+                    support.append(best)
+                s[c, support] = np.linalg.lstsq(D[c][support].T, y[c], rcond=None)[0]
+                residual[c] = y[c] - s[c] @ D[c]
+    return S
+
+
 def encode_lasso(D: NDArray, Y: NDArray, penalty: float, *, n_sweeps: int = 20_000) -> NDArray:
     """Coordinate descent until nothing moves: dense codes (n_samples, n_atoms)."""
     S = np.zeros((len(Y), len(D)))

@@ -14,6 +14,7 @@ discriminative feature-oriented dictionary learning", IEEE Transactions on Medic
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -28,7 +29,7 @@ from ..dictionaries.atoms import canonical_order, replace_idle
 from ..dictionaries.online import learn_online
 from ..execution.local import map_blocks, one_blas_thread
 from ..execution.progress import Callback, Progress, ignore
-from ..kernels import load_backend
+from ..kernels import BLOCK_ROWS, load_backend
 from ..parameters import check_number, check_whole_number
 from .labelled_blocks import (
     LabelledBlock,
@@ -63,7 +64,7 @@ class DFDL(ResidualClassifier):
     warm_start : a further `fit` goes on from the dictionaries there are, also on new samples
     random_state : seed; the same seed gives the same result for any n_jobs
     n_jobs : threads; None for all cores
-    backend : arithmetic inside a block of samples, "cpu"
+    backend : arithmetic inside a block of samples, "cpu" or "cuda"
 
     Attributes
     ----------
@@ -116,7 +117,8 @@ class DFDL(ResidualClassifier):
         check_classification_targets(targets)
         classes = self._choose_classes(np.unique(targets), going_on)
         labels = np.searchsorted(classes, targets).astype(np.int64)
-        return self._train(open_arrays(samples, labels), classes, going_on, callback)
+        open_ = open_arrays(samples, labels, load_backend(self.backend).BLOCK_ROWS)
+        return self._train(open_, classes, going_on, callback)
 
     def fit_blocks(
         self, blocks: Iterable[tuple[ArrayLike, ArrayLike]], *, callback: Callback = ignore
@@ -173,13 +175,14 @@ class DFDL(ResidualClassifier):
             dictionaries, n_nonzero = self._initialise(samples, rng, report)
             del samples
 
+        held = load_backend(self.backend).hold(open_)
         weights = _sample_weights(counts, float(self.rho))
         objective: list[list[float]] = [[] for _ in range(n_classes)]
         uses = [np.zeros(len(D), np.int64) for D in dictionaries]
         leaning = [np.zeros(len(D), np.int64) for D in dictionaries]
         running = [i for i in range(n_classes) if counts[i]]
         for iteration in range(self.n_iter):
-            sums = self._pass(open_(), dictionaries, n_nonzero, weights, running)
+            sums = self._pass(held(), dictionaries, n_nonzero, weights, running)
             for i in running:
                 objective[i].append(sums[i].objective)
                 uses[i], leaning[i] = sums[i].uses, sums[i].leaning
@@ -252,7 +255,8 @@ class DFDL(ResidualClassifier):
 
         def work(block: LabelledBlock) -> dict[int, _ClassSums]:
             X, labels = block
-            Y = np.ascontiguousarray(X, dtype=dictionaries[0].dtype)
+            Y = module.place(X, dictionaries[0].dtype)
+            n_worst = 8 * math.ceil(len(labels) / BLOCK_ROWS)
             sums = {}
             for i, coder in coders.items():
                 S, errors = coder.code(Y)
@@ -262,10 +266,10 @@ class DFDL(ResidualClassifier):
                 own_codes = S[own]
                 uses = np.bincount(own_codes.indices, minlength=len(F))
                 positive = np.bincount(own_codes.indices[own_codes.data > 0], minlength=len(F))
-                worst = own[np.argsort(-errors[own], kind="stable")[:8]]
+                worst = own[np.argsort(-errors[own], kind="stable")[:n_worst]]
                 objective = float(w @ errors)
                 sums[i] = _ClassSums(
-                    E, F, uses, 2 * positive - uses, objective, errors[worst], Y[worst]
+                    E, F, uses, 2 * positive - uses, objective, errors[worst], module.take(Y, worst)
                 )
             return sums
 

@@ -13,17 +13,19 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import check_array
 from sklearn.utils.multiclass import check_classification_targets
 
-from ..kernels import row_blocks
+from ..kernels import BLOCK_ROWS, row_blocks
 
 LabelledBlock = tuple[NDArray[Any], NDArray[np.int64]]
 OpenBlocks = Callable[[], Iterator[LabelledBlock]]
 
 
-def open_arrays(X: NDArray[Any], labels: NDArray[np.int64]) -> OpenBlocks:
-    """Blocks of BLOCK_ROWS rows of X, which may be a memory map."""
+def open_arrays(
+    X: NDArray[Any], labels: NDArray[np.int64], block_rows: int = BLOCK_ROWS
+) -> OpenBlocks:
+    """Blocks of so many rows of X, which may be a memory map."""
 
     def blocks() -> Iterator[LabelledBlock]:
-        for rows in row_blocks(len(X)):
+        for rows in row_blocks(len(X), block_rows):
             yield X[rows], labels[rows]
 
     return blocks

@@ -34,9 +34,75 @@ class MethodEntry:
 METHODS: dict[str, MethodEntry] = {
     "dfdl": MethodEntry(
         "dfdl:DFDL",
-        "class dictionaries that code their own class well and the others badly",
+        "class dictionaries that code their own class well and the others badly (Vu 2016)",
         small={"n_atoms": 200, "n_iter": 20},
         published={"n_atoms": 500, "penalty": 0.1, "rho": 0.001, "n_iter": 50, "tol": 0.0},
+    ),
+    "odl": MethodEntry(
+        "odl:ODL",
+        "class dictionaries that code their own class well (online learning, Mairal 2010)",
+        small={"n_atoms": 200},
+        published={"n_atoms": 500},
+    ),
+    "lcksvd": MethodEntry(
+        "lcksvd:LCKSVD",
+        "one dictionary whose codes also tell the class (label-consistent K-SVD, Jiang 2013)",
+        small={"n_atoms": 100, "n_iter": 20, "n_nonzero": 10},
+        published={"n_atoms": 500, "n_nonzero": 30, "n_iter": 50, "decision": "residual"},
+    ),
+    "fddl": MethodEntry(
+        "fddl:FDDL",
+        "class dictionaries whose codes differ between classes (Fisher criterion, Yang 2011)",
+        small={"n_atoms": 100, "n_iter": 10},
+        published={"n_atoms": 500},
+    ),
+    "nayak": MethodEntry(
+        "nayak:Nayak",
+        "unsupervised features with a fast encoder, SVM on their mean (Nayak 2013)",
+        rule="codes",
+        small={"n_atoms": 200},
+        published={"n_atoms": 1000},
+    ),
+    "src": MethodEntry(
+        "src:SRC",
+        "patches written with few training patches (sparse representation, Wright 2009)",
+        published={"n_atoms": 2500},
+    ),
+    "src-image": MethodEntry(
+        "src:SRC",
+        "the same for the luminance of the whole image, as the paper compares",
+        features="luminance",
+        small={"n_atoms": None},
+        published={"n_atoms": None},
+    ),
+    "shirc": MethodEntry(
+        "shirc:SHIRC",
+        "patches whose colour channels use the same few training patches (Srinivas 2014)",
+        published={"n_atoms": 2500},
+    ),
+    "shirc-image": MethodEntry(
+        "shirc:SHIRC",
+        "the same for the colour channels of the whole image",
+        features="planes",
+        small={"n_atoms": None},
+        published={"n_atoms": None},
+    ),
+    "wndcharm": MethodEntry(
+        "wndcharm:WNDCHARM",
+        "thousands of generic image features, the best of them, SVM (Orlov, Shamir 2008)",
+        features="wndcharm",
+    ),
+    "wnd-neighbours": MethodEntry(
+        "wndcharm:WNDCHARM",
+        "the same features with the original weighted-neighbour distance",
+        features="wndcharm",
+        small={"decision": "neighbours"},
+        published={"decision": "neighbours"},
+    ),
+    "lbp-colour": MethodEntry(
+        "support_vectors:SupportVectors",
+        "local binary patterns and colour histograms, SVM: a strong simple baseline",
+        features="lbp-colour",
     ),
 }
 

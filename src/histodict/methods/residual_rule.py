@@ -9,6 +9,7 @@ IEEE TPAMI 2009.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
@@ -23,12 +24,16 @@ from .patch_classifier import PatchClassifier
 
 _CODE_TOLERANCE = 1e-4  # relative duality gap of the codes
 
+# Of a block of samples: codes, residuals, and how many samples missed the tolerance.
+BlockCoder = Callable[[NDArray[Any]], tuple[csr_array, NDArray[np.float64], int]]
+
 
 class ResidualClassifier(PatchClassifier):
     """Answers from `classes_` and `dictionaries_` (n_classes, n_atoms, n_features).
 
     A method derives from it and learns these two; `penalty`, `n_jobs` and `backend` are its
-    parameters.
+    parameters. One with other numbers of atoms per class gives its own `labelled_atoms` instead of
+    `dictionaries_`; one with other codes than l1 its own `_open_coder`.
     """
 
     fitted_arrays: ClassVar[tuple[str, ...]] = ("dictionaries_",)
@@ -42,26 +47,25 @@ class ResidualClassifier(PatchClassifier):
         tags.classifier_tags.poor_score = True
         return tags
 
+    def labelled_atoms(self) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        """The atoms of all classes in turn (n, n_features), and the place of each one's class."""
+        n_classes, n_atoms, n_features = self.dictionaries_.shape
+        D = np.ascontiguousarray(self.dictionaries_.reshape(-1, n_features))
+        return D, np.repeat(np.arange(n_classes), n_atoms)
+
     def encode(self, X: ArrayLike) -> tuple[csr_array, NDArray[np.float64]]:
         """Codes s over the atoms of all classes in turn, and the residual r_i of every class.
 
-        (n_samples, n_classes · n_atoms) and (n_samples, n_classes).
+        (n_samples, n_codes_) and (n_samples, n_classes).
         """
         check_is_fitted(self)
-        penalty = check_number("penalty", self.penalty, above=True)
         samples: NDArray[Any] = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
-        dtype = self.dictionaries_.dtype
-        n_classes, n_atoms, n_features = self.dictionaries_.shape
-        D = np.ascontiguousarray(self.dictionaries_.reshape(-1, n_features))
-        atom_classes = np.repeat(np.arange(n_classes), n_atoms)
-        module = load_backend(self.backend)
+        D, atom_classes = self.labelled_atoms()
         with one_blas_thread():
-            coder = module.LassoCoder(D, penalty, _CODE_TOLERANCE)
+            code = self._open_coder(D, atom_classes)
 
         def work(rows: slice) -> tuple[csr_array, NDArray[np.float64], int]:
-            Y = np.ascontiguousarray(samples[rows], dtype=dtype)
-            S, n_unfinished = coder.code(Y)
-            return S, module.class_residuals(D, Y, S, atom_classes, n_classes), n_unfinished
+            return code(np.ascontiguousarray(samples[rows], dtype=D.dtype))
 
         codes, residuals, missed = zip(
             *map_blocks(work, row_blocks(len(samples)), self.n_jobs), strict=True
@@ -76,5 +80,17 @@ class ResidualClassifier(PatchClassifier):
     @property
     def n_codes_(self) -> int:
         """Atoms of all classes."""
-        n_classes, n_atoms, _ = self.dictionaries_.shape
-        return int(n_classes * n_atoms)
+        return len(self.labelled_atoms()[0])
+
+    def _open_coder(self, D: NDArray[Any], atom_classes: NDArray[np.int64]) -> BlockCoder:
+        """What codes a block: here by the l1 problem."""
+        penalty = check_number("penalty", self.penalty, above=True)
+        module = load_backend(self.backend)
+        coder = module.LassoCoder(D, penalty, _CODE_TOLERANCE)
+        n_classes = len(self.classes_)
+
+        def code(Y: NDArray[Any]) -> tuple[csr_array, NDArray[np.float64], int]:
+            S, n_unfinished = coder.code(Y)
+            return S, module.class_residuals(D, Y, S, atom_classes, n_classes), n_unfinished
+
+        return code

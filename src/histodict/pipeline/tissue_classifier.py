@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..decisions.calibration import Calibration
 from ..decisions.image_rules import Evidence, ImageRule, winner
+from ..evaluation.protocols import k_folds
 from ..execution.array_cache import ArrayCache
 from ..execution.progress import Callback, ignore
 from ..images.manifest import Manifest
@@ -24,6 +27,8 @@ class ImageAnswer:
     """The answer for one image; `label` is None where there is only glass.
 
     scores : one number for two classes, positive for the second; else one per class
+    probabilities, candidates : where the model is calibrated, of each class, and the classes that
+        cannot be ruled out; more or fewer than one means an uncertain answer
     A method that looks at the image as a whole leaves no proportions, threshold or map.
     """
 
@@ -34,6 +39,8 @@ class ImageAnswer:
     threshold: float | None = None
     n_patches: int = 0
     patch_map: PatchMap | None = None
+    probabilities: dict[str, float] = field(default_factory=dict)
+    candidates: list[str] = field(default_factory=list)
 
     @property
     def score(self) -> float:
@@ -57,12 +64,14 @@ class TissueClassifier:
     classes_ : names in order; with two, the second is the one that scores positive
     model_ : what judges the image's patches, or the image as a whole
     rule_ : the fitted `ImageRule` over patches; None for a method of the whole image
+    calibration_ : from scores to probabilities; None without `rule_folds`
     training_ : what is known of the training, for the record
     """
 
     classes_: list[str]
     model_: PatchModel | WholeImageModel
     rule_: ImageRule | None
+    calibration_: Calibration | None
     training_: dict[str, Any]
 
     def __init__(
@@ -86,6 +95,7 @@ class TissueClassifier:
             raise ValueError(f"images of at least two classes are needed; there are: {classes}")
         labels = np.array([classes.index(record.label) for record in manifest.records])
         self.classes_ = classes
+        self.calibration_ = None
         self.training_ = {
             "manifest_digest": manifest.digest(),
             "n_images": len(manifest.records),
@@ -100,8 +110,13 @@ class TissueClassifier:
             self.rule_ = None
         return self
 
-    def predict(self, path: Path | str, *, mpp: float | None = None) -> ImageAnswer:
-        """The answer for an image or slide; mpp overrides its pixel size."""
+    def predict(
+        self, path: Path | str, *, mpp: float | None = None, error_rate: float = 0.1
+    ) -> ImageAnswer:
+        """The answer for an image or slide; mpp overrides its pixel size.
+
+        `error_rate`: how often the true class may be missing among the answer's candidates.
+        """
         path = Path(path)
         if isinstance(self.model_, WholeImageModel):
             scores = self.model_.scores(path, mpp)
@@ -113,6 +128,7 @@ class TissueClassifier:
             nothing = (np.nan,) * len(self.rule_.bias)
             return ImageAnswer(path, None, nothing, threshold=threshold, patch_map=patch_map)
         scores = self.rule_.scores(evidence)
+        chances, candidates = self._certainty(scores, error_rate)
         return ImageAnswer(
             path,
             self.classes_[winner(scores)],
@@ -121,24 +137,63 @@ class TissueClassifier:
             threshold,
             evidence.n_patches,
             patch_map,
+            chances,
+            candidates,
         )
+
+    def _certainty(
+        self, scores: NDArray[np.float64], error_rate: float
+    ) -> tuple[dict[str, float], list[str]]:
+        """Probabilities of the classes, and those that cannot be ruled out; empty if unknown."""
+        if self.calibration_ is None:
+            return {}, []
+        chances = self.calibration_.probabilities(scores[None])
+        kept = self.calibration_.candidates(chances, error_rate)[0]
+        names = [name for name, k in zip(self.classes_, kept, strict=True) if k]
+        return dict(zip(self.classes_, chances[0].tolist(), strict=True)), names
 
     def _fit_patches(
         self, manifest: Manifest, labels: NDArray[np.int64], callback: Callback
     ) -> None:
         model = PatchModel(self.recipe, self.classes_, self.random_state, self.n_jobs, self.cache)
-        sources = [
-            PatchSource(record, int(label))
-            for record, label in zip(manifest.records, labels, strict=True)
-        ]
-        self.training_["n_patches"] = model.fit(sources, callback)
-
-        def look(place: int, patch_map: PatchMap, evidence: Evidence) -> Evidence:
-            return evidence
-
-        evidence = model.judge_all(manifest.records, look, callback)
-        seen = np.array([e.n_patches > 0 for e in evidence])
-        self.rule_ = ImageRule.fit(
-            self.recipe.rule, [e for e in evidence if e.n_patches], labels[seen]
-        )
+        everything = list(range(len(labels)))
+        self.training_["n_patches"] = _fit(model, manifest, labels, everything, callback)
+        if self.recipe.rule_folds > 1:
+            evidence = _unseen_evidence(model, manifest, labels, callback)
+        else:
+            evidence = model.judge_all(manifest.records, _evidence, callback)
         self.model_ = model
+        seen = np.array([e.n_patches > 0 for e in evidence])
+        evidence = [e for e in evidence if e.n_patches]
+        self.rule_ = ImageRule.fit(self.recipe.rule, evidence, labels[seen])
+        if self.recipe.rule_folds > 1:
+            scores = np.stack([self.rule_.scores(e) for e in evidence])
+            self.calibration_ = Calibration.fit(scores, labels[seen])
+
+
+def _fit(
+    model: PatchModel,
+    manifest: Manifest,
+    labels: NDArray[np.int64],
+    places: list[int],
+    callback: Callback,
+) -> int:
+    sources = [PatchSource(manifest.records[i], int(labels[i])) for i in places]
+    return model.fit(sources, callback)
+
+
+def _unseen_evidence(
+    model: PatchModel, manifest: Manifest, labels: NDArray[np.int64], callback: Callback
+) -> list[Evidence]:
+    """Of every image, from a model like this that did not see its patient."""
+    evidence: dict[int, Evidence] = {}
+    for split in k_folds(manifest, model.recipe.rule_folds, random_state=model.random_state):
+        other = copy(model)
+        _fit(other, manifest, labels, split.train, callback)
+        records = [manifest.records[i] for i in split.test]
+        evidence |= zip(split.test, other.judge_all(records, _evidence, callback), strict=True)
+    return [evidence[i] for i in range(len(labels))]
+
+
+def _evidence(place: int, patch_map: PatchMap, evidence: Evidence) -> Evidence:
+    return evidence

@@ -1,0 +1,220 @@
+"""How sure a metric is: intervals from resampling patients.
+
+Images of one patient are alike, so what varies from one study to the next is which patients it
+has. A replicate draws as many patients as there are, with replacement, and takes along all images
+of a drawn patient, as often as it was drawn. The interval says how the metric would vary with
+other test patients; the trained models are taken as they are.
+
+Repeats of an experiment test the same images again: they are not more patients. A replicate
+therefore uses one draw for all repeats and takes the mean of the metric over them, which is the
+figure that is reported, too. So repeats make the figure steadier, and the interval only as much
+narrower as they really do.
+
+A draw may lack a class, and the metric is then not defined. A repeat whose images lack one is left
+out of that replicate's mean; a draw that leaves no repeat is drawn again, and counted. That is the
+distribution given that every class was seen, which is the one that the metric is a statement on.
+
+Reference: Field and Welsh, "Bootstrapping clustered data", JRSS B 69 (2007) 369-390.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import norm, t
+
+from ..parameters import check_number, check_whole_number
+from .answers import Repeat
+
+# metric(labels, answers), as in `metrics`.
+Metric = Callable[[NDArray[Any], NDArray[Any]], float]
+# statistic(repeat, rows): a value from these rows of that repeat.
+Statistic = Callable[[int, NDArray[np.int64]], float]
+
+# Draws in vain, at most, per replicate.
+_MOST_REDRAWN = 20
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A value, its interval, and what the interval rests on."""
+
+    value: float
+    low: float
+    high: float
+    level: float
+    method: str
+    n_patients: int
+    n_replicates: int
+    n_redrawn: int
+
+
+def bootstrap_interval(
+    metric: Metric,
+    repeats: Sequence[Repeat],
+    *,
+    level: float = 0.95,
+    method: str = "expanded",
+    n_replicates: int = 2000,
+    random_state: int = 0,
+) -> Interval:
+    """The metric's mean over the repeats, with an interval from draws of patients.
+
+    method : "percentile" is the middle `level` of the replicates. With few patients that is too
+        narrow; "expanded" reaches as much further out as Student's t does beyond the normal
+        distribution (Hesterberg, The American Statistician 69 (2015) 371-386). "bca" corrects for
+        bias and skewness (Efron, JASA 82 (1987) 171-185).
+    """
+    level = check_level(level)
+    if method not in METHODS:
+        raise ValueError(f"method must be one of {list(METHODS)}, not {method!r}")
+    draws = PatientDraws(repeats)
+
+    def statistic(repeat: int, rows: NDArray[np.int64]) -> float:
+        return metric(repeats[repeat].labels[rows], repeats[repeat].answers[rows])
+
+    sample = draws.replicates(statistic, n_replicates, random_state)
+    low, high = np.quantile(sample.values, METHODS[method](sample, (1 - level) / 2))
+    return Interval(
+        sample.value,
+        float(low),
+        float(high),
+        level,
+        method,
+        sample.n_patients,
+        len(sample.values),
+        sample.n_redrawn,
+    )
+
+
+def check_level(level: float) -> float:
+    if not 0 < check_number("level", level) < 1:
+        raise ValueError(f"level must lie between 0 and 1, such as 0.95, not {level!r}")
+    return float(level)
+
+
+# --- draws of patients --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Replicates:
+    """A statistic of all patients, of the draws (n_replicates,), and without each patient."""
+
+    value: float
+    values: NDArray[np.float64]
+    n_patients: int
+    n_redrawn: int
+    jackknife: Callable[[], NDArray[np.float64]]
+
+
+class PatientDraws:
+    """Whose the images of every repeat are; every class must come from two patients or more."""
+
+    def __init__(self, repeats: Sequence[Repeat]) -> None:
+        if not repeats:
+            raise ValueError("there are no answers to judge by")
+        self.patients = np.unique(np.concatenate([repeat.patients for repeat in repeats]))
+        classes = np.unique(np.concatenate([repeat.labels for repeat in repeats]))
+        self.patient_of_row = [np.searchsorted(self.patients, r.patients) for r in repeats]
+        # (n_repeats, n_patients, n_classes): whether a patient has images of a class
+        self.holds = np.zeros((len(repeats), len(self.patients), len(classes)), bool)
+        for holds, places, repeat in zip(self.holds, self.patient_of_row, repeats, strict=True):
+            holds[places, np.searchsorted(classes, repeat.labels)] = True
+        self._check(classes)
+
+    def _check(self, classes: NDArray[Any]) -> None:
+        for repeat, holds in enumerate(self.holds, start=1):
+            held = np.any(holds, axis=0)
+            if not np.all(held):
+                raise ValueError(
+                    f"repeat {repeat} tests no image of class {str(classes[held.argmin()])!r}: put "
+                    "the folds of a repeat together (gather), or leave the repeat out"
+                )
+        n_holders = np.sum(np.any(self.holds, axis=0), axis=0)
+        if n_holders.min() < 2:
+            raise ValueError(
+                f"the images of class {str(classes[n_holders.argmin()])!r} come from one patient: "
+                "how much patients differ cannot be seen from one. Test more patients"
+            )
+
+    def value(self, statistic: Statistic, times: NDArray[np.int64]) -> float:
+        """With every patient taken so many times (n_patients,).
+
+        Mean over the repeats in which these patients have every class; NaN if there is none.
+        """
+        complete = np.all(np.any(self.holds[:, times > 0], axis=1), axis=1)
+        values = []
+        for repeat in np.flatnonzero(complete).tolist():
+            places = self.patient_of_row[repeat]
+            values.append(statistic(repeat, np.repeat(np.arange(len(places)), times[places])))
+        if not np.isfinite(values).all():
+            raise ValueError("the metric is not finite on some draw of patients: it cannot be used")
+        return float(np.mean(values)) if values else np.nan
+
+    def replicates(self, statistic: Statistic, n_replicates: int, random_state: int) -> Replicates:
+        n_replicates = check_whole_number("n_replicates", n_replicates, 100)
+        rng = np.random.default_rng(check_whole_number("random_state", random_state, 0))
+        n = len(self.patients)
+        values: list[float] = []
+        n_redrawn = 0
+        while len(values) < n_replicates:
+            times = np.bincount(rng.integers(n, size=n), minlength=n)
+            value = self.value(statistic, times)
+            if np.isfinite(value):
+                values.append(value)
+                continue
+            n_redrawn += 1
+            if n_redrawn > _MOST_REDRAWN * n_replicates:
+                raise ValueError(
+                    "nearly every draw of patients lacks some class: test more patients of the "
+                    "rare classes"
+                )
+
+        def jackknife() -> NDArray[np.float64]:
+            return np.array([self.value(statistic, times) for times in 1 - np.eye(n, dtype=int)])
+
+        everyone = self.value(statistic, np.ones(n, int))
+        return Replicates(everyone, np.array(values), n, n_redrawn, jackknife)
+
+
+# --- where to cut the replicates ----------------------------------------------------------------
+
+
+def _percentile(sample: Replicates, tail: float) -> tuple[float, float]:
+    return tail, 1 - tail
+
+
+def _expanded(sample: Replicates, tail: float) -> tuple[float, float]:
+    n = sample.n_patients
+    # √(n/(n−1)) because a draw of n varies by the spread over n, not over n − 1.
+    low = float(norm.cdf(np.sqrt(n / (n - 1)) * t.ppf(tail, n - 1)))
+    return low, 1 - low
+
+
+def _bca(sample: Replicates, tail: float) -> tuple[float, float]:
+    if np.ptp(sample.values) == 0:
+        return tail, 1 - tail
+    without = sample.jackknife()
+    if np.isnan(without).any():
+        raise ValueError(
+            "without one of the patients some class is in no repeat: use method='expanded'"
+        )
+    shifts = without.mean() - without
+    skew = (shifts**3).sum() / (6 * (shifts**2).sum() ** 1.5) if shifts.any() else 0.0
+    below = (np.mean(sample.values < sample.value) + np.mean(sample.values <= sample.value)) / 2
+    n = len(sample.values)
+    bias = norm.ppf(np.clip(below, 1 / (n + 1), n / (n + 1)))
+    z = bias + norm.ppf([tail, 1 - tail])
+    low, high = norm.cdf(bias + z / (1 - skew * z))
+    return float(low), float(high)
+
+
+METHODS: dict[str, Callable[[Replicates, float], tuple[float, float]]] = {
+    "percentile": _percentile,
+    "expanded": _expanded,
+    "bca": _bca,
+}

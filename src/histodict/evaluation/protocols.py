@@ -1,0 +1,259 @@
+"""How splits are made: folds, hold-outs, one site at a time, or as the manifest itself says.
+
+The same manifest, request and random_state give the same splits, in whatever order the manifest
+lists its images.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..images.manifest import Manifest
+from ..parameters import check_whole_number
+from .folds import balanced_folds, fold_totals
+from .splits import Split, SplitError, Splits, check_by, check_splits, image_names
+
+# Divisions tried, per repeat, to find one that no earlier repeat has.
+_N_TRIES = 50
+
+
+def k_folds(
+    manifest: Manifest,
+    n_folds: int = 5,
+    *,
+    n_repeats: int = 1,
+    random_state: int = 0,
+    by: str = "patient",
+) -> Splits:
+    """Every image is tested once per repeat, by a model that never saw its patient.
+
+    Each class is spread over the folds as evenly as whole patients allow. Every training side has
+    every class; a test side lacks one only where the class has fewer patients than there are
+    folds, or the search found no better division. No two repeats are the same.
+    """
+    n_repeats = check_whole_number("n_repeats", n_repeats, 1)
+    groups = _Groups.of(manifest, by)
+    made: list[Split] = []
+    seen: set[tuple[int, ...]] = set()
+    for repeat in range(n_repeats):
+        rng = _generator(random_state, repeat)
+        tries = (groups.divide(n_folds, rng) for _ in range(_N_TRIES))
+        folds = next((folds for folds in tries if _numbered(folds) not in seen), None)
+        if folds is None:
+            raise SplitError(
+                f"n_repeats is {n_repeats}, but only {repeat} different divisions of "
+                f"{len(groups.names)} {by}s into {n_folds} folds were found: ask for at most "
+                f"n_repeats={repeat}"
+            )
+        seen.add(_numbered(folds))
+        for fold in range(n_folds):
+            test = folds[groups.of_image] == fold
+            name = f"repeat {repeat + 1}, fold {fold + 1}"
+            made.append(Split(name, _places(~test), _places(test), by, repeat))
+    protocol = {"n_folds": n_folds, "n_repeats": n_repeats, "random_state": random_state}
+    return _checked(manifest, made, kind="k-fold", **protocol)
+
+
+def inner_folds(
+    manifest: Manifest,
+    split: Split,
+    n_folds: int = 5,
+    *,
+    n_repeats: int = 1,
+    random_state: int = 0,
+) -> Splits:
+    """Folds of a split's training side alone, to choose parameters by; places in the manifest."""
+    inside = k_folds(
+        manifest.select(split.train),
+        n_folds,
+        n_repeats=n_repeats,
+        random_state=random_state,
+        by=split.by,
+    )
+    made = [
+        replace(
+            part,
+            name=f"{split.name}: {part.name}",
+            train=[split.train[place] for place in part.train],
+            test=[split.train[place] for place in part.test],
+        )
+        for part in inside
+    ]
+    return _checked(manifest, made, **inside.protocol, inside=split.name)
+
+
+def hold_outs(
+    manifest: Manifest,
+    n_per_class: Sequence[int],
+    *,
+    n_repeats: int = 1,
+    random_state: int = 0,
+    by: str = "patient",
+) -> Splits:
+    """How much do more training images help? Per repeat one test half, and training sets that grow.
+
+    The patients are divided into halves first. The training half then gives n images of each
+    class, for every n of `n_per_class`; a smaller set is part of a larger one.
+    """
+    sizes = [check_whole_number("n_per_class", n, 1) for n in n_per_class]
+    if not sizes:
+        raise SplitError("n_per_class is empty: name numbers of images, such as (3, 5, 10)")
+    n_repeats = check_whole_number("n_repeats", n_repeats, 1)
+    groups = _Groups.of(manifest, by)
+    made = []
+    for repeat in range(n_repeats):
+        rng = _generator(random_state, repeat)
+        test = groups.divide(2, rng)[groups.of_image] == 1
+        queues = _queues(manifest, ~test, rng)
+        for n in sizes:
+            name = f"repeat {repeat + 1}, {n} per class"
+            train = _first(queues, n, name)
+            made.append(Split(name, train, _places(test), by, repeat, n))
+    protocol = {"n_per_class": sizes, "n_repeats": n_repeats, "random_state": random_state}
+    return _checked(manifest, made, kind="hold-out", **protocol)
+
+
+def leave_one_site_out(manifest: Manifest) -> Splits:
+    """One split per site: test on its images, train on those of all other sites."""
+    sites = [record.site for record in manifest.records]
+    nowhere = [manifest.name(record) for record in manifest.records if not record.site]
+    if nowhere:
+        raise SplitError(
+            f"{len(nowhere)} images have no site, {nowhere[0]} for one: fill the column 'site'"
+        )
+    names = sorted({site for site in sites if site})
+    if len(names) < 2:
+        raise SplitError(f"all images come from the site {names[0]!r}: there must be two or more")
+    made = []
+    for name in names:
+        test = np.array([site == name for site in sites])
+        made.append(Split(f"site {name}", _places(~test), _places(test)))
+    return _checked(manifest, made, kind="leave one site out")
+
+
+def given_split(
+    manifest: Manifest,
+    *,
+    train: Sequence[str] = ("train",),
+    test: Sequence[str] = ("test",),
+    leave_out: Sequence[str] = (),
+    by: str = "patient",
+) -> Splits:
+    """The split of the manifest's own column `split`; says which of its values mean what.
+
+    A value that is in none of the three lists is an error, and so is an empty cell unless
+    `leave_out` has "".
+    """
+    values = [record.split or "" for record in manifest.records]
+    unknown = Counter(value for value in values if value not in {*train, *test, *leave_out})
+    if unknown:
+        found = ", ".join(f"{value!r} ({count} images)" for value, count in sorted(unknown.items()))
+        raise SplitError(
+            f"the column 'split' holds {found}: name each value in train, test or leave_out"
+        )
+    trained, tested = (
+        [place for place, value in enumerate(values) if value in side] for side in (train, test)
+    )
+    protocol = {"train": [*train], "test": [*test], "leave_out": [*leave_out]}
+    return _checked(manifest, [Split("given", trained, tested, by)], kind="given", **protocol)
+
+
+def _checked(manifest: Manifest, splits: Sequence[Split], **protocol: Any) -> Splits:
+    made = Splits(tuple(splits), tuple(image_names(manifest)), manifest.digest(), protocol)
+    check_splits(manifest, made)
+    return made
+
+
+# --- groups of images ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Groups:
+    """Images that stay together: sorted names, group of each image, images per group and class."""
+
+    by: str
+    names: list[str]
+    classes: list[str]
+    of_image: NDArray[np.int64]
+    counts: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, manifest: Manifest, by: str) -> _Groups:
+        check_by(by)
+        if not manifest.records:
+            raise SplitError("there are no images to split")
+        together = manifest.patients if by == "patient" else image_names(manifest)
+        names, of_image = np.unique(together, return_inverse=True)
+        classes, of_label = np.unique(manifest.labels, return_inverse=True)
+        counts = np.zeros((len(names), len(classes)), np.int64)
+        np.add.at(counts, (of_image, of_label), 1)
+        return cls(by, names.tolist(), classes.tolist(), of_image, counts)
+
+    def divide(self, n_folds: int, rng: np.random.Generator) -> NDArray[np.int64]:
+        """The fold of every group, such that no class is in one fold alone."""
+        n_folds = check_whole_number("n_folds", n_folds, 2)
+        if n_folds > len(self.names):
+            raise SplitError(
+                f"{n_folds} folds need as many {self.by}s, but there are {len(self.names)}: ask "
+                "for fewer folds"
+            )
+        for name, column in zip(self.classes, self.counts.T, strict=True):
+            holders = np.flatnonzero(column)
+            if len(holders) == 1:
+                raise SplitError(
+                    f"class {name!r} comes from one {self.by} only, {self.names[holders[0]]!r}: "
+                    "it cannot be both trained on and tested. Add images of others, or leave "
+                    "the class out"
+                )
+        folds = balanced_folds(self.counts, n_folds, rng)
+        alone = (fold_totals(self.counts, folds, n_folds) > 0).sum(axis=0) == 1
+        if alone.any():
+            raise SplitError(
+                f"no division of the {self.by}s into {n_folds} folds was found that leaves class "
+                f"{self.classes[int(alone.argmax())]!r} on every training side: ask for more folds"
+            )
+        return folds
+
+
+def _queues(
+    manifest: Manifest, chosen: NDArray[np.bool_], rng: np.random.Generator
+) -> dict[str, list[int]]:
+    """Chosen images of each class in random order, which does not depend on the manifest's."""
+    names, labels = image_names(manifest), manifest.labels
+    places = sorted(_places(chosen), key=names.__getitem__)
+    queues: dict[str, list[int]] = {}
+    for place in places:
+        queues.setdefault(labels[place], []).append(place)
+    return {name: rng.permutation(queues[name]).tolist() for name in sorted(queues)}
+
+
+def _first(queues: Mapping[str, Sequence[int]], n: int, split: str) -> list[int]:
+    for name, queue in queues.items():
+        if len(queue) < n:
+            raise SplitError(
+                f"split {split!r}: the training half has {len(queue)} images of class {name!r}: "
+                f"ask for at most n_per_class={len(queue)}"
+            )
+    return sorted(place for queue in queues.values() for place in queue[:n])
+
+
+def _generator(random_state: int, repeat: int) -> np.random.Generator:
+    """A generator for each repeat: more repeats leave the first ones as they are."""
+    return np.random.default_rng([check_whole_number("random_state", random_state, 0), repeat])
+
+
+def _numbered(folds: NDArray[np.int64]) -> tuple[int, ...]:
+    """Folds numbered as they come up, to tell whether two divisions are the same."""
+    numbers: dict[int, int] = {}
+    return tuple(numbers.setdefault(fold, len(numbers)) for fold in folds.tolist())
+
+
+def _places(chosen: NDArray[np.bool_]) -> list[int]:
+    places: list[int] = np.flatnonzero(chosen).tolist()
+    return places

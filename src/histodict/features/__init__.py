@@ -1,0 +1,46 @@
+"""What stands for a whole image: the step from pixels to one vector, exchangeable by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..execution.local import one_blas_thread
+from .lbp_colour import lbp_colour
+from .pixels import Pixels
+from .thumbnails import luminance_thumbnail, plane_thumbnail
+from .wndcharm import wndcharm_features
+
+__all__ = ["FEATURES", "ImageFeatures"]
+
+
+@dataclass(frozen=True)
+class ImageFeatures:
+    """Pixels (height, width, 3) uint8 to a vector whose length does not depend on the image.
+
+    `version` goes up whenever an image gets other numbers than before.
+    """
+
+    compute: Callable[[Pixels], tuple[NDArray[np.float64], list[str]]]
+    version: int
+
+    def __call__(self, pixels: Pixels) -> NDArray[np.float64]:
+        with one_blas_thread():
+            return self.compute(pixels)[0]
+
+    @cached_property
+    def names(self) -> list[str]:
+        """What the entries of the vector are."""
+        return self.compute(np.zeros((1, 1, 3), np.uint8))[1]
+
+
+FEATURES: dict[str, ImageFeatures] = {
+    "wndcharm": ImageFeatures(wndcharm_features, version=1),
+    "lbp-colour": ImageFeatures(lbp_colour, version=1),
+    "luminance": ImageFeatures(luminance_thumbnail, version=1),
+    "planes": ImageFeatures(plane_thumbnail, version=1),
+}

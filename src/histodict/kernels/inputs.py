@@ -1,0 +1,50 @@
+"""What the kernels accept: checked once, here, before any work."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.sparse import issparse
+
+_IN_WORDS = {2: "two", 3: "three"}
+
+
+def check_pair(
+    D: ArrayLike, Y: ArrayLike, *, names: tuple[str, str] = ("D", "Y"), n_dimensions: int = 2
+) -> tuple[NDArray, NDArray]:
+    """Both as C-contiguous arrays of one floating type, with equal numbers of features."""
+    single = all(getattr(array, "dtype", None) == np.float32 for array in (D, Y))
+    dtype = np.dtype(np.float32 if single else np.float64)
+    D, Y = (
+        as_array(name, array, dtype, n_dimensions)
+        for name, array in zip(names, (D, Y), strict=True)
+    )
+    if 0 in D.shape:
+        raise ValueError(f"{names[0]} has shape {D.shape}: it needs atoms and features")
+    if D.shape[-1] != Y.shape[-1]:
+        raise ValueError(
+            f"{names[1]} has {Y.shape[-1]} features (columns) but {names[0]} has {D.shape[-1]}"
+        )
+    return D, Y
+
+
+def check_channels(D: ArrayLike, Y: ArrayLike) -> tuple[NDArray, NDArray]:
+    """As `check_pair`, for arrays whose first dimension is the channel."""
+    D, Y = check_pair(D, Y, n_dimensions=3)
+    if len(D) != len(Y):
+        raise ValueError(f"Y has {len(Y)} channels but D has {len(D)}")
+    return D, Y
+
+
+def as_array(name: str, array: ArrayLike, dtype: np.dtype, n_dimensions: int = 2) -> NDArray:
+    """A dense, finite, C-contiguous array of the given type and number of dimensions."""
+    if issparse(array):
+        raise TypeError(f"{name} must be a dense array; a sparse one was given")
+    dense = np.ascontiguousarray(array, dtype=dtype)
+    if dense.ndim != n_dimensions:
+        raise ValueError(
+            f"{name} must have {_IN_WORDS[n_dimensions]} dimensions, it has {dense.ndim}"
+        )
+    if not np.isfinite(dense).all():
+        raise ValueError(f"{name} contains NaN or infinity")
+    return dense

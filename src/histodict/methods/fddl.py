@@ -1,0 +1,273 @@
+"""Fisher discrimination dictionary learning (FDDL).
+
+One dictionary D of unit-norm atoms in parts D_1 … D_c, one per class, and codes S of all samples.
+S_i are the codes of class i, S_i^j their share over D_j. A class is to be coded by its own part,
+and its codes are to lie close together and far from those of the others:
+
+    min_{D, S}  ½ Σ_i ( ‖Y_i − S_i D‖² + ‖Y_i − S_i^i D_i‖² + Σ_{j≠i} ‖S_i^j D_j‖² )
+                + λ₁‖S‖₁ + ½λ₂ ( tr S_W − tr S_B + ‖S‖² )
+
+with the scatter within and between classes, tr S_W = Σ_i ‖S_i − m_i‖² and
+tr S_B = Σ_i n_i‖m_i − m‖², of the class means m_i and the mean m of all. It is published without
+the ½: the λ₁ there is twice `penalty`, the λ₂ is the same.
+
+Codes. The first sum is ½ s H sᵀ − b sᵀ with one H = DDᵀ + (its blocks D_iDᵢᵀ alone) for all classes
+and b = yDᵀ, the share of the own class twice. The last bracket is 2‖S‖² − 2Σ n_i‖m_i‖² + n‖m‖²: it
+is convex, and ties samples together through the class means alone.
+
+Atoms. With Q = SᵀS, all that depends on D is −tr(E Dᵀ) + ½tr(F D Dᵀ), F = Q + (its class blocks
+alone), and E = SᵀY with the share of the own class twice.
+
+Reference: Yang, Zhang, Feng, Zhang, "Fisher discrimination dictionary learning for sparse
+representation", ICCV 2011.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.sparse import csr_array, hstack
+
+from ..dictionaries.atoms import canonical_order
+from ..dictionaries.fista import FistaCodes, GroupBlock
+from ..execution.local import one_blas_thread
+from ..execution.progress import Callback, Progress, ignore
+from ..kernels import load_backend
+from ..parameters import check_number, check_whole_number
+from .class_dictionaries import check_labelled, learn_class_dictionaries, make_rng
+from .residual_rule import BlockCoder, ResidualClassifier
+
+_DECISIONS = ("global", "local")
+_CODE_TOLERANCE = 1e-4  # relative duality gap of the local codes
+
+
+class FDDL(ResidualClassifier):
+    """A dictionary in class parts whose codes, too, tell the classes apart.
+
+    A sample goes to the class with the smallest distance d_i. "global" codes it over all of D,
+    min_s ½‖y − sD‖² + penalty·‖s‖₁, and takes d_i² = ‖y − δ_i(s)D‖² + w‖s − m_i‖². "local" codes it
+    over each D_i alone, and d_i² is twice the least ½‖y − sD_i‖² + penalty·‖s‖₁ + ½w‖s − m_i^i‖²:
+    for classes with many samples.
+
+    Parameters
+    ----------
+    n_atoms : atoms per class (k)
+    penalty : l1 penalty of training (λ₁) and of the classifier's codes
+    fisher_weight : weight of Fisher's criterion on the codes (λ₂)
+    n_iter : rounds of coding, then atoms; a last coding follows
+    n_coding_steps : gradient steps per coding (q), which starts from the codes of the last round
+    decision : "global" or "local"
+    mean_weight : weight of the distance between a code and the class mean (w)
+    random_state : seed; the same seed gives the same result for any n_jobs
+    n_jobs : threads; None for all cores
+    backend : arithmetic of all but the coding of training samples, "cpu" or "cuda"
+
+    Attributes
+    ----------
+    classes_ : (n_classes,)
+    dictionaries_ : (n_classes, n_atoms, n_features), most used first, each in its usual sign
+    code_means_ : (n_classes, n_classes · n_atoms), the mean code m_i of each class
+    objective_ : the objective after every coding, n_iter + 1 values
+    """
+
+    fitted_arrays: ClassVar[tuple[str, ...]] = ("dictionaries_", "code_means_")
+    code_means_: NDArray[np.float64]
+
+    def __init__(
+        self,
+        n_atoms: int = 500,
+        *,
+        penalty: float = 0.1,
+        fisher_weight: float = 0.01,
+        n_iter: int = 15,
+        n_coding_steps: int = 30,
+        decision: str = "global",
+        mean_weight: float = 0.5,
+        random_state: Any = None,
+        n_jobs: int | None = None,
+        backend: str = "cpu",
+    ) -> None:
+        self.n_atoms = n_atoms
+        self.penalty = penalty
+        self.fisher_weight = fisher_weight
+        self.n_iter = n_iter
+        self.n_coding_steps = n_coding_steps
+        self.decision = decision
+        self.mean_weight = mean_weight
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+        self.backend = backend
+
+    def fit(self, X: ArrayLike, y: ArrayLike, *, callback: Callback = ignore) -> FDDL:
+        """Learn from samples X (n_samples, n_features) and their labels.
+
+        `callback` gets a `Progress` after every step of the stages "initialise" and "train"; an
+        exception in it ends the training.
+        """
+        self._check_parameters()
+        samples, classes, labels = check_labelled(self, X, y)
+        start = learn_class_dictionaries(
+            samples,
+            labels,
+            make_rng(self.random_state),
+            n_atoms=self.n_atoms,
+            penalty=float(self.penalty),
+            n_jobs=self.n_jobs,
+            backend=self.backend,
+            stage="initialise",
+            report=callback,
+        )
+        Y = np.ascontiguousarray(samples[np.argsort(labels, kind="stable")])
+        codes = FistaCodes(
+            np.bincount(labels).tolist(), len(classes) * self.n_atoms, Y.dtype, self.n_jobs
+        )
+        D = np.concatenate([part.atoms for part in start])
+        D, objective = self._train(D, Y, codes, callback)
+        self.classes_ = classes
+        self.dictionaries_, self.code_means_ = _in_canonical_order(D, codes)
+        self.objective_ = np.array(objective)
+        return self
+
+    def _check_parameters(self) -> None:
+        for name in ("n_atoms", "n_iter", "n_coding_steps"):
+            check_whole_number(name, getattr(self, name), 1)
+        check_number("penalty", self.penalty, above=True)
+        check_number("fisher_weight", self.fisher_weight)
+        check_number("mean_weight", self.mean_weight)
+        if self.decision not in _DECISIONS:
+            raise ValueError(f"decision must be one of {_DECISIONS}, not {self.decision!r}")
+
+    def _train(
+        self, D: NDArray[Any], Y: NDArray[Any], codes: FistaCodes, report: Callback
+    ) -> tuple[NDArray[Any], list[float]]:
+        """The trained D and the objective's course; `codes` holds the codes for D at the end."""
+        module = load_backend(self.backend)
+        objective: list[float] = []
+        for iteration in range(self.n_iter + 1):
+            self._code(codes, Y, D)
+            E, F, value = self._sums(codes, Y, D)
+            objective.append(value)
+            report(Progress("train", iteration + 1, self.n_iter + 1, (value,)))
+            if iteration < self.n_iter:
+                with one_blas_thread():
+                    E, F = E.astype(D.dtype), F.astype(D.dtype)
+                    D = module.update_atoms(D, E, F, n_sweeps=10, tol=1e-3)
+        return D, objective
+
+    def _code(self, codes: FistaCodes, Y: NDArray[Any], D: NDArray[Any]) -> None:
+        """Better codes for D."""
+        weight = float(self.fisher_weight)
+        with one_blas_thread():
+            H = curvature(D, len(codes.group_sizes), weight)
+        C = coupling(codes.group_sizes, weight)
+
+        def products(block: GroupBlock) -> NDArray[Any]:
+            return own_twice(Y[block.rows] @ D.T, block.group, self.n_atoms)
+
+        codes.improve(H, products, float(self.penalty), self.n_coding_steps, C)
+
+    def _sums(
+        self, codes: FistaCodes, Y: NDArray[Any], D: NDArray[Any]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
+        """E, F and the objective."""
+        E, Q, l1 = codes.sums(Y, lambda S, group: own_twice(S, group, self.n_atoms))
+        F = Q + class_blocks(Q, len(codes.group_sizes))
+        sizes, means = codes.group_sizes, codes.means
+        overall = sizes @ means / sizes.sum()
+        with one_blas_thread():
+            G = (D @ D.T).astype(np.float64)
+        fit = np.einsum("ij,ij->", Y, Y, dtype=np.float64) - np.vdot(E, D) + np.vdot(F, G) / 2
+        around_means = np.trace(Q) - sizes @ np.sum(means**2, axis=1)
+        fisher = 2 * around_means + sizes.sum() * (overall @ overall)
+        return E, F, float(fit + self.penalty * l1 + self.fisher_weight / 2 * fisher)
+
+    def _open_coder(self, D: NDArray[Any], atom_classes: NDArray[np.int64]) -> BlockCoder:
+        self._check_parameters()
+        if self.decision == "local":
+            return self._open_local_coder()
+        code_over_all = super()._open_coder(D, atom_classes)
+        m, w = self.code_means_, float(self.mean_weight)
+
+        def code(Y: NDArray[Any]) -> tuple[csr_array, NDArray[np.float64], int]:
+            S, residuals, n_unfinished = code_over_all(Y)
+            squared = np.asarray(S.multiply(S).sum(axis=1), np.float64).reshape(-1, 1)
+            to_means = np.maximum(squared - 2 * (S @ m.T) + np.sum(m**2, axis=1), 0)
+            return S, np.sqrt(residuals**2 + w * to_means), n_unfinished
+
+        return code
+
+    def _open_local_coder(self) -> BlockCoder:
+        """½w‖s − m‖² is part of the fit once √w·I and √w·m are set beside D_i and y."""
+        k = self.dictionaries_.shape[1]
+        penalty, root = float(self.penalty), float(self.mean_weight) ** 0.5
+        module = load_backend(self.backend)
+        dictionaries = np.stack([np.hstack([D, root * np.eye(k)]) for D in self.dictionaries_])
+        dictionaries = dictionaries.astype(self.dictionaries_.dtype)
+        coders = [module.LassoCoder(D, penalty, _CODE_TOLERANCE) for D in dictionaries]
+        one_class = np.zeros(k, np.int64)
+
+        def code(Y: NDArray[Any]) -> tuple[csr_array, NDArray[np.float64], int]:
+            codes, distances, n_unfinished = [], [], 0
+            for i, (D, coder) in enumerate(zip(dictionaries, coders, strict=True)):
+                m = self.code_means_[i, i * k : (i + 1) * k]
+                Y_i = np.hstack([Y, np.tile(root * m, (len(Y), 1))]).astype(D.dtype)
+                S, missed = coder.code(Y_i)
+                left = module.class_residuals(D, Y_i, S, one_class, 1)[:, 0]
+                l1 = np.asarray(abs(S).sum(axis=1), np.float64).ravel()
+                distances.append(np.sqrt(left**2 + 2 * penalty * l1))
+                codes.append(S)
+                n_unfinished = max(n_unfinished, missed)
+            return hstack(codes, format="csr"), np.stack(distances, axis=1), n_unfinished
+
+        return code
+
+
+def curvature(D: NDArray[Any], n_classes: int, fisher_weight: float) -> NDArray[Any]:
+    """H, with the 2λ₂ that Fisher's criterion adds to its diagonal."""
+    G = D @ D.T
+    ridge = np.asarray(2 * fisher_weight, G.dtype) * np.eye(len(G), dtype=G.dtype)
+    H: NDArray[Any] = G + class_blocks(G, n_classes) + ridge
+    return H
+
+
+def coupling(sizes: NDArray[np.int64], fisher_weight: float) -> NDArray[np.float64]:
+    """C with gradient C·m of −λ₂Σ n_i‖m_i‖² + ½λ₂n‖m‖², for samples of each class."""
+    shares = np.broadcast_to(sizes / sizes.sum(), (len(sizes), len(sizes)))
+    return fisher_weight * (shares - 2 * np.eye(len(sizes)))
+
+
+def class_blocks(matrix: NDArray[Any], n_classes: int) -> NDArray[Any]:
+    """A copy with 0 wherever row and column belong to different classes."""
+    k = len(matrix) // n_classes
+    blocks = np.zeros_like(matrix)
+    for i in range(n_classes):
+        own = slice(i * k, (i + 1) * k)
+        blocks[own, own] = matrix[own, own]
+    return blocks
+
+
+def own_twice(products: NDArray[Any], i: int, n_atoms: int) -> NDArray[Any]:
+    """The columns of class i's atoms times two, in place."""
+    products[:, i * n_atoms : (i + 1) * n_atoms] *= 2
+    return products
+
+
+def _in_canonical_order(
+    D: NDArray[Any], codes: FistaCodes
+) -> tuple[NDArray[Any], NDArray[np.float64]]:
+    """Dictionaries most used first, and the mean codes in the same order and signs."""
+    means, n_classes = codes.means, len(codes.group_sizes)
+    k = len(D) // n_classes
+    ends = np.cumsum(codes.group_sizes)
+    dictionaries, ordered_means = [], []
+    for i, (end, size) in enumerate(zip(ends, codes.group_sizes, strict=True)):
+        own = slice(i * k, (i + 1) * k)
+        S = codes.S[end - size : end, own]
+        uses, positive = np.count_nonzero(S, axis=0), np.count_nonzero(S > 0, axis=0)
+        with_means = np.hstack([D[own].astype(np.float64), means[:, own].T])
+        both = canonical_order(with_means, uses, 2 * positive - uses)
+        dictionaries.append(both[:, : D.shape[1]].astype(D.dtype))
+        ordered_means.append(both[:, D.shape[1] :].T)
+    return np.stack(dictionaries), np.hstack(ordered_means)

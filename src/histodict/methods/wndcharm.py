@@ -1,0 +1,176 @@
+"""The classifier of WND-CHARM: image features weighted by how well each parts the classes.
+
+The Fisher score of a feature is the variance of its class means over the mean of its variances
+within the classes,
+
+    w_f = 1/(c − 1)·Σ_i (μ_fi − μ̄_f)²  /  1/c·Σ_i σ²_fi,     μ̄_f = 1/c·Σ_i μ_fi.
+
+The best features are kept, standardised and multiplied by their scores. Then either a support
+vector machine decides, or the weighted neighbour distance: with t over the training samples of a
+class, its similarity to x is
+
+    ρ_i = mean_t (Σ_f w_f² (x_f − t_f)²)^−5,     and ρ_i / Σ ρ its marginal probability.
+
+Reference: Orlov, Shamir, Macura, Johnston, Eckley, Goldberg, "WND-CHARM: multi-purpose image
+classification using compound image transforms", Pattern Recognition Letters, 2008.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.spatial.distance import cdist
+from scipy.special import logsumexp, softmax
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from ..execution.progress import Callback, Progress, ignore
+from ..parameters import check_number
+from .support_vectors import (
+    MACHINE_ARRAYS,
+    Machines,
+    check_machine_parameters,
+    highest,
+    labelled_samples,
+)
+
+DECISIONS = ("svm", "neighbours")
+_POWER = -5
+# Least variance within classes, of the variance of all: a feature that does not vary within the
+# few samples of a class is not perfect.
+_LEAST_WITHIN = 1e-3
+_STATE = {"svm": MACHINE_ARRAYS, "neighbours": ("samples_", "labels_")}
+
+
+class WNDCHARM(ClassifierMixin, BaseEstimator):
+    """Features weighted by Fisher scores; support vectors or weighted neighbours decide.
+
+    Parameters
+    ----------
+    kept_share : share of the features that is kept, those of the highest scores
+    decision : "svm", or "neighbours" as in the original
+    kernel, C, gamma : of the support vector machine, as in `SupportVectors`
+
+    Attributes
+    ----------
+    classes_ : (n_classes,)
+    kept_ : (n_kept,), places of the kept features, best first
+    weights_ : (n_kept,), their Fisher scores, the best as 1
+    mean_, scale_ : (n_kept,), of the training samples
+    samples_, labels_ : weighted training samples and places of their classes, for "neighbours"
+    support_vectors_, dual_coefficients_, intercepts_, gamma_ : of "svm"; see `Machines`
+    """
+
+    classes_: NDArray[Any]
+    n_features_in_: int
+
+    def __init__(
+        self,
+        kept_share: float = 0.15,
+        *,
+        decision: str = "svm",
+        kernel: str = "rbf",
+        C: float = 1.0,
+        gamma: float | str = "scale",
+    ) -> None:
+        self.kept_share = kept_share
+        self.decision = decision
+        self.kernel = kernel
+        self.C = C
+        self.gamma = gamma
+
+    @property
+    def fitted_arrays(self) -> tuple[str, ...]:
+        """Names of the arrays that, with the parameters and classes, are all that was learnt."""
+        return ("kept_", "weights_", "mean_", "scale_", *_STATE[self.decision])
+
+    def fit(self, X: ArrayLike, y: ArrayLike, *, callback: Callback = ignore) -> WNDCHARM:
+        """Learn from samples X (n_samples, n_features) and their labels."""
+        self._check_parameters()
+        samples, labels = labelled_samples(self, X, y)
+        scaler = StandardScaler().fit(samples)
+        scores = fisher_scores(scaler.transform(samples), labels)
+        n_kept = max(1, round(self.kept_share * samples.shape[1]))
+        self.kept_ = np.argsort(-scores, kind="stable")[:n_kept]
+        self.weights_ = scores[self.kept_] / (scores.max() or 1.0)
+        self.mean_, self.scale_ = scaler.mean_[self.kept_], scaler.scale_[self.kept_]
+        weighted = self._weighted(samples)
+        if self.decision == "svm":
+            Machines.fit(
+                weighted,
+                labels,
+                kernel=self.kernel,
+                C=self.C,
+                gamma=self.gamma,
+                callback=callback,
+            ).give_to(self)
+        else:
+            self.samples_, self.labels_ = weighted, labels
+            callback(Progress("train", 1, 1))
+        return self
+
+    def decision_function(self, X: ArrayLike) -> NDArray[np.float64]:
+        """For two classes one score, positive for the second; for more, one per class.
+
+        The scores of "neighbours" are logarithms of similarities, log ρ_i; for two classes,
+        log ρ_1 − log ρ_0.
+        """
+        check_is_fitted(self)
+        samples: NDArray[np.float64] = validate_data(self, X, dtype=np.float64, reset=False)
+        weighted = self._weighted(samples)
+        if self.decision == "svm":
+            return Machines.of(self).scores(weighted, self.kernel)
+        similarities = log_similarities(weighted, self.samples_, self.labels_)
+        if len(self.classes_) == 2:
+            return similarities[:, 1] - similarities[:, 0]
+        return similarities
+
+    def predict(self, X: ArrayLike) -> NDArray[Any]:
+        """The class of the highest score."""
+        return highest(self.decision_function(X), self.classes_)
+
+    @available_if(lambda self: self.decision == "neighbours")
+    def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
+        """Marginal probabilities ρ_i / Σ ρ; "neighbours" alone has them."""
+        scores = self.decision_function(X)
+        if scores.ndim == 1:
+            scores = np.column_stack([np.zeros_like(scores), scores])
+        probabilities: NDArray[np.float64] = softmax(scores, axis=1)
+        return probabilities
+
+    def _check_parameters(self) -> None:
+        share = check_number("kept_share", self.kept_share, above=True)
+        if share > 1:
+            raise ValueError(f"kept_share must be at most 1, not {self.kept_share!r}")
+        if self.decision not in DECISIONS:
+            raise ValueError(f"decision must be one of {DECISIONS}, not {self.decision!r}")
+        check_machine_parameters(self.kernel, self.C, self.gamma)
+
+    def _weighted(self, samples: NDArray[np.float64]) -> NDArray[np.float64]:
+        return (samples[:, self.kept_] - self.mean_) / self.scale_ * self.weights_
+
+
+def fisher_scores(Z: NDArray[np.float64], labels: NDArray[np.int64]) -> NDArray[np.float64]:
+    """w_f of standardised features, labels from 0; 0 for features of one value: (n_features,)."""
+    groups = [Z[labels == i] for i in range(int(labels.max()) + 1)]
+    between = np.var([group.mean(axis=0) for group in groups], axis=0, ddof=1)
+    within = np.mean([group.var(axis=0) for group in groups], axis=0)
+    varies = Z.var(axis=0) > 0.5  # a standardised feature has variance 1, or one value
+    return np.where(varies, between / np.maximum(within, _LEAST_WITHIN), 0.0)
+
+
+def log_similarities(
+    weighted: NDArray[np.float64], known: NDArray[np.float64], labels: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """log ρ of every sample to every class, finite even for a sample that is known: (n, c)."""
+    distances = np.maximum(cdist(weighted, known, "sqeuclidean"), np.finfo(np.float64).tiny)
+    powers = _POWER * np.log(distances)
+    columns = [
+        logsumexp(powers[:, labels == i], axis=1) - np.log(np.sum(labels == i))
+        for i in range(int(labels.max()) + 1)
+    ]
+    return np.column_stack(columns)

@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression
+
+from histodict.decisions.calibration import Calibration
+
+
+def two_classes(rng, n, slope=1.7, offset=-0.4):
+    """Scores whose true probability is known."""
+    scores = rng.normal(0, 2, n)
+    chance = 1 / (1 + np.exp(-(slope * scores + offset)))
+    return scores[:, None], (rng.random(n) < chance).astype(int), chance
+
+
+def test_a_planted_curve_is_found(rng):
+    scores, labels, _ = two_classes(rng, 20_000)
+    grid = np.linspace(-3, 3, 13)[:, None]
+    found = Calibration.fit(scores, labels).probabilities(grid)
+    truth = 1 / (1 + np.exp(-(1.7 * grid[:, 0] - 0.4)))
+    np.testing.assert_allclose(found[:, 1], truth, atol=0.02)
+    np.testing.assert_allclose(found.sum(axis=1), 1)
+
+
+def test_many_images_agree_with_logistic_regression(rng):
+    scores = rng.normal(size=(3000, 3))
+    labels = (scores + rng.gumbel(size=scores.shape)).argmax(axis=1)
+    found = Calibration.fit(scores, labels).probabilities(scores)
+    other = LogisticRegression(C=1e6).fit(scores, labels).predict_proba(scores)
+    np.testing.assert_allclose(found, other, atol=0.01)
+
+
+def test_separable_scores_of_few_images_do_not_give_certainty():
+    scores, labels = np.array([[-2.0], [-1], [1], [2]]), np.array([0, 0, 1, 1])
+    chances = Calibration.fit(scores, labels).probabilities(np.array([[-100.0], [0], [100]]))
+    at_training = Calibration.fit(scores, labels).probabilities(scores)[:, 1]
+    assert at_training.min() > 0.05 and at_training.max() < 0.95
+    assert chances[1, 1] == pytest.approx(0.5, abs=0.01)
+    assert chances[0, 1] < 0.5 < chances[2, 1]
+
+
+def test_scale_of_the_scores_does_not_matter(rng):
+    scores, labels, _ = two_classes(rng, 200)
+    one = Calibration.fit(scores, labels).probabilities(scores)
+    two = Calibration.fit(1e-4 * scores, labels).probabilities(1e-4 * scores)
+    np.testing.assert_allclose(one, two, atol=1e-3)
+
+
+@pytest.mark.parametrize("error_rate", [0.05, 0.1, 0.3])
+def test_sets_hold_the_truth_as_often_as_promised(rng, error_rate):
+    covered = []
+    for _ in range(60):
+        scores, labels, _ = two_classes(rng, 80)
+        calibration = Calibration.fit(scores, labels)
+        new_scores, new_labels, _ = two_classes(rng, 100)
+        sets = calibration.candidates(calibration.probabilities(new_scores), error_rate)
+        covered.append(sets[np.arange(100), new_labels].mean())
+    assert np.mean(covered) == pytest.approx(1 - error_rate, abs=0.02)
+
+
+def test_too_few_images_rule_nothing_out():
+    calibration = Calibration.fit(np.array([[-1.0], [1], [2]]), np.array([0, 1, 1]))
+    assert calibration.candidates(np.array([[0.999, 0.001]]), 0.05).all()

@@ -1,0 +1,209 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.feature_selection import f_classif
+from sklearn.svm import SVC
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from histodict.methods.wndcharm import WNDCHARM, fisher_scores, log_similarities
+
+
+def few_useful(rng, n_per_class=30, n_classes=2, n_features=60, n_useful=6):
+    """Class means differ in the first features alone; units differ in all."""
+    y = np.repeat(np.arange(n_classes), n_per_class)
+    X = rng.standard_normal((len(y), n_features))
+    X[:, :n_useful] += 1.5 * rng.standard_normal((n_classes, n_useful))[y]
+    return X * np.exp(rng.normal(0, 3, n_features)) + 4, y
+
+
+def standardised(X):
+    return (X - X.mean(axis=0)) / X.std(axis=0)
+
+
+# --- Fisher scores ------------------------------------------------------------------------------
+
+
+def test_fisher_scores_by_hand():
+    Z = standardised(np.array([[0.0, 1], [2, 1.5], [6, 0.5], [8, 1]]))
+    means = np.array([Z[:2].mean(axis=0), Z[2:].mean(axis=0)])
+    between = ((means - means.mean(axis=0)) ** 2).sum(axis=0)
+    within = (Z[:2].var(axis=0) + Z[2:].var(axis=0)) / 2
+    np.testing.assert_allclose(fisher_scores(Z, np.array([0, 0, 1, 1])), between / within)
+    # Of the first feature: means 1 and 7, variances 1 and 1, in any unit.
+    assert fisher_scores(Z, np.array([0, 0, 1, 1]))[0] == pytest.approx(18)
+
+
+@pytest.mark.parametrize("n_classes", [2, 4])
+def test_fisher_scores_order_features_as_analysis_of_variance_does(rng, n_classes):
+    X, y = few_useful(rng, n_classes=n_classes)
+    ours = fisher_scores(standardised(X), y)
+    np.testing.assert_array_equal(np.argsort(ours), np.argsort(f_classif(X, y)[0]))
+
+
+def test_constant_features_score_0_and_perfect_ones_stay_finite():
+    Z = np.array([[0.0, -1], [0, -1], [0, 1], [0, 1]])
+    scores = fisher_scores(Z, np.array([0, 0, 1, 1]))
+    assert scores[0] == 0
+    assert 100 < scores[1] < np.inf
+
+
+# --- selection ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("decision", ["svm", "neighbours"])
+def test_keeps_the_useful_features_and_separates_the_classes(rng, decision):
+    X, y = few_useful(rng, n_per_class=100, n_classes=3, n_useful=9)
+    model = WNDCHARM(0.1, decision=decision).fit(X[::2], y[::2])
+    assert len(model.kept_) == 6
+    assert set(model.kept_) <= set(range(9))
+    assert (np.diff(model.weights_) <= 0).all()
+    assert model.weights_[0] == 1
+    assert model.score(X[1::2], y[1::2]) > 0.85
+
+
+@pytest.mark.parametrize(("share", "n_kept"), [(1.0, 60), (0.15, 9), (0.001, 1)])
+def test_keeps_the_share_that_was_asked_for(rng, share, n_kept):
+    X, y = few_useful(rng)
+    assert WNDCHARM(share).fit(X, y).kept_.shape == (n_kept,)
+
+
+@pytest.mark.parametrize("decision", ["svm", "neighbours"])
+def test_the_unit_of_a_feature_does_not_matter(rng, decision):
+    X, y = few_useful(rng)
+    units = np.exp2(rng.integers(-20, 20, X.shape[1]))
+    scores = [WNDCHARM(decision=decision).fit(Z, y).decision_function(Z) for Z in (X, X * units)]
+    np.testing.assert_allclose(scores[1], scores[0], rtol=1e-7, atol=1e-9)
+
+
+# --- decisions ----------------------------------------------------------------------------------
+
+
+def naive_similarity(x, known):
+    total = 0.0
+    for t in known:
+        distance = 0.0
+        for a, b in zip(x, t, strict=True):
+            distance += (a - b) ** 2
+        total += distance**-5
+    return total / len(known)
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_neighbours_are_those_of_a_naive_loop(rng, n_classes):
+    X, y = few_useful(rng, n_per_class=12, n_classes=n_classes)
+    train, test = X[::2], X[1::2]
+    model = WNDCHARM(0.2, decision="neighbours").fit(train, y[::2])
+    Z, scale = standardised(train), train.std(axis=0)
+    w = fisher_scores(Z, y[::2])
+    best = np.argsort(-w)[:12]
+    w = w[best] / w.max()
+    known = Z[:, best] * w
+    new = (test - train.mean(axis=0))[:, best] / scale[best] * w
+    rho = np.array(
+        [[naive_similarity(x, known[y[::2] == i]) for i in range(n_classes)] for x in new]
+    )
+    np.testing.assert_allclose(
+        model.predict_proba(test), rho / rho.sum(axis=1, keepdims=True), rtol=1e-6, atol=1e-12
+    )
+    np.testing.assert_array_equal(model.predict(test), rho.argmax(axis=1))
+    scores = np.log(rho)
+    if n_classes == 2:
+        scores = scores[:, 1] - scores[:, 0]
+    np.testing.assert_allclose(model.decision_function(test), scores, rtol=1e-7)
+
+
+def test_similarity_is_a_mean_so_that_large_classes_have_no_advantage():
+    known = np.array([[0.0], [2], [2], [2]])
+    ours = log_similarities(np.array([[1.0]]), known, np.array([0, 1, 1, 1]))
+    np.testing.assert_allclose(ours, [[0, 0]], atol=1e-12)
+
+
+def test_a_known_sample_is_its_own_class(rng):
+    X, y = few_useful(rng, n_classes=3)
+    shuffled = rng.permutation(y)
+    model = WNDCHARM(1.0, decision="neighbours").fit(X, shuffled)
+    assert np.isfinite(model.decision_function(X)).all()
+    np.testing.assert_array_equal(model.predict(X), shuffled)
+    np.testing.assert_allclose(model.predict_proba(X).sum(axis=1), 1)
+
+
+@pytest.mark.parametrize("kernel", ["linear", "rbf"])
+def test_machines_see_weighted_features(rng, kernel):
+    X, y = few_useful(rng)
+    model = WNDCHARM(0.5, kernel=kernel, C=0.3).fit(X, y)
+    Z = standardised(X)
+    w = fisher_scores(Z, y)
+    best = np.argsort(-w)[:30]
+    weighted = Z[:, best] * w[best] / w.max()
+    known = SVC(kernel=kernel, C=0.3, class_weight="balanced").fit(weighted, y)
+    np.testing.assert_allclose(
+        model.decision_function(X), known.decision_function(weighted), atol=1e-7
+    )
+
+
+def test_machines_have_no_probabilities(rng):
+    model = WNDCHARM().fit(*few_useful(rng))
+    assert not hasattr(model, "predict_proba")
+
+
+# --- state, small and degenerate data, bad parameters -------------------------------------------
+
+
+@pytest.mark.parametrize("decision", ["svm", "neighbours"])
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_the_fitted_arrays_are_all_that_was_learnt(rng, decision, n_classes):
+    X, y = few_useful(rng, n_classes=n_classes)
+    model = WNDCHARM(decision=decision).fit(X, y)
+    restored = WNDCHARM(**model.get_params())
+    restored.classes_, restored.n_features_in_ = model.classes_, model.n_features_in_
+    for name in restored.fitted_arrays:
+        array = getattr(model, name)
+        assert isinstance(array, np.ndarray)
+        assert array.ndim >= 1
+        setattr(restored, name, array.copy())
+    np.testing.assert_array_equal(restored.decision_function(X), model.decision_function(X))
+
+
+@pytest.mark.parametrize("decision", ["svm", "neighbours"])
+@pytest.mark.parametrize(
+    ("X", "y"),
+    [
+        (np.eye(4), [0, 1, 2, 3]),  # single samples
+        (np.eye(4), [0, 1, 1, 1]),
+        (np.ones((4, 5)), [0, 0, 1, 1]),  # nothing but constants
+        (np.ones((4, 5)) / 3 + 1e-17, [0, 0, 1, 1]),
+        (np.repeat(np.eye(2), 3, axis=0), [0, 1, 0, 1, 0, 1]),  # the same samples in both
+    ],
+)
+def test_degenerate_samples_give_finite_scores(decision, X, y):
+    model = WNDCHARM(decision=decision).fit(X, y)
+    assert np.isfinite(model.decision_function(X)).all()
+    assert np.isfinite(model.decision_function(X + 3)).all()
+    assert set(model.predict(X)) <= set(y)
+
+
+def test_single_samples_of_classes_are_recognised():
+    X = np.diag([1.0, 2, 3, 4])
+    model = WNDCHARM(1.0, decision="neighbours").fit(X, ["a", "b", "c", "d"])
+    assert model.predict(X + 0.01).tolist() == ["a", "b", "c", "d"]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"kept_share": 0}, "kept_share"),
+        ({"kept_share": 1.1}, "at most 1"),
+        ({"decision": "forest"}, "decision"),
+        ({"kernel": "poly"}, "kernel"),
+        ({"C": -1}, "C must be"),
+    ],
+)
+def test_refuses_parameters_it_does_not_know(rng, parameters, message):
+    with pytest.raises(ValueError, match=message):
+        WNDCHARM(**parameters).fit(*few_useful(rng))
+
+
+@parametrize_with_checks([WNDCHARM(1.0), WNDCHARM(1.0, decision="neighbours")])
+def test_keeps_sklearns_rules(estimator, check):
+    check(estimator)

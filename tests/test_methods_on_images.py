@@ -1,0 +1,78 @@
+"""Every method by its name: trained on images, saved, loaded, and answering the same."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from histodict import TissueClassifier
+from histodict.cli import app
+from histodict.images.manifest import read_manifest
+from histodict.images.synthetic import write_synthetic_set
+from histodict.methods.registry import METHODS, method_entry
+from histodict.model_file import load_model, save_model
+from histodict.recipes import preset
+
+# Small enough for a second or two each; what a method does not have is left out.
+SMALL = {"n_atoms": 30, "n_iter": 3, "n_epochs": 2, "n_coding_steps": 10, "n_nonzero": 5}
+
+
+def small_recipe(method):
+    known = preset("default", method)
+    parameters = {k: v for k, v in SMALL.items() if known.knows(k)}
+    if method.endswith("-image"):
+        parameters.pop("n_atoms")  # the images themselves are the atoms
+    merged = known.method_parameters | parameters
+    return known.with_changes(
+        method_parameters=merged, patch_px=12, downsample=1.0, patches_per_class=400
+    )
+
+
+@pytest.fixture(scope="module")
+def halves(tmp_path_factory):
+    folder = write_synthetic_set(tmp_path_factory.mktemp("set") / "t", 4, 4, size=(160, 120))
+    manifest = read_manifest(folder / "manifest.csv")
+    first = sorted(set(manifest.patients))[:2]
+    train = [i for i, patient in enumerate(manifest.patients) if patient in first]
+    test = [i for i in range(len(manifest.records)) if i not in train]
+    return manifest.select(train), manifest.select(test)
+
+
+@pytest.mark.parametrize("method", sorted(METHODS))
+def test_a_saved_model_answers_the_same(method, halves, tmp_path):
+    train, test = halves
+    cache = train.root / "cache"  # the features of two methods are the same
+    recipe = small_recipe(method)
+    model, again = (
+        TissueClassifier(recipe, random_state=1, n_jobs=n, cache=cache).fit(train) for n in (1, 2)
+    )
+    loaded = load_model(save_model(model, tmp_path / "m.histodict"), n_jobs=1)
+    for record in test.records[:3]:
+        one, two, three = (m.predict(record.path, mpp=record.mpp) for m in (model, again, loaded))
+        assert one.label in model.classes_
+        assert one.scores == two.scores == three.scores
+        assert np.isfinite(one.scores).all()
+        assert (one.patch_map is None) == (method_entry(method).features is not None)
+
+
+def test_the_method_can_be_named_in_python_and_on_the_command_line(halves, tmp_path):
+    assert TissueClassifier(method="odl").recipe == preset("default", "odl")
+    assert TissueClassifier("paper", method="nayak").recipe.rule == "codes"
+    with pytest.raises(ValueError, match="method must be one of"):
+        TissueClassifier(method="magic")
+    listed = CliRunner().invoke(app, ["methods"]).output
+    assert all(name in listed for name in METHODS)
+    run = CliRunner().invoke(
+        app,
+        ["train", str(halves[0].root), "--method", "magic", "-o", str(tmp_path / "m.histodict")],
+    )
+    assert run.exit_code == 2 and "method must be one of" in run.output
+
+
+def test_a_method_of_whole_images_cannot_find_regions(tmp_path):
+    run = CliRunner().invoke(
+        app,
+        ["train", ".", "--method", "lbp-colour", "--regions", "x", "-o", str(tmp_path / "m")],
+    )
+    assert run.exit_code == 2
