@@ -99,6 +99,21 @@ METHODS: dict[str, MethodEntry] = {
         small={"decision": "neighbours"},
         published={"decision": "neighbours"},
     ),
+    "nearest-mean": MethodEntry(
+        "vector_heads:NearestMean",
+        "the class of the nearest mean direction (SimpleShot): a baseline for learned vectors",
+        rule="margin",
+    ),
+    "logistic": MethodEntry(
+        "vector_heads:LogisticPatches",
+        "logistic regression on patch vectors: a baseline for learned vectors",
+        rule="margin",
+    ),
+    "nearest-patches": MethodEntry(
+        "vector_heads:NearestPatches",
+        "votes of the nearest training patches: a baseline for learned vectors",
+        rule="margin",
+    ),
     "lbp-colour": MethodEntry(
         "support_vectors:SupportVectors",
         "local binary patterns and colour histograms, SVM: a strong simple baseline",
