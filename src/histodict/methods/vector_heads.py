@@ -1,8 +1,8 @@
-"""Simple heads over patch vectors, to hold a dictionary against: on learned vectors they are strong.
+"""Simple heads over patch vectors, to hold a dictionary against; on learned vectors they are strong.
 
 | class | distance of a patch to a class |
 |---|---|
-| NearestMean | squared, to the mean of the class's unit vectors about the common mean (SimpleShot) |
+| NearestMean | squared, to the mean of the class's unit vectors, centred (SimpleShot) |
 | LogisticPatches | −log of the probability by multinomial logistic regression |
 | NearestPatches | 1 − the class's share among the k training patches of nearest direction |
 
