@@ -118,6 +118,8 @@ METHODS: dict[str, MethodEntry] = {
         "support_vectors:SupportVectors",
         "local binary patterns and colour histograms, SVM: a strong simple baseline",
         features="lbp-colour",
+        small={"kernel": "linear"},
+        published={"kernel": "linear"},
     ),
 }
 
