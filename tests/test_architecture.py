@@ -34,8 +34,8 @@ LAYERS = (
     "experiments",
     "reports",
     "runs",
-    "cli",
     "web",
+    "cli",
 )
 # Two branches that meet in `decisions` and know nothing of each other.
 PIXELS = {"images", "patches", "features", "networks"}

@@ -260,6 +260,45 @@ def evaluate(
 
 
 @app.command()
+def serve(
+    folders: Annotated[
+        list[Path] | None,
+        typer.Argument(help="Folders whose images may be read; the current one if none."),
+    ] = None,
+    demo: Annotated[bool, typer.Option("--demo", help="Drawn tissue; needs no data.")] = False,
+    workspace: Annotated[
+        Path, typer.Option(help="Folder for models, results and corrections.")
+    ] = Path("histodict-web"),
+    host: Annotated[
+        str, typer.Option(help="Another address than this machine's own asks for a token.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen at.")] = 8642,
+    user: Annotated[
+        list[str] | None,
+        typer.Option(help="A user with a link and space of their own. May be repeated."),
+    ] = None,
+    browser: Annotated[bool, typer.Option(help="Open the page at once.")] = True,
+) -> None:
+    """Open the local web app: look, train, correct, retrain."""
+    try:
+        from .web.command import serve_app
+    except ImportError as error:
+        _errors.print(f"[red]Error:[/] {error}: pip install 'histodict\\[web]'", soft_wrap=True)
+        raise typer.Exit(2) from error
+
+    with _plain_errors():
+        serve_app(
+            folders or [],
+            workspace=workspace,
+            host=host,
+            port=port,
+            users=user or [],
+            demo=demo,
+            browser=browser,
+        )
+
+
+@app.command()
 def methods(as_json: JsonOption = False) -> None:
     """List the methods that `train --method` takes."""
     from .methods.registry import METHODS

@@ -30,6 +30,12 @@ class MethodEntry:
         found: type = getattr(import_module(f".{module}", __package__), name)
         return found
 
+    def make(self, parameters: dict[str, Any], **common: Any) -> Any:
+        """An untrained method; of the common parameters (seed, threads) those that it has."""
+        method = self.load()(**parameters)
+        known = method.get_params()
+        return method.set_params(**{k: v for k, v in common.items() if k in known})
+
 
 METHODS: dict[str, MethodEntry] = {
     "dfdl": MethodEntry(

@@ -89,8 +89,8 @@ class PatchModel:
         if n_components:
             self.projection_ = Projection.fit(X, n_components, whiten=self.recipe.whiten)
             X = self.projection_(X)
-        self.method_ = method_entry(self.recipe.method).load()(
-            **self.recipe.method_parameters, random_state=self.random_state, n_jobs=self.n_jobs
+        self.method_ = method_entry(self.recipe.method).make(
+            self.recipe.method_parameters, random_state=self.random_state, n_jobs=self.n_jobs
         )
         self.method_.fit(X, y, callback=callback)
         return len(X)

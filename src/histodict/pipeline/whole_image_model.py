@@ -53,9 +53,9 @@ class WholeImageModel:
         """One vector per image, all of them kept; then the method's own training."""
         self.mpp_ = common_mpp(records)
         X = self._vectors({r.path: r.mpp for r in records}, None, callback)
-        method = method_entry(self.recipe.method).load()(**self.recipe.method_parameters)
-        own = {"random_state": self.random_state, "n_jobs": self.n_jobs}
-        method.set_params(**{k: v for k, v in own.items() if k in method.get_params()})
+        method = method_entry(self.recipe.method).make(
+            self.recipe.method_parameters, random_state=self.random_state, n_jobs=self.n_jobs
+        )
         self.method_ = method.fit(X, labels, callback=callback)
 
     def scores(self, path: Path, mpp: float | None = None) -> NDArray[np.float64]:

@@ -1,0 +1,166 @@
+"""The data page: choose a folder, see its images, be warned, correct labels. And tiles."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.responses import Response
+from starlette.routing import Route
+
+from .calls import Call, endpoint, picture
+from .data_checks import quick_warnings
+from .datasets import (
+    add_correction,
+    image_id_of,
+    known_sources,
+    open_dataset,
+    remove_correction,
+)
+from .jobs import all_jobs
+from .tiles import TILE_SIDE, encode_jpeg, n_levels
+
+_CUT_OUT_PX = 160
+_MOST_SIDE = 8192
+
+
+def session(call: Call) -> dict[str, Any]:
+    """What the front page needs: folders, data sets opened before, trainings."""
+    folders = call.context.folders
+    return {
+        "user": call.user.name,
+        "demo": call.context.demo,
+        "folders": [folder.name or str(folder) for folder in folders.folders],
+        "data": [
+            {"id": data_id, "name": source.name, "where": folders.locate(source)[1]}
+            for data_id, source in known_sources(call.user, folders).items()
+        ],
+        "jobs": [
+            {
+                "id": job.id,
+                "name": job.request["name"],
+                "made": job.request["made"],
+                "state": job.state()["state"],
+            }
+            for job in all_jobs(call.user)
+            if job.request["kind"] == "train"
+        ],
+    }
+
+
+def listing(call: Call) -> dict[str, Any]:
+    return call.context.folders.listing(call.number("place", 0), call.query.get("inside", ""))
+
+
+def open_(call: Call) -> dict[str, Any]:
+    """Open a folder or table by its place; from then on it goes by its id."""
+    place, inside = call.body.get("place", 0), call.body.get("inside", "")
+    if not isinstance(place, int) or not isinstance(inside, str):
+        raise ValueError("place must be a number and inside a path")
+    folders = call.context.folders
+    return {"id": open_dataset(call.user, folders, folders.find(place, inside)).id}
+
+
+def describe(call: Call) -> dict[str, Any]:
+    dataset = call.dataset()
+    manifest = dataset.manifest
+    return {
+        "id": dataset.id,
+        "name": dataset.source.name,
+        "where": call.context.folders.locate(dataset.source)[1],
+        "labelled": dataset.is_labelled,
+        "classes": manifest.classes,
+        "mark_classes": dataset.mark_classes,
+        "warnings": quick_warnings(manifest),
+        "corrections": dataset.corrections(),
+        "images": [
+            {
+                "id": image_id_of(manifest.name(record)),
+                "name": manifest.name(record),
+                "label": record.label,
+                "patient": record.patient,
+                "mpp": record.mpp,
+            }
+            for record in manifest.records
+        ],
+    }
+
+
+def checks(call: Call) -> dict[str, Any]:
+    """What only reading every image tells; goes on in the background."""
+    context = call.context
+    return context.checks.ask(call.dataset().manifest, context.thumbnails.path)
+
+
+# --- pixels -------------------------------------------------------------------------------------
+
+
+def thumbnail(call: Call) -> Response:
+    return picture(call.context.thumbnails.path(call.record()).read_bytes())
+
+
+def image(call: Call) -> dict[str, Any]:
+    """What the viewer needs to know of an image."""
+    record = call.record()
+    source = call.context.tiles.open(record.path, record.mpp)
+    return {
+        "name": call.dataset().manifest.name(record),
+        "label": record.label,
+        "patient": record.patient,
+        "width": source.size[0],
+        "height": source.size[1],
+        "mpp": source.mpp,
+        "tile": TILE_SIDE,
+        "levels": n_levels(source.size),
+    }
+
+
+def tile(call: Call) -> Response:
+    record = call.record()
+    level, column, row = (int(call.parts[name]) for name in ("level", "column", "row"))
+    return picture(call.context.tiles.tile(record.path, record.mpp, level, column, row))
+
+
+def cut_out(call: Call) -> Response:
+    """A square of an image with its surroundings, for a thumbnail of a patch."""
+    record = call.record()
+    side = call.number("side")
+    if not 1 <= side <= _MOST_SIDE:
+        raise ValueError(f"side must be between 1 and {_MOST_SIDE}")
+    corner = call.number("x"), call.number("y")
+    pixels = call.context.tiles.cut_out(record.path, record.mpp, corner, side, _CUT_OUT_PX)
+    return picture(encode_jpeg(pixels, 90))
+
+
+# --- corrections --------------------------------------------------------------------------------
+
+
+def correct(call: Call) -> dict[str, Any]:
+    box = call.body.get("box")
+    whole = isinstance(box, list) and len(box) == 4 and all(isinstance(x, int) for x in box)
+    if box is not None and not whole:
+        raise ValueError("box must be four whole numbers: left, top, right, bottom")
+    dataset = call.dataset()
+    add_correction(dataset, str(call.body.get("image")), str(call.body.get("label")), box)
+    return {"corrections": dataset.corrections()}
+
+
+def undo(call: Call) -> dict[str, Any]:
+    dataset = call.dataset()
+    remove_correction(dataset, str(call.body.get("id")))
+    return {"corrections": dataset.corrections()}
+
+
+_IMAGE = "/api/data/{data}/images/{image}"
+ROUTES = [
+    Route("/api/session", endpoint(session)),
+    Route("/api/folders", endpoint(listing)),
+    Route("/api/data", endpoint(open_), methods=["POST"]),
+    Route("/api/data/{data}", endpoint(describe)),
+    Route("/api/data/{data}/checks", endpoint(checks)),
+    Route("/api/data/{data}/correct", endpoint(correct), methods=["POST"]),
+    Route("/api/data/{data}/undo", endpoint(undo), methods=["POST"]),
+    Route(_IMAGE, endpoint(image)),
+    Route(f"{_IMAGE}/thumbnail.jpg", endpoint(thumbnail)),
+    Route(f"{_IMAGE}/cut-out.jpg", endpoint(cut_out)),
+    Route(f"{_IMAGE}/tiles/{{level:int}}/{{column:int}}/{{row:int}}.jpg", endpoint(tile)),
+]

@@ -1,0 +1,201 @@
+"""The training page: choose how to learn, start, watch, cancel, go on."""
+
+from __future__ import annotations
+
+import inspect
+import time
+from typing import Any
+
+from starlette.routing import Route
+
+from ..images.stain import NORMALISERS
+from ..methods.registry import METHODS, method_entry
+from ..patches.vectors import VECTORS
+from ..recipes import Recipe
+from .calls import Call, endpoint
+from .datasets import Dataset, find_dataset
+from .jobs import RUNNING, Job, all_jobs, find_job, new_job
+from .training import OFFERS, offered_recipe, training_request
+
+# Roughly what share of the time a stage takes; the page says "about".
+_WEIGHTS = {
+    "patches": 6,
+    "features": 60,
+    "initialise": 24,
+    "train": 45,
+    "rule": 15,
+    "gallery": 8,
+    "answer": 10,
+    "map": 100,
+}
+_PATCH_STAGES = ("patches", "initialise", "train", "rule", "gallery", "answer")
+_IMAGE_STAGES = ("features", "train", "answer")
+
+
+def choices(call: Call) -> dict[str, Any]:
+    """What can be chosen, and what a preset means for a method."""
+    offer, method = call.query.get("preset", "default"), call.query.get("method", "dfdl")
+    recipe = offered_recipe(offer, method)
+    parameters = inspect.signature(method_entry(method).load()).parameters
+    own = {
+        name: recipe.method_parameters.get(name, parameter.default)
+        for name, parameter in parameters.items()
+        if name not in ("random_state", "n_jobs", "backend", "warm_start")
+    }
+    fields = recipe.to_dict()
+    del fields["method"], fields["method_parameters"]
+    return {
+        "presets": {name: words for name, (_, words, _) in OFFERS.items()},
+        "methods": {
+            name: {"summary": entry.summary, "patches": entry.features is None}
+            for name, entry in METHODS.items()
+        },
+        "stains": sorted(NORMALISERS),
+        "vectors": sorted({*VECTORS, recipe.vectors}),
+        "recipe": fields,
+        "parameters": own,
+    }
+
+
+def start(call: Call) -> dict[str, Any]:
+    """A new training of a data set; with a parent, its recipe and test patients are kept."""
+    body = call.body
+    dataset = find_dataset(call.user, call.context.folders, str(body.get("data")))
+    parent_id = body.get("parent")
+    if parent_id:
+        parent = find_job(call.user, str(parent_id)).request
+        recipe = Recipe.from_dict(parent["recipe"])
+        request = training_request(
+            dataset,
+            recipe,
+            regions=parent["regions"],
+            test_folds=0,
+            seed=parent["seed"],
+            parent=parent,
+        )
+    else:
+        request = _first_request(call, dataset)
+    job = new_job(call.user, request | {"parent": parent_id})
+    call.context.queue.add(job)
+    return {"id": job.id}
+
+
+def _first_request(call: Call, dataset: Dataset) -> dict[str, Any]:
+    body = call.body
+    recipe = offered_recipe(str(body.get("preset", "default")), str(body.get("method", "dfdl")))
+    settings = body.get("settings") or {}
+    if not isinstance(settings, dict):
+        raise ValueError("settings must be names with values")
+    recipe = recipe.with_settings({str(name): str(text) for name, text in settings.items()})
+    folds, seed = body.get("test_folds", 4), body.get("seed", 0)
+    if folds not in (0, 2, 3, 4, 5) or not isinstance(seed, int):
+        raise ValueError("test_folds must be 0, 2, 3, 4 or 5, and seed a whole number")
+    regions = body.get("regions")
+    return training_request(
+        dataset, recipe, regions=str(regions) if regions else None, test_folds=folds, seed=seed
+    )
+
+
+def watch(call: Call) -> dict[str, Any]:
+    """State and progress of a job."""
+    job = call.job()
+    return summary(call, job) | {
+        "progress": _progress(job),
+        "classes": _classes(job),
+        "words": _words(job.request),
+    }
+
+
+def _words(request: dict[str, Any]) -> str:
+    """How it learns, in a line."""
+    if request["kind"] != "train":
+        return ""
+    recipe = request["recipe"]
+    parts = [recipe["method"]]
+    if method_entry(recipe["method"]).features is None:
+        parts += [f"{recipe['patch_px']} pixel patches", f"{recipe['patches_per_class']} per class"]
+    parts += [f"{name} {value}" for name, value in recipe["method_parameters"].items()]
+    n_tested = len(request["test_patients"])
+    kept = f"{n_tested} patient{'' if n_tested == 1 else 's'} kept for testing"
+    return ", ".join([*parts, kept])
+
+
+def jobs(call: Call) -> dict[str, Any]:
+    found = [job for job in all_jobs(call.user) if job.request["kind"] == "train"]
+    return {"jobs": [summary(call, job) for job in found]}
+
+
+def summary(call: Call, job: Job) -> dict[str, Any]:
+    request, state = job.request, job.state()
+    return {
+        "id": job.id,
+        "kind": request["kind"],
+        "name": request["name"],
+        "data": request["data"],
+        "parent": request.get("parent"),
+        "made": request["made"],
+        "method": request["recipe"]["method"] if request["kind"] == "train" else None,
+        "regions": request.get("regions"),
+        "n_corrections": len(request.get("corrections", ())),
+        "state": state["state"],
+        "error": state["error"],
+        "ahead": call.context.queue.n_ahead(job),
+        "has_model": (job.folder / "model.histodict").is_file(),
+    }
+
+
+def _classes(job: Job) -> list[str]:
+    return sorted({row["label"] for row in job.request["records"] if row["label"]})
+
+
+def _progress(job: Job) -> dict[str, Any]:
+    """Per stage how far it is, the objective per class at every step, and the time left."""
+    lines = job.progress()
+    stages: dict[str, list[int]] = {}
+    curve = []
+    for line in lines:
+        stages[line["stage"]] = [line["done"], line["total"]]
+        if line["stage"] == "train" and line["objective"]:
+            curve.append(line["objective"])
+    state = job.state()
+    left = None
+    if state["state"] == RUNNING:
+        left = _time_left(job, stages, time.time() - state["at"])
+    return {"stages": stages, "objective": curve, "seconds_left": left}
+
+
+def _time_left(job: Job, stages: dict[str, list[int]], elapsed: float) -> float | None:
+    if job.request["kind"] != "train":
+        return None
+    method = job.request["recipe"]["method"]
+    plan = _PATCH_STAGES if method_entry(method).features is None else _IMAGE_STAGES
+    current = max((plan.index(stage) for stage in stages if stage in plan), default=-1)
+    done = 0.0
+    for place, stage in enumerate(plan):
+        n_done, total = stages.get(stage, (0, 1))
+        # A stage that ended early, its objective flat, is done when the next one has begun.
+        done += _WEIGHTS[stage] * (1.0 if place < current else n_done / max(total, 1))
+    share = done / sum(_WEIGHTS[stage] for stage in plan)
+    return elapsed * (1 - share) / share if share > 0.05 else None
+
+
+def cancel(call: Call) -> dict[str, Any]:
+    job = call.job()
+    call.context.queue.cancel(job)
+    return summary(call, job)
+
+
+def resume(call: Call) -> dict[str, Any]:
+    job = call.job()
+    call.context.queue.resume(job)
+    return summary(call, job)
+
+
+ROUTES = [
+    Route("/api/choices", endpoint(choices)),
+    Route("/api/jobs", endpoint(jobs)),
+    Route("/api/jobs", endpoint(start), methods=["POST"]),
+    Route("/api/jobs/{job}", endpoint(watch)),
+    Route("/api/jobs/{job}/cancel", endpoint(cancel), methods=["POST"]),
+    Route("/api/jobs/{job}/resume", endpoint(resume), methods=["POST"]),
+]

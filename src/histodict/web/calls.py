@@ -1,0 +1,147 @@
+"""A request as a page's function sees it, and the step from its result to a response."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from ..images.manifest import Record
+from ..model_file import Model, load_model
+from .data_checks import Checks
+from .datasets import Dataset, find_dataset
+from .folders import DataFolders, ForbiddenFileError
+from .gallery import Gallery
+from .jobs import Job, JobQueue, find_job
+from .thumbnails import Thumbnails
+from .tiles import BytesCache, Tiles
+from .workspace import User
+
+_MOST_BYTES = 64 * 1024  # of a request: nothing is uploaded
+_MODEL_BYTES = 512 * 2**20
+
+
+@dataclass
+class Context:
+    """What all calls share."""
+
+    folders: DataFolders
+    workspace: Path
+    demo: str | None = None  # the data set that the demonstration opens
+    queue: JobQueue = field(default_factory=JobQueue)
+    tiles: Tiles = field(default_factory=Tiles)
+    checks: Checks = field(default_factory=Checks)
+    models: BytesCache[tuple[Model, Gallery | None]] = field(
+        default_factory=lambda: BytesCache(_MODEL_BYTES)
+    )
+
+    def __post_init__(self) -> None:
+        self.thumbnails = Thumbnails(self.workspace / "thumbnails")
+
+
+@dataclass(frozen=True)
+class Call:
+    """One request: who asks, the parts of the address, the query and the JSON body."""
+
+    context: Context
+    user: User
+    parts: dict[str, Any]
+    query: dict[str, str]
+    body: dict[str, Any]
+
+    def number(self, name: str, default: int | None = None) -> int:
+        """A whole number of the query."""
+        text = self.query.get(name, "" if default is None else str(default))
+        try:
+            return int(text)
+        except ValueError:
+            raise ValueError(f"{name} must be a whole number, not {text!r}") from None
+
+    def dataset(self) -> Dataset:
+        return find_dataset(self.user, self.context.folders, str(self.parts["data"]))
+
+    def record(self) -> Record:
+        """The image asked for; its true place is checked each time it is read."""
+        record = self.dataset().image(str(self.parts["image"]))
+        self.context.folders.check(record.path)
+        return record
+
+    def job(self) -> Job:
+        return find_job(self.user, str(self.parts["job"]))
+
+    def model(self) -> tuple[Model, Gallery | None]:
+        """The job's model and training patches, loaded once."""
+        folder = self.job().folder
+        path = folder / "model.histodict"
+        if not path.is_file():
+            raise KeyError("this training has no model yet")
+        key = str(path), path.stat().st_mtime_ns
+        found = self.context.models.get(key)
+        if found is None:
+            gallery = folder / "gallery.npz"
+            found = load_model(path), Gallery.read(gallery) if gallery.is_file() else None
+            self.context.models.put(key, found, path.stat().st_size)
+        return found
+
+
+Work = Callable[[Call], Any]
+
+
+def endpoint(work: Work) -> Callable[[Request], Awaitable[Response]]:
+    """Run a page's function on a thread; its dict becomes JSON, its errors become words."""
+
+    async def answer(request: Request) -> Response:
+        try:
+            call = Call(
+                request.app.state.context,
+                request.state.user,
+                dict(request.path_params),
+                dict(request.query_params),
+                await _body(request),
+            )
+            result = await run_in_threadpool(work, call)
+        except ForbiddenFileError as error:
+            return _refusal(403, error)
+        except (KeyError, FileNotFoundError) as error:
+            return _refusal(404, error)
+        except (ValueError, OSError) as error:
+            return _refusal(400, error)
+        return result if isinstance(result, Response) else JSONResponse(result)
+
+    return answer
+
+
+def _refusal(status: int, error: Exception) -> JSONResponse:
+    words = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
+    return JSONResponse({"error": words}, status)
+
+
+async def _body(request: Request) -> dict[str, Any]:
+    if request.method != "POST":
+        return {}
+    data = b""
+    async for part in request.stream():
+        data += part
+        if len(data) > _MOST_BYTES:
+            raise ValueError("the request is too large: files are not uploaded, they are opened")
+    if not data:
+        return {}
+    try:
+        body = json.loads(data)
+    except (json.JSONDecodeError, UnicodeDecodeError):
+        raise ValueError("the request is not JSON") from None
+    if not isinstance(body, dict):
+        raise ValueError("the request must be a JSON object")
+    return body
+
+
+def picture(data: bytes, kind: str = "jpeg") -> Response:
+    """A picture that the browser may keep for an hour."""
+    headers = {"Cache-Control": "private, max-age=3600"}
+    return Response(data, media_type=f"image/{kind}", headers=headers)

@@ -1,0 +1,207 @@
+"""Data sets that a user has opened, and what the user corrected in them.
+
+A correction is a new label for an image, or a rectangle in it with a class. The files of the data
+folder stay as they are: corrections live in the workspace and are applied to the manifest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from ..execution.files import written_whole
+from ..images.manifest import Manifest, ManifestError, Record, read_manifest
+from ..images.masks import RegionMask
+from ..images.readers import open_image
+from ..runs import find_images
+from .folders import DataFolders
+from .workspace import User, is_id, new_id, read_json, write_json
+
+_LONGEST_MARK = 4096
+_SHORTEST_MARK = 40
+_LONGEST_MASK = 4096
+_CHANGING = threading.Lock()  # one correction after another
+MASK_CLASSES = ("no region", "region")
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A manifest under a short name; `folder` holds what the app keeps about it."""
+
+    id: str
+    source: Path
+    manifest: Manifest
+    folder: Path
+
+    @property
+    def is_labelled(self) -> bool:
+        return any(record.label or record.mask for record in self.manifest.records)
+
+    @property
+    def mark_classes(self) -> list[str]:
+        """What a rectangle may be marked as; in a set with masks, as part of a region or not."""
+        if any(record.mask for record in self.manifest.records):
+            return list(MASK_CLASSES)
+        return self.manifest.classes
+
+    def image(self, image_id: str) -> Record:
+        for record in self.manifest.records:
+            if image_id_of(self.manifest.name(record)) == image_id:
+                return record
+        raise KeyError("there is no such image in this data set")
+
+    def corrections(self) -> list[dict[str, Any]]:
+        path = self.folder / "corrections.json"
+        return list(read_json(path)) if path.is_file() else []
+
+
+def image_id_of(name: str) -> str:
+    return hashlib.sha256(name.encode()).hexdigest()[:12]
+
+
+def open_dataset(user: User, folders: DataFolders, source: Path) -> Dataset:
+    """Read a folder or table and remember it; all its files must lie in the data folders."""
+    source = folders.check(source)
+    dataset = _load(user, folders, source)
+    write_json(dataset.folder / "source.json", str(source))
+    return dataset
+
+
+def find_dataset(user: User, folders: DataFolders, dataset_id: str) -> Dataset:
+    """A data set opened before, as its files are now."""
+    path = user.folder / "data" / dataset_id / "source.json"
+    if not is_id(dataset_id) or not path.is_file():
+        raise KeyError("there is no such data set: open it on the data page")
+    return _load(user, folders, folders.check(Path(read_json(path))))
+
+
+def known_sources(user: User, folders: DataFolders) -> dict[str, Path]:
+    """The data sets opened before whose files may still be read."""
+    found = {}
+    for path in sorted((user.folder / "data").glob("*/source.json")):
+        source = Path(read_json(path))
+        if source.exists() and any(source.is_relative_to(f) for f in folders.folders):
+            found[path.parent.name] = source
+    return found
+
+
+def _load(user: User, folders: DataFolders, source: Path) -> Dataset:
+    manifest = _read(source)
+    for record in manifest.records:
+        for path in (record.path, record.mask):
+            if path is not None:
+                folders.check(path)
+    dataset_id = hashlib.sha256(str(source).encode()).hexdigest()[:12]
+    return Dataset(dataset_id, source, manifest, user.folder / "data" / dataset_id)
+
+
+def _read(source: Path) -> Manifest:
+    """A labelled set, or, where a folder has no classes, its images to look at."""
+    try:
+        return read_manifest(source)
+    except ManifestError:
+        images = find_images([source]) if source.is_dir() else []
+        if not images or (source / "manifest.csv").exists():
+            raise
+    records = tuple(Record(path, "", path.relative_to(source).as_posix()) for path in images)
+    words = f"{source.name}: no classes were found, so these images can be looked at, not learnt"
+    return Manifest(records, (words,), source)
+
+
+# --- corrections --------------------------------------------------------------------------------
+
+
+def add_correction(dataset: Dataset, image_id: str, label: str, box: list[int] | None) -> None:
+    """A new label for the image, or for a box (left, top, right, bottom) in it."""
+    record = dataset.image(image_id)
+    known = dataset.manifest.classes if box is None else dataset.mark_classes
+    if label not in known:
+        raise ValueError(f"the class {label!r} is not among {known}")
+    box = _check_box(record, box) if box is not None else None
+    with _CHANGING:
+        kept = dataset.corrections()
+        if box is None:
+            kept = [c for c in kept if c["image"] != image_id or c["box"] is not None]
+        if box is not None or label != record.label:
+            name = dataset.manifest.name(record)
+            found = {"id": new_id(), "image": image_id, "name": name, "label": label, "box": box}
+            kept.append(found)
+        write_json(dataset.folder / "corrections.json", kept)
+
+
+def remove_correction(dataset: Dataset, correction_id: str) -> None:
+    with _CHANGING:
+        kept = [c for c in dataset.corrections() if c["id"] != correction_id]
+        write_json(dataset.folder / "corrections.json", kept)
+
+
+def _check_box(record: Record, box: list[int]) -> list[int]:
+    with open_image(record.path, record.mpp) as source:
+        width, height = source.size
+    left, right = (min(max(int(x), 0), width) for x in (box[0], box[2]))
+    top, bottom = (min(max(int(y), 0), height) for y in (box[1], box[3]))
+    sides = right - left, bottom - top
+    if min(sides) < _SHORTEST_MARK or max(sides) > _LONGEST_MARK:
+        raise ValueError(
+            f"mark between {_SHORTEST_MARK} and {_LONGEST_MARK} pixels of the image on each side; "
+            f"this is {sides[0]} x {sides[1]}"
+        )
+    return [left, top, right, bottom]
+
+
+def corrected(dataset: Dataset) -> Manifest:
+    """The manifest to learn from: labels as corrected, marked regions as masks or cut-outs.
+
+    Where an image has a mask a marked rectangle is painted into it, as region or as none. Without
+    masks it becomes an image of its own, of the same patient.
+    """
+    records = {image_id_of(dataset.manifest.name(r)): r for r in dataset.manifest.records}
+    further = []
+    for correction in dataset.corrections():
+        record = records.get(correction["image"])
+        if record is None:  # the file has gone since
+            continue
+        if correction["box"] is None:
+            records[correction["image"]] = replace(record, label=correction["label"])
+        elif record.mask is not None:
+            mask = _paint(dataset, record, correction)
+            records[correction["image"]] = replace(record, mask=mask)
+        else:
+            path = _cut_out(dataset, record, correction)
+            further.append(replace(record, path=path, label=correction["label"]))
+    return replace(dataset.manifest, records=(*records.values(), *further))
+
+
+def _cut_out(dataset: Dataset, record: Record, correction: dict[str, Any]) -> Path:
+    path = dataset.folder / "marks" / f"{correction['id']}.png"
+    if not path.is_file():
+        left, top, right, bottom = correction["box"]
+        with open_image(record.path, record.mpp) as source:
+            pixels = source.read(left, top, right - left, bottom - top)
+        with written_whole(path) as partial:
+            Image.fromarray(pixels).save(partial, format="PNG")
+    return path
+
+
+def _paint(dataset: Dataset, record: Record, correction: dict[str, Any]) -> Path:
+    """A copy of the image's mask with the box painted."""
+    path = dataset.folder / "marks" / f"{correction['id']}.png"
+    with open_image(record.path, record.mpp) as source:
+        size = source.size
+    assert record.mask is not None
+    region = RegionMask.read(record.mask, size).region
+    factor = max(1, -(-max(region.shape) // _LONGEST_MASK))
+    region = region[::factor, ::factor].copy()
+    scale = region.shape[1] / size[0], region.shape[0] / size[1]
+    left, right = (round(x * scale[0]) for x in correction["box"][::2])
+    top, bottom = (round(y * scale[1]) for y in correction["box"][1::2])
+    region[top:bottom, left:right] = correction["label"] == MASK_CLASSES[1]
+    with written_whole(path) as partial:
+        Image.fromarray(region.astype(np.uint8) * 255).save(partial, format="PNG")
+    return path

@@ -1,0 +1,184 @@
+"""The why of a call: what a patch was rebuilt from, and what each class left over.
+
+A patch vector y is coded as s over the atoms of all classes; a class's own part rebuilds δ_i(s)D
+and leaves the residual ‖y − δ_i(s)D‖. The class that leaves least wins the patch.
+"""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+
+from ..images.manifest import Record
+from ..methods.residual_rule import ResidualClassifier
+from ..model_file import Model
+from ..patches.grid import PatchGrid
+from ..pipeline import BLANK, PatchMap
+from ..pipeline.patch_model import PatchModel
+from ..pipeline.view import View, open_view
+from .gallery import Gallery
+from .tiles import encode_png
+
+_N_ATOMS = 8
+_ENLARGED_PX = 96
+
+
+@dataclass(frozen=True)
+class Atoms:
+    """The atoms that codes are over, where the method has such: D (n, n_features), their classes.
+
+    `patch_px` is the side of the pictures that they are; None for vectors that are no pictures.
+    """
+
+    D: NDArray[Any]
+    classes: NDArray[np.int64]
+    patch_px: int | None
+
+    @classmethod
+    def of(cls, model: PatchModel) -> Atoms | None:
+        method = model.method_
+        if not isinstance(method, ResidualClassifier):
+            return None
+        D, classes = method.labelled_atoms()
+        if len(D) != method.n_codes_:
+            return None
+        side = model.recipe.patch_px
+        return cls(D, classes, side if D.shape[1] == 3 * side * side else None)
+
+    def picture(self, atom: int) -> bytes:
+        """An atom as PNG, stretched to its own range: what counts is its pattern."""
+        if self.patch_px is None:
+            raise KeyError("these atoms are no pictures")
+        return encode_png(_picture(self.D[atom], self.patch_px))
+
+
+def explain(
+    model: Model,
+    record: Record,
+    patch_map: PatchMap,
+    gallery: Gallery,
+    row: int,
+    column: int,
+) -> dict[str, Any]:
+    """What the page shows of one patch of the map."""
+    grid = patch_map.grid
+    if not (0 <= row < grid.n_rows and 0 <= column < grid.n_columns):
+        raise KeyError("there is no such patch")
+    winner = int(patch_map.winners[row, column])
+    x, y = grid.corner(row, column)
+    facts: dict[str, Any] = {"row": row, "column": column, "x": x, "y": y, "side": grid.patch_side}
+    if winner == BLANK:
+        return facts | {
+            "winner": None,
+            "words": "This is glass: patches without tissue are left out.",
+        }
+    patches = model.model_
+    assert isinstance(patches, PatchModel)
+    with open_view(record.path, record.mpp, model.recipe, patches.mpp_, patches.cache) as view:
+        patch = grid.read(view, slice(row, row + 1), slice(column, column + 1))
+        seen = view.normalise(patch)[0]
+        vector = patches.project(_vector_of(view, grid, row, column))
+    code, distances = patches.method_.encode(vector)
+    parts = _parts(model.classes_, patches, vector[0], code, distances[0])
+    return facts | {
+        "winner": model.classes_[winner],
+        "words": _words(model.classes_, winner, distances[0], parts["is_residual"]),
+        "picture": _uri(_enlarged(seen)),
+        **parts,
+        "similar": [{"patch": n, "likeness": value} for n, value in gallery.like(code)],
+    }
+
+
+def _vector_of(view: View, grid: PatchGrid, row: int, column: int) -> NDArray[np.float32]:
+    """The patch's vector (1, n_features), read with its chunk, as when the map was made."""
+    for rows, columns in grid.chunks():
+        if rows.start <= row < rows.stop and columns.start <= column < columns.stop:
+            tissue, vectors = view.chunk_vectors(grid, rows, columns)
+            place = np.count_nonzero(tissue.ravel()[: _flat(row, column, rows, columns)])
+            return vectors[place : place + 1]
+    raise KeyError("there is no such patch")
+
+
+def _flat(row: int, column: int, rows: slice, columns: slice) -> int:
+    """The patch's place in its chunk, row by row."""
+    return int((row - rows.start) * (columns.stop - columns.start) + column - columns.start)
+
+
+def _words(names: list[str], winner: int, distances: NDArray[np.float64], residual: bool) -> str:
+    order = np.argsort(distances)
+    best, second = int(order[0]), int(order[1])
+    near, far = f"{distances[best]:.2f}", f"{distances[second]:.2f}"
+    if residual:
+        words = (
+            f"Building blocks of {names[best]} rebuild this patch best: they leave {near} of it "
+            f"over, those of {names[second]} {far}."
+        )
+    else:
+        words = (
+            f"This patch is closest to {names[best]}: its distance is {near}, that of "
+            f"{names[second]} {far}."
+        )
+    if winner != best:
+        words += (
+            f" Together with its neighbours, though, it counts as {names[winner]}: the model "
+            "judges a patch with those around it."
+        )
+    return words
+
+
+def _parts(
+    names: list[str],
+    patches: PatchModel,
+    vector: NDArray[np.float32],
+    code: csr_array,
+    distances: NDArray[np.float64],
+) -> dict[str, Any]:
+    """Per class its distance and its rebuilt patch; the atoms that weigh most."""
+    atoms = Atoms.of(patches)
+    weights = code.toarray()[0]
+    classes: list[dict[str, Any]] = [
+        {"name": name, "residual": float(distance)}
+        for name, distance in zip(names, distances, strict=True)
+    ]
+    used = np.argsort(-np.abs(weights), kind="stable")[:_N_ATOMS]
+    rows: list[dict[str, Any]] = [
+        {"atom": int(k), "weight": float(weights[k])} for k in used if weights[k]
+    ]
+    parts = {"classes": classes, "atoms": rows, "n_atoms_used": int(np.count_nonzero(weights))}
+    if atoms is None:
+        return parts | {"is_residual": False}
+    for line in rows:
+        line["class"] = names[int(atoms.classes[line["atom"]])]
+    rebuilt = [np.where(atoms.classes == i, weights, 0) @ atoms.D for i in range(len(names))]
+    if atoms.patch_px is not None:
+        ends = float(vector.min()), float(vector.max())
+        parts["vector"] = _uri(_picture(vector, atoms.patch_px, ends))
+        for entry, pixels in zip(classes, rebuilt, strict=True):
+            entry["rebuilt"] = _uri(_picture(pixels, atoms.patch_px, ends))
+    # Some methods weigh more than the residual: their distances are not what is left over.
+    left = np.linalg.norm(vector - np.stack(rebuilt), axis=1)
+    return parts | {"is_residual": bool(np.allclose(left, distances, atol=1e-3))}
+
+
+def _picture(
+    vector: NDArray[Any], side: int, ends: tuple[float, float] | None = None
+) -> NDArray[np.uint8]:
+    """A channel-planar vector as an RGB picture, `ends` as black and white."""
+    pixels = vector.reshape(3, side, side).transpose(1, 2, 0)
+    low, high = ends if ends is not None else (float(pixels.min()), float(pixels.max()))
+    scaled = (pixels - low) / max(high - low, 1e-12)
+    return _enlarged((255 * np.clip(scaled, 0, 1)).astype(np.uint8))
+
+
+def _enlarged(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    factor = max(1, _ENLARGED_PX // pixels.shape[0])
+    return pixels.repeat(factor, axis=0).repeat(factor, axis=1)
+
+
+def _uri(pixels: NDArray[np.uint8]) -> str:
+    return "data:image/png;base64," + base64.b64encode(encode_png(pixels)).decode()

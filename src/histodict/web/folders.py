@@ -1,0 +1,70 @@
+"""Which files may be read: those under the folders that the server was started with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ..images.readers import READERS
+
+_MOST_ENTRIES = 500
+
+
+class ForbiddenFileError(PermissionError):
+    """A file outside the folders, whatever its name or the links on the way to it say."""
+
+
+class DataFolders:
+    """Folders with all that lies below them; a link that leads out of them is outside."""
+
+    def __init__(self, folders: Sequence[Path], hidden: Sequence[Path] = ()) -> None:
+        """`hidden`: what may lie below them and is no data, such as other users' work."""
+        self.folders = [folder.resolve() for folder in folders]
+        self._hidden = [folder.resolve() for folder in hidden]
+        for folder in self.folders:
+            if not folder.is_dir():
+                raise ValueError(f"{folder}: there is no such folder")
+
+    def check(self, path: Path) -> Path:
+        """The file's true place, if that is inside."""
+        found = path.resolve()
+        if not self._is_inside(found):
+            raise ForbiddenFileError(f"{path.name}: lies outside the data folders")
+        return found
+
+    def _is_inside(self, path: Path) -> bool:
+        is_hidden = any(path.is_relative_to(folder) for folder in self._hidden)
+        return not is_hidden and any(path.is_relative_to(folder) for folder in self.folders)
+
+    def find(self, place: int, inside: str) -> Path:
+        """A file or folder below the folder at `place`."""
+        if not 0 <= place < len(self.folders) or "\0" in inside:
+            raise ForbiddenFileError("there is no such data folder")
+        found = self.check(self.folders[place] / inside)
+        if not found.exists():
+            raise FileNotFoundError(f"{inside}: there is no such file or folder")
+        return found
+
+    def locate(self, path: Path) -> tuple[int, str]:
+        """The reverse of `find`."""
+        for place, folder in enumerate(self.folders):
+            if path.is_relative_to(folder):
+                return place, path.relative_to(folder).as_posix()
+        raise ForbiddenFileError(f"{path.name}: lies outside the data folders")
+
+    def listing(self, place: int, inside: str) -> dict[str, Any]:
+        """Sub-folders and tables that may be chosen, and how many images lie here."""
+        folder = self.find(place, inside)
+        if not folder.is_dir():
+            raise FileNotFoundError(f"{inside}: is not a folder")
+        shown = (path for path in sorted(folder.iterdir()) if not path.name.startswith("."))
+        entries = [path for path in shown if self._is_inside(path.resolve())]
+        return {
+            "place": place,
+            "inside": "" if folder == self.folders[place] else inside.strip("/"),
+            "name": folder.name,
+            "folders": [path.name for path in entries if path.is_dir()][:_MOST_ENTRIES],
+            "tables": [p.name for p in entries if p.suffix.lower() == ".csv"][:_MOST_ENTRIES],
+            "n_images": sum(p.is_file() and p.suffix.lower() in READERS for p in entries),
+        }

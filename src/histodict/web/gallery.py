@@ -1,0 +1,116 @@
+"""Training patches with their codes: who uses an atom most, which patches are built alike."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array, vstack
+
+from ..execution.files import written_whole
+from ..images.manifest import Record
+from ..pipeline.patch_model import PatchModel
+from ..pipeline.view import open_view
+
+N_PATCHES = 2000
+_MOST_CHUNKS = 4  # of an image; a slide has hundreds
+
+
+@dataclass(frozen=True)
+class Gallery:
+    """Per patch: the place of its image, its level-0 corner and side, and its code."""
+
+    images: NDArray[np.int64]
+    corners: NDArray[np.int64]
+    side: NDArray[np.float64]
+    codes: csr_array
+
+    @classmethod
+    def of(cls, model: PatchModel, records: Sequence[Record], seed: int) -> Gallery:
+        """About N_PATCHES patches on tissue, as many from every image."""
+        wanted = -(-N_PATCHES // len(records))
+        parts = []
+        for place, record in enumerate(records):
+            rng = np.random.default_rng([seed, place])
+            part = _of_image(model, record, place, wanted, rng)
+            if part is not None:
+                parts.append(part)
+        return cls(
+            np.concatenate([part.images for part in parts]),
+            np.concatenate([part.corners for part in parts]),
+            np.concatenate([part.side for part in parts]),
+            vstack([part.codes for part in parts], format="csr"),
+        )
+
+    def save(self, path: Path) -> None:
+        arrays: dict[str, Any] = {
+            "images": self.images,
+            "corners": self.corners,
+            "side": self.side,
+            "data": self.codes.data,
+            "indices": self.codes.indices,
+            "indptr": self.codes.indptr,
+            "shape": self.codes.shape,
+        }
+        with written_whole(path) as partial, partial.open("wb") as file:
+            np.savez_compressed(file, **arrays)
+
+    @classmethod
+    def read(cls, path: Path) -> Gallery:
+        with np.load(path) as arrays:
+            parts = arrays["data"], arrays["indices"], arrays["indptr"]
+            codes = csr_array(parts, shape=tuple(arrays["shape"]))
+            return cls(arrays["images"], arrays["corners"], arrays["side"], codes)
+
+    def users_of(self, atom: int, n_patches: int = 8) -> list[tuple[int, float]]:
+        """Patches in whose code the atom weighs most, with the weight; at most two of an image."""
+        weights = self.codes[:, [atom]].toarray().ravel()
+        return self._first(np.argsort(-np.abs(weights), kind="stable"), weights, n_patches)
+
+    def like(self, code: csr_array, n_patches: int = 6) -> list[tuple[int, float]]:
+        """Patches whose codes point the same way as this one (1, n_codes), with the cosine."""
+        products = (self.codes @ code.T).toarray().ravel()
+        norms = np.sqrt(self.codes.power(2).sum(axis=1)) * float(np.sqrt(code.power(2).sum()))
+        likeness = products / np.maximum(np.asarray(norms).ravel(), 1e-12)
+        return self._first(np.argsort(-likeness, kind="stable"), likeness, n_patches)
+
+    def _first(
+        self, order: NDArray[np.int64], values: NDArray[np.float64], n_patches: int
+    ) -> list[tuple[int, float]]:
+        chosen: list[tuple[int, float]] = []
+        seen: dict[int, int] = {}
+        for patch in order[: 50 * n_patches].tolist():
+            image = int(self.images[patch])
+            if values[patch] == 0 or len(chosen) == n_patches:
+                break
+            if seen.get(image, 0) < 2:
+                seen[image] = seen.get(image, 0) + 1
+                chosen.append((patch, float(values[patch])))
+        return chosen
+
+
+def _of_image(
+    model: PatchModel, record: Record, place: int, wanted: int, rng: np.random.Generator
+) -> Gallery | None:
+    """Patches of a few chunks of the image, taken at random."""
+    found: list[NDArray[np.int64]] = []
+    vectors: list[NDArray[np.float32]] = []
+    with open_view(record.path, record.mpp, model.recipe, model.mpp_, model.cache) as view:
+        grid = view.grid()
+        chunks = list(grid.chunks())
+        for number in rng.permutation(len(chunks))[:_MOST_CHUNKS]:
+            rows, columns = chunks[number]
+            tissue, of_chunk = view.chunk_vectors(grid, rows, columns)
+            chosen = rng.permutation(len(of_chunk))[: wanted - sum(map(len, found))]
+            found.append(np.add(np.argwhere(tissue), (rows.start, columns.start))[chosen])
+            vectors.append(of_chunk[chosen])
+    cells = np.concatenate(found)
+    if len(cells) == 0:
+        return None
+    codes = model.method_.encode(model.project(np.concatenate([v for v in vectors if len(v)])))[0]
+    corners = np.array([grid.corner(row, column) for row, column in cells.tolist()])
+    return Gallery(np.full(len(cells), place), corners, np.full(len(cells), grid.patch_side), codes)

@@ -1,0 +1,202 @@
+"""Long work in processes of its own, told of in files: it outlives a closed tab and the server.
+
+A job's folder holds
+    job.json         what was asked for; never changed
+    state.json       {"state", "run", "at", "error"}
+    progress.jsonl   one line per step of the present run
+    alive            the worker's process number, written anew every second
+    cancel           there if the work shall stop
+    log.txt          what the worker printed
+and what the worker makes. One job runs at a time, in the order in which they were asked for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .workspace import User, is_id, new_id, read_json, write_json
+
+WAITING, RUNNING, DONE = "waiting", "running", "done"
+FAILED, CANCELLED, INTERRUPTED = "failed", "cancelled", "interrupted"
+_ACTIVE = (WAITING, RUNNING)
+_SILENCE = 15.0  # seconds without a sign of life after which a worker counts as dead
+_PAUSE = 0.3
+_LOG_LINES = 6
+
+
+@dataclass(frozen=True)
+class Job:
+    """One job on disk."""
+
+    folder: Path
+
+    @property
+    def id(self) -> str:
+        return self.folder.name
+
+    @property
+    def request(self) -> dict[str, Any]:
+        found: dict[str, Any] = read_json(self.folder / "job.json")
+        return found
+
+    def state(self) -> dict[str, Any]:
+        found: dict[str, Any] = read_json(self.folder / "state.json")
+        return found
+
+    def set_state(self, state: str, run: int, error: str = "") -> None:
+        content = {"state": state, "run": run, "at": time.time(), "error": error}
+        write_json(self.folder / "state.json", content)
+
+    def progress(self) -> list[dict[str, Any]]:
+        """The steps so far; a line that is being written just now is left out."""
+        path = self.folder / "progress.jsonl"
+        if not path.is_file():
+            return []
+        text = path.read_text(encoding="utf-8")
+        return [json.loads(line) for line in text.split("\n")[:-1]]
+
+    def is_silent(self) -> bool:
+        """Whether the worker has not been heard of for a while."""
+        path = self.folder / "alive"
+        started = self.state()["at"]
+        last = max(started, path.stat().st_mtime if path.is_file() else 0.0)
+        return time.time() - last > _SILENCE
+
+    def last_words(self) -> str:
+        path = self.folder / "log.txt"
+        text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+        return "\n".join(text.strip().splitlines()[-_LOG_LINES:])
+
+
+def new_job(user: User, request: dict[str, Any]) -> Job:
+    job = Job(user.folder / "jobs" / new_id())
+    write_json(job.folder / "job.json", request | {"made": time.time()})
+    job.set_state(WAITING, 0)
+    return job
+
+
+def find_job(user: User, job_id: str) -> Job:
+    job = Job(user.folder / "jobs" / job_id)
+    if not is_id(job_id) or not (job.folder / "job.json").is_file():
+        raise KeyError("there is no such training")
+    return job
+
+
+def all_jobs(user: User) -> list[Job]:
+    """Newest first."""
+    found = [Job(path.parent) for path in (user.folder / "jobs").glob("*/job.json")]
+    return sorted(found, key=lambda job: job.request["made"], reverse=True)
+
+
+class JobQueue:
+    """Starts waiting jobs one after another, and notices workers that died."""
+
+    def __init__(self) -> None:
+        self._active: list[Job] = []
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._lock = threading.RLock()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True, name="jobs")
+
+    def start(self, users: list[User]) -> None:
+        """Take up what an earlier server left: waiting jobs, and workers that still run."""
+        for user in users:
+            for job in reversed(all_jobs(user)):
+                if job.state()["state"] in _ACTIVE:
+                    self._active.append(job)
+        self._active.sort(key=lambda job: job.request["made"])
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop watching; a worker that runs goes on by itself."""
+        self._stop.set()
+
+    def add(self, job: Job) -> None:
+        with self._lock:
+            self._active.append(job)
+
+    def n_ahead(self, job: Job) -> int:
+        with self._lock:
+            ids = [other.id for other in self._active]
+        return ids.index(job.id) if job.id in ids else 0
+
+    def cancel(self, job: Job) -> None:
+        with self._lock:
+            state = job.state()
+            if state["state"] not in _ACTIVE:
+                return
+            (job.folder / "cancel").touch()
+            process = self._processes.get(job.id)
+            if process is not None:
+                process.terminate()
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(3)
+                process.kill()
+                process.wait()
+            # A worker of an earlier server sees the file within a second and ends by itself.
+            job.set_state(CANCELLED, state["run"])
+            self._forget(job)
+
+    def resume(self, job: Job) -> None:
+        """Once more, with what is there already: a finished model is not trained again."""
+        with self._lock:
+            state = job.state()
+            if state["state"] in (*_ACTIVE, DONE):
+                return
+            (job.folder / "cancel").unlink(missing_ok=True)
+            job.set_state(WAITING, state["run"])
+            self.add(job)
+
+    def _watch(self) -> None:
+        while not self._stop.wait(_PAUSE):
+            with self._lock:
+                for job in list(self._active):
+                    self._look_after(job)
+                states = [job.state()["state"] for job in self._active]
+                if WAITING in states and RUNNING not in states:
+                    self._launch(self._active[states.index(WAITING)])
+
+    def _look_after(self, job: Job) -> None:
+        process = self._processes.get(job.id)
+        is_dead = job.is_silent() if process is None else process.poll() is not None
+        state = job.state()  # after asking whether it lives: a worker says its last word, then ends
+        if state["state"] == RUNNING and is_dead:
+            code = process.returncode if process is not None else None
+            job.set_state(FAILED if process else INTERRUPTED, state["run"], _why(job, code))
+        if job.state()["state"] not in _ACTIVE and (is_dead or process is None):
+            self._forget(job)
+
+    def _launch(self, job: Job) -> None:
+        run = job.state()["run"] + 1
+        (job.folder / "progress.jsonl").unlink(missing_ok=True)
+        job.set_state(RUNNING, run)
+        command = [sys.executable, "-m", "histodict.web.worker", str(job.folder), str(run)]
+        with (job.folder / "log.txt").open("wb") as log:
+            self._processes[job.id] = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # a stopped server does not take the work with it
+            )
+
+    def _forget(self, job: Job) -> None:
+        self._active = [other for other in self._active if other.id != job.id]
+        self._processes.pop(job.id, None)
+
+
+def _why(job: Job, code: int | None) -> str:
+    if code is None:
+        return "The work was interrupted: the computer or the process was stopped."
+    words = "The worker process ended unexpectedly"
+    if code < 0:
+        words += f" (signal {-code}; 9 often means that memory ran out)"
+    return f"{words}. Nothing else was lost.\n{job.last_words()}".strip()

@@ -1,0 +1,144 @@
+"""A model and how it did, as one self-contained HTML page to keep or send."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jinja2 import Environment
+
+from ..evaluation.metrics import balanced_accuracy, confusion_matrix
+from ..images.manifest import Record
+from ..model_file import Model
+from ..pipeline import RegionDetector
+from ..pipeline.patch_model import PatchModel
+from ..reports.overlay import COLOURS, draw_overlay
+from ..reports.pictures import atom_sheet, image_uri, roc_svg
+from .explain import Atoms
+from .maps import stored_map
+
+_N_EXAMPLES = 4
+
+
+def model_card(model: Model, header: Mapping[str, Any], request: Mapping[str, Any]) -> list[Any]:
+    """What there is to know of a model before it is used: (heading, words) in order."""
+    recipe, training = header["recipe"], header["training"]
+    n_tested = len(request["test_patients"])
+    scale = (
+        f"at 1/{recipe['downsample']:g} of the image"
+        if not recipe["mpp"]
+        else (f"at {recipe['mpp']:g} µm per pixel")
+    )
+    settings = ", ".join(f"{k} {v}" for k, v in recipe["method_parameters"].items())
+    return [
+        ("What it does", f"tells apart {' / '.join(model.classes_)}"),
+        ("Meant for", "research. Not a medical device: no diagnosis may rest on it"),
+        ("Learnt from", f"{training['n_images']} images of {training['n_patients']} patients"),
+        ("Tested on", f"{n_tested} other patients" if n_tested else "nothing: no patient was kept"),
+        ("Method", f"{recipe['method']} ({settings})"),
+        ("Patches", f"{recipe['patch_px']} x {recipe['patch_px']} pixels {scale}"),
+        ("Stain correction", recipe["stain"]),
+        ("Decision", _decision(model)),
+        ("Pixel size", f"{header['mpp']:g} µm" if header["mpp"] else "not known"),
+        (
+            "Corrections",
+            f"{len(request['corrections'])} by the user" if request["corrections"] else "none",
+        ),
+        ("Seed", str(training["random_state"])),
+        ("Made with", ", ".join(f"{name} {v}" for name, v in header["versions"].items())),
+        ("Images (digest)", training["manifest_digest"][:16]),
+    ]
+
+
+def _decision(model: Model) -> str:
+    if isinstance(model, RegionDetector):
+        return f"a region counts from {model.least_patches_} connected patches on"
+    if model.rule_ is None:
+        return "from the image as a whole"
+    threshold = model.rule_.threshold
+    at = "" if threshold is None else f", threshold {threshold:.3f}"
+    return f"from the {model.rule_.feature} of its patches{at}"
+
+
+def write_report(
+    path: Path,
+    model: Model,
+    card: list[Any],
+    results: Mapping[str, Any],
+    records: Mapping[str, Record],
+    maps: Path,
+) -> None:
+    """`records`: by image id, those of the tested images."""
+    rows = [row for row in results["images"] if row["answer"] is not None]
+    template = files(__package__).joinpath("report.html.j2").read_text(encoding="utf-8")
+    labels, answers = ([row[key] for row in rows] for key in ("label", "answer"))
+    content = {
+        "classes": model.classes_,
+        "colours": [f"rgb({r:.0f}, {g:.0f}, {b:.0f})" for r, g, b in COLOURS],
+        "card": card,
+        "rows": rows,
+        "confusion": confusion_matrix(labels, answers, model.classes_).tolist() if rows else [],
+        "accuracy": f"{balanced_accuracy(labels, answers):.2f}" if rows else "not measured",
+        "roc": _roc(model, rows, results["operating_point"]),
+        "patients": patient_errors(rows),
+        "atoms": _atom_sheets(model),
+        "examples": _examples(rows, records, maps),
+        "n_failed": len(results["images"]) - len(rows),
+    }
+    page = Environment(autoescape=True).from_string(template).render(**content)
+    path.write_text(page, encoding="utf-8")
+
+
+def patient_errors(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Per patient how many images there were, and which answers were wrong; most wrong first."""
+    by_patient: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        by_patient.setdefault(row["patient"], []).append(row)
+    table = [
+        {
+            "patient": patient,
+            "n_images": len(own),
+            "wrong": [row["name"] for row in own if row["answer"] != row["label"]],
+        }
+        for patient, own in sorted(by_patient.items())
+    ]
+    return sorted(table, key=lambda line: -len(line["wrong"]))
+
+
+def _roc(model: Model, rows: list[dict[str, Any]], point: Mapping[str, Any] | None) -> str:
+    truth = np.array([row["label"] == model.classes_[-1] for row in rows])
+    if point is None or len(set(truth.tolist())) < 2:
+        return ""
+    values = np.array([row["value"] for row in rows], np.float64)
+    sign = 1.0 if point.get("rises", True) else -1.0
+    # Connected patches count from m on, the other values only above their threshold.
+    threshold = point["value"] - 0.5 if point["kind"] == "patches" else point["value"]
+    return roc_svg(sign * values, truth, sign * threshold)
+
+
+def _atom_sheets(model: Model) -> list[dict[str, str]]:
+    atoms = Atoms.of(model.model_) if isinstance(model.model_, PatchModel) else None
+    if atoms is None or atoms.patch_px is None:
+        return []
+    side = atoms.patch_px
+    return [
+        {"name": name, "uri": image_uri(atom_sheet(atoms.D[atoms.classes == i], side), quality=92)}
+        for i, name in enumerate(model.classes_)
+    ]
+
+
+def _examples(
+    rows: list[dict[str, Any]], records: Mapping[str, Record], maps: Path
+) -> list[dict[str, Any]]:
+    """Images with their maps, wrong answers first."""
+    shown: list[dict[str, Any]] = []
+    for row in sorted(rows, key=lambda row: row["answer"] == row["label"]):
+        if row["grid"] is None or row["image"] not in records or len(shown) == _N_EXAMPLES:
+            continue
+        path = records[row["image"]].path
+        picture = draw_overlay(path, stored_map(maps, path))
+        shown.append(row | {"uri": image_uri(picture), "right": row["answer"] == row["label"]})
+    return shown

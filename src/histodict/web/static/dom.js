@@ -1,0 +1,88 @@
+// Elements, requests and words that all pages share.
+
+/** An element: h("button", {onclick: f, class: "main"}, "Start"). */
+export function h(tag, attributes = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes ?? {})) {
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else if (name in element && typeof value !== "string") element[name] = value;
+    else if (value !== null && value !== undefined) element.setAttribute(name, value);
+  }
+  element.append(...children.flat(3).filter((child) => child !== null && child !== undefined));
+  return element;
+}
+
+const SVG = "http://www.w3.org/2000/svg";
+
+/** The same for drawings. */
+export function s(tag, attributes = {}, ...children) {
+  const element = document.createElementNS(SVG, tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else element.setAttribute(name, value);
+  }
+  element.append(...children.flat());
+  return element;
+}
+
+async function ask(url, options) {
+  let response;
+  try {
+    response = await fetch(url, options);
+  } catch {
+    throw new Error("The server does not answer. Is `histodict serve` still running?");
+  }
+  const body = await response.json().catch(() => ({}));
+  if (!response.ok) throw new Error(body.error ?? `The server answered ${response.status}.`);
+  return body;
+}
+
+export const get = (url) => ask(url);
+
+export function post(url, body = {}) {
+  const headers = { "Content-Type": "application/json", "X-Histodict": "1" };
+  return ask(url, { method: "POST", headers, body: JSON.stringify(body) });
+}
+
+/** Tell of an error on top of the page; an empty text takes it away. */
+export function notice(text) {
+  const place = document.getElementById("notice");
+  place.textContent = text;
+  place.hidden = !text;
+}
+
+/** Run what a click asks for; what goes wrong is said on the page. */
+export function guarded(work) {
+  return async (...given) => {
+    try {
+      notice("");
+      return await work(...given);
+    } catch (error) {
+      notice(error.message);
+    }
+  };
+}
+
+export function choice(options, value, onchange, attributes = {}) {
+  const items = options.map(([key, words]) =>
+    h("option", { value: String(key), selected: String(key) === String(value) }, words));
+  return h("select", { ...attributes, onchange: (event) => onchange(event.target.value) }, items);
+}
+
+export function labelled(words, control, hint) {
+  return h("label", { class: "field" }, h("span", {}, words), control,
+    hint ? h("small", { class: "soft" }, hint) : null);
+}
+
+export const count = (n, word) => `${n} ${word}${n === 1 ? "" : "s"}`;
+
+// Distinguishable for colour-blind readers; the same as in the reports.
+export const COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#f0e442", "#56b4e9"];
+export const colourOf = (place) => COLOURS[((place % COLOURS.length) + COLOURS.length) % COLOURS.length];
+
+/** A class's name behind a square in its colour. */
+export function classTag(classes, name) {
+  const mark = s("svg", { width: 12, height: 12, class: "key", "aria-hidden": "true" },
+    s("rect", { width: 12, height: 12, rx: 2, fill: colourOf(classes.indexOf(name)) }));
+  return h("span", { class: "tag" }, mark, name);
+}

@@ -1,0 +1,141 @@
+// Data: choose a folder or table; see images by class and patient, counts and warnings.
+import { choice, classTag, count, get, guarded, h, post } from "../dom.js";
+import { go, here } from "../way.js";
+
+export async function showData(content, [id], session) {
+  const chosen = id ?? here.data;
+  let stopped = false;
+  content.append(chooser(session, !chosen));
+  if (chosen) {
+    const data = await get(`/api/data/${chosen}`);
+    here.data = data.id;
+    const warnings = h("div", { class: "warnings", "aria-live": "polite" });
+    content.append(heading(data), warnings, ...groups(data));
+    watchChecks(data, warnings, () => stopped);
+  } else {
+    content.append(h("p", { class: "lead" }, "Choose a folder that holds one sub-folder of images ",
+      "per class, or a table (CSV) with the columns path, label and, best, patient."));
+  }
+  return () => { stopped = true; };
+}
+
+// --- choosing ----------------------------------------------------------------------------------
+
+function chooser(session, open) {
+  const list = h("div", {});
+  const earlier = session.data.map((data) =>
+    h("li", {}, h("a", { href: `#/data/${data.id}` }, data.name), h("span", { class: "soft" },
+      data.id === session.demo ? " drawn tissue, the demonstration" : ` ${data.where}`)));
+  const box = h("details", { class: "card", open }, h("summary", {}, "Choose data"),
+    h("div", { class: "columns" },
+      h("div", {}, h("h3", {}, "On this machine"), list),
+      earlier.length ? h("div", {}, h("h3", {}, "Opened before"), h("ul", { class: "plain" }, earlier)) : null),
+    h("p", { class: "soft" }, "Only the folders named when the server was started can be read. ",
+      "Your files are never changed or copied elsewhere."));
+  browse(list, session, 0, "");
+  return box;
+}
+
+const browse = guarded(async (list, session, place, inside) => {
+  const found = await get(`/api/folders?place=${place}&inside=${encodeURIComponent(inside)}`);
+  const join = (name) => (found.inside ? `${found.inside}/${name}` : name);
+  const up = found.inside.split("/").slice(0, -1).join("/");
+  const open = (path) => guarded(async () => {
+    const { id } = await post("/api/data", { place, inside: path });
+    here.image = null;
+    if (id === here.data && location.hash.includes(id)) dispatchEvent(new Event("hashchange"));
+    else go("data", id);
+  });
+  const roots = session.folders.length > 1
+    ? choice(session.folders.map((name, i) => [i, name]), place,
+        (value) => browse(list, session, Number(value), ""), { "aria-label": "Data folder" })
+    : null;
+  list.replaceChildren(...[roots,
+    h("p", {}, h("b", {}, [session.folders[place], found.inside].filter(Boolean).join("/")),
+      found.n_images ? h("span", { class: "soft" }, `  ${count(found.n_images, "image")} here`) : null),
+    h("ul", { class: "plain browser" },
+      found.inside ? row("↑", "up", () => browse(list, session, place, up)) : null,
+      found.folders.map((name) => row("▸", name, () => browse(list, session, place, join(name)))),
+      found.tables.map((name) => row("▤", name, open(join(name)), "open this table"))),
+    h("button", { onclick: open(found.inside), class: "main" }, "Open this folder")].filter(Boolean));
+});
+
+function row(mark, name, onclick, title = "") {
+  return h("li", {}, h("button", { class: "link", onclick, title }, `${mark} ${name}`));
+}
+
+// --- what there is ------------------------------------------------------------------------------
+
+function heading(data) {
+  const patients = (images) => new Set(images.map((image) => image.patient)).size;
+  const rows = data.classes.map((name) => {
+    const own = data.images.filter((image) => image.label === name);
+    return h("tr", {}, h("td", {}, classTag(data.classes, name)), h("td", {}, String(own.length)),
+      h("td", {}, String(patients(own))));
+  });
+  const table = h("table", { class: "counts" },
+    h("tr", {}, h("th", {}, "class"), h("th", {}, "images"), h("th", {}, "patients")), rows,
+    h("tr", { class: "total" }, h("td", {}, "together"), h("td", {}, String(data.images.length)),
+      h("td", {}, String(patients(data.images)))));
+  return h("div", { class: "split" },
+    h("div", {}, h("h1", {}, data.name), h("p", { class: "soft" }, [".", data.name].includes(data.where) ? "" : data.where),
+      h("p", {}, data.labelled
+        ? h("a", { class: "button main", href: `#/train/${data.id}` }, "Train on these images")
+        : "Images to look at: without classes they cannot be learnt from."),
+      data.corrections.length
+        ? h("p", { class: "changed" }, `${count(data.corrections.length, "correction")} of yours, ` +
+            "kept apart from the files and used in the next training.") : null),
+    table);
+}
+
+async function watchChecks(data, place, isOver) {
+  const show = (checks) => {
+    const all = [...data.warnings, ...checks.warnings];
+    place.replaceChildren(
+      ...all.map((text) => h("p", { class: "warning" }, h("b", {}, "Warning: "), text[0].toUpperCase() + text.slice(1))),
+      checks.ready
+        ? (all.length ? "" : h("p", { class: "good" }, "Checked: no warnings."))
+        : h("p", { class: "soft" }, `Checking the images: ${checks.seen} of ${checks.of}…`));
+  };
+  while (!isOver()) {
+    const checks = await get(`/api/data/${data.id}/checks`).catch(() => null);
+    if (checks) show(checks);
+    if (!checks || checks.ready) return;
+    await new Promise((done) => setTimeout(done, 700));
+  }
+}
+
+function groups(data) {
+  const names = data.classes.length ? data.classes : [""];
+  const rest = data.images.some((image) => !image.label) && data.classes.length ? [""] : [];
+  return [...names, ...rest].map((name) => {
+    const own = data.images.filter((image) => image.label === name);
+    const patients = [...new Set(own.map((image) => image.patient))].sort();
+    const alone = patients.length === own.length;
+    const blocks = alone ? [h("div", { class: "thumbs" }, own.map((image) => thumb(data, image)))]
+      : patients.map((patient) => h("div", { class: "patient" }, h("h3", {}, patient),
+          h("div", { class: "thumbs" },
+            own.filter((image) => image.patient === patient).map((image) => thumb(data, image)))));
+    return h("section", { class: "class-group" },
+      h("h2", {}, name ? classTag(data.classes, name) : "images",
+        h("span", { class: "soft" }, `  ${count(own.length, "image")}`)),
+      h("div", { class: alone ? "" : "patients" }, blocks));
+  });
+}
+
+function thumb(data, image) {
+  const given = data.corrections.find((c) => c.image === image.id && !c.box)?.label ?? image.label;
+  const card = h("figure", { class: given === image.label ? "" : "corrected" });
+  const relabel = guarded(async (label) => {
+    await post(`/api/data/${data.id}/correct`, { image: image.id, label, box: null });
+    card.className = label === image.label ? "" : "corrected";
+  });
+  card.append(
+    h("a", { href: `#/look/${here.job ?? "-"}/${data.id}/${image.id}`, title: `Look at ${image.name}` },
+      h("img", { src: `/api/data/${data.id}/images/${image.id}/thumbnail.jpg`, alt: image.name, loading: "lazy" })),
+    h("figcaption", {}, h("span", { title: image.name }, image.name.split("/").pop()),
+      data.classes.length > 1 && image.label
+        ? choice(data.classes.map((name) => [name, name]), given, relabel,
+            { "aria-label": `Class of ${image.name}` }) : null));
+  return card;
+}

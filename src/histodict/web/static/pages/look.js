@@ -1,0 +1,187 @@
+// Look: an image or slide up close, the model's map over it, the why of a patch, corrections.
+import { choice, classTag, colourOf, count, get, guarded, h, post } from "../dom.js";
+import { Viewer, scaleBar } from "../viewer.js";
+import { go, here } from "../way.js";
+import { whyView } from "./why.js";
+
+export async function showLook(content, [job, id, image]) {
+  const state = { job: job && job !== "-" ? job : null, stopped: false };
+  const dataId = id ?? here.data;
+  if (!dataId) {
+    content.append(h("p", {}, h("a", { href: "#/data" }, "Choose data first.")));
+    return null;
+  }
+  const data = await get(`/api/data/${dataId}`);
+  const chosen = data.images.find((entry) => entry.id === image) ?? data.images[0];
+  Object.assign(here, { data: data.id, image: chosen.id, job: state.job ?? here.job });
+  Object.assign(state, { data, chosen, base: `/api/data/${data.id}/images/${chosen.id}` });
+  state.place = `/api/jobs/${state.job}/look/${data.id}/${chosen.id}`;
+  state.info = await get(state.base);
+  const canvas = h("canvas", { tabindex: "0", id: "viewer", "aria-label":
+    `${chosen.name}. Arrow keys move, plus and minus zoom, 0 shows all, Enter explains the patch in the middle.` });
+  const bar = h("div", { class: "scale-bar", "aria-hidden": "true" }, h("i", {}), h("span", {}));
+  const status = h("div", { class: "status", "aria-live": "polite" });
+  const panel = h("aside", {});
+  content.append(h("div", { class: "look" }, imageList(state),
+    h("div", { class: "stage" }, canvas, bar, status, toolbar(state)), panel));
+  state.viewer = new Viewer(canvas, state.info, (level, column, row) => `${state.base}/tiles/${level}/${column}/${row}.jpg`);
+  state.viewer.onmove = () => {
+    const [width, words] = scaleBar(state.viewer.scale, state.info.mpp);
+    bar.firstChild.style.width = `${width}px`;
+    bar.lastChild.textContent = words;
+    canvas.dataset.scale = state.viewer.scale.toFixed(4);
+  };
+  state.why = h("section", { id: "why", "aria-live": "polite" });
+  state.answer = h("section", { id: "answer" });
+  panel.append(h("h1", { class: "file" }, chosen.name), state.answer, state.why, corrections(state));
+  if (state.job) followMap(state, status);
+  else state.answer.replaceChildren(h("p", { class: "soft" }, "No model is chosen: ", h("a", { href: `#/train/${data.id}` }, "train one"), " to see its map here."));
+  return () => { state.stopped = true; state.viewer.close(); };
+}
+
+function imageList(state) {
+  const { data, chosen } = state;
+  const items = data.images.map((image) => h("a", {
+    href: `#/look/${state.job ?? "-"}/${data.id}/${image.id}`, title: `${image.name}: ${image.label || "no class"}`,
+    "aria-current": image.id === chosen.id ? "true" : null },
+    h("img", { src: `/api/data/${data.id}/images/${image.id}/thumbnail.jpg`, alt: "", loading: "lazy" }),
+    h("span", {}, image.name.split("/").pop())));
+  return h("nav", { class: "strip", "aria-label": "Images" }, items);
+}
+
+function toolbar(state) {
+  const button = (words, title, act) => h("button", { title, "aria-label": title, onclick: () => act(state.viewer) }, words);
+  return h("div", { class: "toolbar" }, button("+", "Zoom in (+)", (v) => v.zoom(1.5)),
+    button("−", "Zoom out (-)", (v) => v.zoom(1 / 1.5)), button("⤢", "Show all (0)", (v) => v.fit()));
+}
+
+// --- the model's map --------------------------------------------------------------------------------
+
+async function followMap(state, status) {
+  while (!state.stopped) {
+    const found = await get(state.place).catch((error) => ({ state: "failed", error: error.message }));
+    if (state.stopped) return;
+    if (found.state === "done") {
+      status.textContent = "";
+      return showMap(state, found);
+    }
+    if (!["waiting", "running"].includes(found.state)) {
+      status.textContent = "";
+      const again = found.job ? h("button", { onclick: guarded(async () => {
+        await post(`/api/jobs/${found.job}/resume`);
+        followMap(state, status);
+      }) }, "Try again") : null;
+      state.answer.replaceChildren(h("p", { class: "warning" }, found.error), again ?? "");
+      return;
+    }
+    status.textContent = found.state === "running" ? "The model is looking at this image…" : "Waiting for other work to end…";
+    await new Promise((done) => setTimeout(done, 1000));
+  }
+}
+
+async function showMap(state, found) {
+  const model = await get(`/api/jobs/${state.job}/model`);
+  const { viewer, data, chosen } = state;
+  const classes = model.classes;
+  const shares = Object.entries(found.shares ?? {}).map(([name, share]) =>
+    h("span", { class: "share" }, classTag(classes, name), ` ${Math.round(100 * share)} %`));
+  const known = data.id === model.data;
+  const tested = model.test_patients.includes(chosen.patient);
+  const role = !known ? "Not an image of the set that the model was trained on."
+    : tested ? "A test image: nothing of this patient was learnt from." : "A training image: the model has learnt from this patient.";
+  state.answer.replaceChildren(
+    h("p", {}, "The model says ", found.answer ? h("b", {}, classTag(classes, found.answer)) : h("b", {}, "no tissue"),
+      chosen.label ? h("span", {}, "; it is labelled ", classTag(classes, chosen.label), ".") : "."),
+    h("p", { class: "soft" }, role), shares.length ? h("p", {}, "Patches: ", shares) : "");
+  if (!found.grid) return;
+  const load = guarded(async (only) => {
+    const picture = new Image();
+    picture.src = `${state.place}/map.png?only=${only}`;
+    await picture.decode();
+    viewer.map = { picture, grid: found.grid };
+    viewer.refresh();
+  });
+  state.answer.append(controls(state, model, load));
+  await load(-1);
+  viewer.onpick = guarded((x, y) => pick(state, model, found.grid, x, y));
+  state.why.replaceChildren(h("h2", {}, "Why?"), h("p", { class: "soft" },
+    "Click a patch, or press Enter for the one in the middle, to see what made the model call it so."));
+}
+
+function controls(state, model, load) {
+  const { viewer } = state;
+  const outline = { on: model.is_detector, place: 1, least: model.results?.operating_point?.kind === "patches" ? model.results.operating_point.value : 4 };
+  const draw = guarded(async () => {
+    const query = `class=${outline.place}&least=${outline.least}`;
+    viewer.rings = outline.on ? (await get(`${state.place}/outlines?${query}`)).rings : [];
+    viewer.refresh();
+  });
+  draw();
+  const names = model.classes.map((name, i) => [i, `only ${name}`]);
+  const least = h("input", { type: "number", min: "1", max: "500", value: String(outline.least), "aria-label": "Connected patches that make a region",
+    onchange: (event) => { outline.least = Math.max(1, Number(event.target.value) || 1); draw(); } });
+  return h("div", { class: "controls" },
+    h("label", {}, "Map ", choice([[-1, "all classes"], ...names], -1, load, { id: "map-class" })),
+    h("label", {}, "Strength ", h("input", { type: "range", min: "0", max: "1", step: "0.05", value: String(viewer.opacity), id: "opacity",
+      oninput: (event) => { viewer.opacity = Number(event.target.value); viewer.refresh(); } })),
+    h("label", {}, h("input", { type: "checkbox", checked: outline.on, id: "outlines",
+      onchange: (event) => { outline.on = event.target.checked; draw(); } }), " Outline regions of ",
+      choice(model.classes.map((name, i) => [i, name]), 1, (value) => { outline.place = Number(value); draw(); }, { "aria-label": "Outlined class" }),
+      " from ", least, " patches"));
+}
+
+async function pick(state, model, grid, x, y) {
+  const [row, column] = [y, x].map((at) => Math.floor((at - grid.shift) / grid.step));
+  if (row < 0 || column < 0 || row >= grid.n_rows || column >= grid.n_columns) return;
+  state.viewer.selection = { x: column * grid.step, y: row * grid.step, side: grid.side };
+  state.viewer.refresh();
+  state.why.replaceChildren(h("p", { class: "soft" }, "Looking…"));
+  const found = await get(`${state.place}/why?row=${row}&column=${column}`);
+  state.why.replaceChildren(...whyView(state.job, model, found));
+  state.why.scrollIntoView({ block: "start" });
+}
+
+// --- corrections ------------------------------------------------------------------------------------
+
+function corrections(state) {
+  const { data, chosen } = state;
+  const place = h("section", { id: "corrections" });
+  if (data.mark_classes.length < 2) return place;
+  const url = `/api/data/${data.id}`;
+  const mark = { label: data.mark_classes.at(-1) };
+  const update = (list) => {
+    const own = list.filter((c) => c.image === chosen.id);
+    const label = own.find((c) => !c.box)?.label ?? chosen.label;
+    const names = data.classes.map((name) => [name, name]);
+    if (state.viewer) {
+      state.viewer.marks = own.filter((c) => c.box).map((c) => ({ box: c.box, colour: colourOf(data.mark_classes.indexOf(c.label)) }));
+      state.viewer.refresh();
+    }
+    const send = (body) => guarded(async () => update((await post(`${url}/correct`, { image: chosen.id, ...body })).corrections));
+    const start = () => {
+      state.viewer.marking = true;
+      state.viewer.onmark = (box) => send({ label: mark.label, box })();
+      document.getElementById("viewer").focus();
+    };
+    const undo = (id) => guarded(async () => update((await post(`${url}/undo`, { id })).corrections));
+    place.replaceChildren(h("h2", {}, "Correct it"),
+      chosen.label && names.length > 1 ? h("label", {}, "This image is ", choice(names, label, (value) => send({ label: value, box: null })(), { id: "flip" })) : "",
+      h("p", {}, h("button", { onclick: start, id: "mark" }, "Mark a region"), " as ",
+        choice(data.mark_classes.map((name) => [name, name]), mark.label, (value) => { mark.label = value; }, { "aria-label": "Class of the region" }),
+        h("small", { class: "soft" }, " then drag a rectangle")),
+      h("ul", { class: "plain" }, own.map((c) => h("li", {}, c.box ? `region: ${c.label} ` : `label: ${c.label} `,
+        h("button", { class: "link", onclick: undo(c.id) }, "take back")))),
+      list.length ? retrain(state, list) : "");
+  };
+  queueMicrotask(() => update(data.corrections));
+  return place;
+}
+
+function retrain(state, list) {
+  if (!state.job) return h("p", {}, h("a", { href: `#/train/${state.data.id}` }, "Train with these corrections"));
+  const act = guarded(async () => {
+    const { id } = await post("/api/jobs", { data: state.data.id, parent: state.job });
+    go("train", state.data.id, id);
+  });
+  return h("p", {}, h("button", { class: "main", id: "retrain", onclick: act }, `Retrain with ${count(list.length, "correction")}`));
+}

@@ -1,0 +1,245 @@
+// Model: how good it is on unseen patients, where the line is drawn, what it has learnt.
+import { roc } from "../charts.js";
+import { choice, classTag, count, get, guarded, h } from "../dom.js";
+import { here } from "../way.js";
+
+export async function showModel(content, [id], session) {
+  const jobId = id ?? here.job;
+  const done = session.jobs.filter((job) => job.state === "done");
+  if (!jobId) {
+    content.append(h("p", {}, "There is no model yet. ", h("a", { href: "#/train" }, "Train one first.")));
+    return null;
+  }
+  const model = await get(`/api/jobs/${jobId}/model`);
+  here.job = model.id;
+  here.data = model.data;
+  const point = { value: model.results?.operating_point?.value ?? null };
+  const others = done.map((job) => [job.id, `${job.name}, ${new Date(job.made * 1000).toLocaleString()}`]);
+  content.append(h("div", { class: "split" },
+    h("div", {}, h("h1", {}, `Model: ${model.classes.join(" / ")}`),
+      others.length > 1 ? choice(others, jobId, (value) => { location.hash = `#/model/${value}`; }, { "aria-label": "Model" }) : null),
+    downloads(model, point)));
+  if (model.parent?.results && model.results) content.append(changes(model));
+  if (model.results?.images.length) content.append(accuracy(model, point));
+  else content.append(h("p", { class: "warning" }, "No patient was kept for testing: how good this model is, is not known."));
+  content.append(learnt(model), card(model));
+  return null;
+}
+
+function downloads(model, point) {
+  const link = (name, words, id) => {
+    const fetchIt = () => {
+      const moved = point.value !== null && point.value !== model.results?.operating_point?.value;
+      location.href = `/api/jobs/${model.id}/${name}${moved ? `?point=${point.value}` : ""}`;
+    };
+    return h("button", { onclick: fetchIt, id }, words);
+  };
+  return h("div", { class: "buttons" }, link("model.histodict", "Download model", "download-model"),
+    model.results?.images.length ? link("report.html", "Download report", "download-report") : null,
+    h("a", { class: "button main", href: `#/look/${model.id}/${model.data}` }, "Look at images"));
+}
+
+// --- how good ---------------------------------------------------------------------------------------
+
+/** Is this image called the second class? */
+function isPositive(value, threshold, point) {
+  if (point.kind === "patches") return value >= threshold;
+  return point.rises === false ? value < threshold : value > threshold;
+}
+
+function answersAt(model, threshold) {
+  const { operating_point: point, images } = model.results;
+  return images.filter((row) => row.answer !== null).map((row) => ({
+    ...row,
+    answer: point ? model.classes[Number(isPositive(row.value, threshold, point))] : row.answer,
+  }));
+}
+
+function accuracy(model, point) {
+  const { operating_point: given, images } = model.results;
+  const failed = images.filter((row) => row.answer === null);
+  const table = h("div", { id: "confusion", "aria-live": "polite" });
+  const patients = h("div", {});
+  const position = h("div", {});
+  let chart = null;
+  const show = () => {
+    const rows = answersAt(model, point.value);
+    table.replaceChildren(confusion(model.classes, rows));
+    patients.replaceChildren(byPatient(model, rows));
+    if (chart) {
+      const [alarm, miss] = rates(rows, model.classes[1]);
+      chart.place(alarm, miss);
+    }
+  };
+  const parts = [h("div", {}, h("h3", {}, "Right and wrong"), table)];
+  const missing = model.classes.filter((name) => !images.some((row) => row.label === name));
+  if (missing.length) {
+    parts.push(h("p", { class: "warning" }, `No test image is ${missing.join(" or ")}: `,
+      "the errors on such images are not known."));
+  } else if (given && model.classes.length === 2) {
+    const control = slider(model, given, point, show);
+    chart = roc(rocPoints(model, given), control.set);
+    position.append(control.element);
+    parts.push(h("div", {}, h("h3", {}, "Where to draw the line"), h("div", { class: "row" }, chart.drawing, position)));
+  }
+  show();
+  return h("section", {}, h("h2", {}, "How good it is on patients it never saw"),
+    failed.length ? h("p", { class: "warning" }, `${count(failed.length, "image")} got no answer: only glass, or not readable.`) : null,
+    h("div", { class: "row" }, parts), h("h3", {}, "By patient"), patients);
+}
+
+function confusion(classes, rows) {
+  const cell = (truth, answer) => rows.filter((row) => row.label === truth && row.answer === answer).length;
+  const shares = classes.map((name) => {
+    const own = rows.filter((row) => row.label === name);
+    return own.length ? own.filter((row) => row.answer === name).length / own.length : null;
+  }).filter((share) => share !== null);
+  const mean = shares.reduce((a, b) => a + b, 0) / shares.length;
+  return h("div", {},
+    h("table", { class: "confusion" },
+      h("tr", {}, h("th", {}, "truly ↓  answered →"), classes.map((name) => h("th", {}, classTag(classes, name)))),
+      classes.map((truth) => h("tr", {}, h("th", {}, classTag(classes, truth)), classes.map((answer) => {
+        const n = cell(truth, answer);
+        return h("td", { class: truth === answer ? "hit" : n ? "miss" : "", "data-cell": `${truth}/${answer}` }, String(n));
+      })))),
+    h("p", {}, h("b", { id: "balanced" }, `${Math.round(100 * mean)} %`), " right, on average over the classes (",
+      count(rows.length, "image"), ")."));
+}
+
+function rates(rows, positive) {
+  const share = (own, isWrong) => (own.length ? own.filter(isWrong).length / own.length : 0);
+  const alarm = share(rows.filter((row) => row.label !== positive), (row) => row.answer === positive);
+  const miss = share(rows.filter((row) => row.label === positive), (row) => row.answer !== positive);
+  return [alarm, miss];
+}
+
+/** Thresholds between the images' values, from those that call everything to nothing positive. */
+function thresholds(model, given) {
+  if (given.kind === "patches") return Array.from({ length: 20 }, (_, i) => i + 1);
+  const values = [...new Set(model.results.images.map((row) => row.value).filter((v) => v !== null))].sort((a, b) => a - b);
+  const gaps = values.slice(1).map((v, i) => (v + values[i]) / 2);
+  const edge = (values.at(-1) - values[0] || 1) * 0.05;
+  return [values[0] - edge, ...gaps, values.at(-1) + edge];
+}
+
+function rocPoints(model, given) {
+  const points = thresholds(model, given).map((threshold) => {
+    const [alarm, miss] = rates(answersAt(model, threshold), model.classes[1]);
+    return { threshold, alarm, miss };
+  });
+  return points.sort((a, b) => a.alarm - b.alarm || b.miss - a.miss);
+}
+
+const MEANINGS = {
+  proportion: (v, name) => `An image is called ${name} when more than ${(100 * v).toFixed(1)} % of its patches are.`,
+  margin: (v, name) => `An image is called ${name} when its patches lean towards it by more than this on average; 0 is undecided.`,
+  patches: (v, name) => `A region of ${name} counts from ${count(v, "connected patch").replace("patchs", "patches")} on.`,
+  score: (v, name) => `An image is called ${name} when its score is above ${v.toFixed(2)}.`,
+};
+const SIGNS = { proportion: "θ", margin: "θ", patches: "m", score: "score" };
+
+function slider(model, given, point, show) {
+  const stops = thresholds(model, given);
+  const whole = given.kind === "patches";
+  const [low, high] = [Math.min(stops[0], given.value), Math.max(stops.at(-1), given.value)];
+  const words = h("p", { id: "operating-words", "aria-live": "polite" });
+  const input = h("input", { type: "range", id: "operating", min: String(low), max: String(high),
+    step: whole ? "1" : String((high - low) / 200), value: String(given.value),
+    "aria-label": "Operating point", oninput: () => set(Number(input.value)) });
+  const set = (value) => {
+    point.value = whole ? Math.round(value) : value;
+    input.value = String(value);
+    words.textContent = `${SIGNS[given.kind]} = ${whole ? point.value : point.value.toFixed(3)}. ` +
+      MEANINGS[given.kind](point.value, model.classes[1]);
+    input.setAttribute("aria-valuetext", words.textContent);
+    show();
+  };
+  const element = h("div", { class: "operating" },
+    h("p", { class: "soft" }, "Drag the point on the curve, or the slider. Fewer misses cost more false alarms."),
+    h("div", { class: "ends" }, h("span", {}, "fewer misses"), h("span", {}, "fewer false alarms")), input, words,
+    h("button", { onclick: () => set(given.value) }, "Back to the model's own"),
+    h("p", { class: "soft" }, "Downloads use the point chosen here. A line chosen on test images makes them look ",
+      "better than new ones will: check it on further patients."));
+  words.textContent = `${SIGNS[given.kind]} = ${whole ? given.value : given.value.toFixed(3)}. ` +
+    MEANINGS[given.kind](given.value, model.classes[1]);
+  return { element, set };
+}
+
+function byPatient(model, rows) {
+  const patients = [...new Set(rows.map((row) => row.patient))].sort();
+  const lines = patients.map((patient) => {
+    const own = rows.filter((row) => row.patient === patient);
+    return { patient, own, wrong: own.filter((row) => row.answer !== row.label) };
+  }).sort((a, b) => b.wrong.length - a.wrong.length);
+  const table = (some) => h("table", { class: "patients-table" },
+    h("tr", {}, h("th", {}, "patient"), h("th", {}, "images"), h("th", {}, "right"), h("th", {}, "wrong answers")),
+    some.map(({ patient, own, wrong }) => h("tr", {}, h("td", {}, patient), h("td", {}, String(own.length)),
+      h("td", {}, String(own.length - wrong.length)),
+      h("td", {}, wrong.length ? wrong.map((row) => imageLink(model, row)) : "none"))));
+  const faulty = lines.filter(({ wrong }) => wrong.length);
+  if (lines.length <= 8) return table(lines);
+  return h("div", {}, faulty.length ? table(faulty) : null, h("details", {},
+    h("summary", {}, count(lines.length - faulty.length, "patient"), " without a wrong answer"),
+    table(lines.slice(faulty.length))));
+}
+
+function imageLink(model, row) {
+  return h("a", { class: "image-link", href: `#/look/${model.id}/${model.data}/${row.image}` },
+    `${row.name.split("/").pop()}: ${row.label}, called ${row.answer}`);
+}
+
+// --- what changed -----------------------------------------------------------------------------------
+
+function changes(model) {
+  const before = new Map(model.parent.results.images.map((row) => [row.image, row]));
+  const rows = model.results.images;
+  const changed = rows.filter((row) => before.has(row.image) && before.get(row.image).answer !== row.answer);
+  const right = (images) => images.filter((row) => row.answer === row.label).length;
+  const lines = changed.map((row) => h("li", {}, imageLink(model, row), ` (before: ${before.get(row.image).answer})`));
+  const marks = model.corrections.map((c) => h("li", {}, `${c.name}: ${c.box ? "a region marked as" : "now"} ${c.label}`));
+  return h("section", { class: "card", id: "changes" }, h("h2", {}, "What changed"),
+    h("div", { class: "row" },
+      h("div", {}, h("h3", {}, "You corrected"), h("ul", {}, marks.length ? marks : h("li", {}, "nothing"))),
+      h("div", {}, h("h3", {}, "On the same test patients"),
+        h("p", {}, `Right before: ${right(model.parent.results.images)} of ${model.parent.results.images.length}. `,
+          h("b", {}, `Now: ${right(rows)} of ${rows.length}.`)),
+        lines.length ? h("ul", {}, lines) : h("p", {}, "No answer changed."))),
+    h("p", {}, h("a", { href: `#/model/${model.parent.id}` }, "The model before")));
+}
+
+// --- what it has learnt -----------------------------------------------------------------------------
+
+function learnt(model) {
+  if (!model.atoms.length) {
+    return h("section", {}, h("p", { class: "soft" }, "This method has no building blocks that could be shown."));
+  }
+  const users = h("div", { class: "users", id: "atom-users", "aria-live": "polite" });
+  const show = guarded(async (atom, name) => {
+    const { patches } = await get(`/api/jobs/${model.id}/atoms/${atom}`);
+    users.replaceChildren(h("h3", {}, `Training patches that use this block of ${name} most`),
+      patches.length ? h("div", { class: "thumbs" }, patches.map((p) => patchFigure(model.id, p, `weight ${p.weight.toFixed(2)}`)))
+        : h("p", { class: "soft" }, "No kept patch uses it."));
+  });
+  const sheet = (entry) => h("div", {}, h("h3", {}, classTag(model.classes, entry.name),
+    h("span", { class: "soft" }, `  ${Math.min(entry.shown.length, entry.count)} of ${entry.count}`)),
+    h("div", { class: "atoms" }, entry.shown.map((atom) => h("button", {
+      title: `Building block ${atom + 1} of ${entry.name}: who uses it?`, onclick: () => show(atom, entry.name) },
+      entry.pictures ? h("img", { src: `/api/jobs/${model.id}/atoms/${atom}.png`, alt: `building block ${atom + 1}`, loading: "lazy" })
+        : String(atom + 1)))));
+  return h("section", {}, h("h2", {}, "What it has learnt"),
+    h("p", {}, "The building blocks (atoms) each class uses most. A patch is rebuilt from a few of them; ",
+      "the class whose blocks rebuild it best wins it. Choose one to see the patches that use it. ",
+      "Blocks that are no pictures, as with embeddings, are shown as the patch that uses them most."),
+    h("div", { class: "row" }, model.atoms.map(sheet)), users);
+}
+
+export function patchFigure(jobId, patch, words) {
+  return h("figure", { class: "patch" },
+    h("img", { src: `/api/jobs/${jobId}/patches/${patch.patch}.jpg`, alt: `training patch of ${patch.name}`, loading: "lazy" }),
+    h("figcaption", {}, h("b", {}, patch.label), h("span", {}, patch.patient), h("span", { class: "soft" }, words)));
+}
+
+function card(model) {
+  return h("section", {}, h("h2", {}, "Model card"), h("table", { class: "card-table" },
+    model.card.map(([name, words]) => h("tr", {}, h("th", {}, name), h("td", {}, words)))));
+}

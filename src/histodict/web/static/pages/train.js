@@ -1,0 +1,199 @@
+// Train: method and preset, a few plain settings, live progress, cancel, go on.
+import { curves } from "../charts.js";
+import { choice, count, get, guarded, h, labelled, post } from "../dom.js";
+import { go, here } from "../way.js";
+
+const STAGES = {
+  patches: "Cutting patches from the images",
+  features: "Measuring the images",
+  initialise: "First building blocks",
+  train: "Learning",
+  rule: "Finding where to draw the line",
+  gallery: "Keeping examples",
+  answer: "Testing on patients it never saw",
+};
+const STATES = {
+  waiting: "waiting", running: "running", done: "done", failed: "failed",
+  cancelled: "cancelled", interrupted: "interrupted",
+};
+const PLAIN = [
+  ["patch_px", "Patch size", "pixels; a patch should hold a few cells"],
+  ["downsample", "Reduce images by", "1 is full detail, 2 is half"],
+  ["patches_per_class", "Patches per class", "more is slower and steadier"],
+  ["n_atoms", "Building blocks", "per class; more show finer differences"],
+  ["n_iter", "Rounds of learning", "it stops by itself when nothing changes"],
+];
+
+export async function showTrain(content, [id, jobId]) {
+  const dataId = id ?? here.data;
+  if (!dataId) {
+    content.append(h("p", {}, h("a", { href: "#/data" }, "Choose data first.")));
+    return null;
+  }
+  here.data = dataId;
+  const data = await get(`/api/data/${dataId}`);
+  const { jobs } = await get("/api/jobs");
+  const watched = jobId ?? jobs.find((job) => job.state === "running" || job.state === "waiting")?.id;
+  const side = h("div", {});
+  content.append(h("div", { class: "split wide" }, await form(data), side));
+  const list = h("div", {});
+  const progress = h("section", { class: "card", "aria-live": "polite" });
+  side.append(progress, list);
+  return watch(watched, progress, list);
+}
+
+// --- what to learn --------------------------------------------------------------------------------
+
+async function form(data) {
+  const regions = data.classes.length < 2 ? data.classes[0] ?? "region" : null; // masks alone tell
+  const wish = { preset: regions ? "regions" : "quick", method: "dfdl", regions, test_folds: 4, settings: {} };
+  const settings = h("div", {});
+  const refresh = guarded(async () => {
+    const found = await get(`/api/choices?preset=${wish.preset}&method=${wish.method}`);
+    wish.settings = {};
+    settings.replaceChildren(...settingFields(found, wish));
+    return found;
+  });
+  const first = await refresh();
+  if (!first) return h("div", {});
+  const presets = () => Object.entries(first.presets);
+  const methods = Object.entries(first.methods).map(([name, entry]) => [name, `${name}: ${entry.summary}`]);
+  const picker = h("div", {});
+  const pick = () => picker.replaceChildren(labelled("Preset", choice(presets(), wish.preset,
+    (value) => { wish.preset = value; refresh(); })));
+  const ask = (regions) => {
+    wish.regions = regions;
+    wish.preset = regions ? "regions" : "quick";
+    pick();
+    refresh();
+  };
+  pick();
+  const start = guarded(async () => {
+    const { id } = await post("/api/jobs", { data: data.id, ...wish });
+    go("train", data.id, id);
+  });
+  return h("section", { class: "card" }, h("h1", {}, `Train on ${data.name}`),
+    h("p", { class: "soft" }, [count(data.images.length, "image"), ...data.classes].join(", ")),
+    question(data, ask), picker,
+    labelled("Method", choice(methods, wish.method, (value) => { wish.method = value; refresh(); })),
+    labelled("Patients kept for testing", choice([[4, "a quarter"], [3, "a third"], [2, "half"],
+      [5, "a fifth"], [0, "none: the result stays unknown"]], wish.test_folds,
+      (value) => { wish.test_folds = Number(value); }), "No patient is in both training and test."),
+    settings, h("button", { class: "main", onclick: start }, "Start training"));
+}
+
+function question(data, ask) {
+  const name = "question";
+  const target = choice((data.classes.length ? data.classes : ["region"]).map((c) => [c, c]).reverse(),
+    null, (value) => { where.checked = true; ask(value); }, { "aria-label": "Regions of" });
+  const both = data.classes.length > 1;
+  const which = h("input", { type: "radio", name, checked: both, onchange: () => ask(null) });
+  const where = h("input", { type: "radio", name, checked: !both, onchange: () => ask(target.value) });
+  return h("fieldset", {}, h("legend", {}, "What should it answer?"),
+    both ? h("label", {}, which, " Which class is this image?") : null,
+    h("label", {}, where, " Where in the image is ", target, " ?"));
+}
+
+function settingFields(found, wish) {
+  const values = { ...found.recipe, ...found.parameters };
+  const field = (name, words, hint) => {
+    const given = values[name];
+    const set = (text) => {
+      if (text === "" || text === String(given)) delete wish.settings[name];
+      else wish.settings[name] = text;
+    };
+    const options = { stain: found.stains, vectors: found.vectors }[name];
+    const control = options
+      ? choice(options.map((o) => [o, o]), given, set)
+      : h("input", { type: "text", value: given === null ? "" : String(given), name,
+          oninput: (event) => set(event.target.value.trim()), autocomplete: "off" });
+    return labelled(words, control, hint);
+  };
+  const plain = PLAIN.filter(([name]) => name in values);
+  const shown = new Set(plain.map(([name]) => name));
+  const rest = Object.keys(values).filter((name) => !shown.has(name));
+  return [
+    h("div", { class: "fields" }, plain.map((entry) => field(...entry)),
+      field("stain", "Stain correction", "evens out differences between laboratories")),
+    h("details", {}, h("summary", {}, "All settings"),
+      h("div", { class: "fields" }, rest.filter((name) => name !== "stain").map((name) => field(name, name)))),
+  ];
+}
+
+// --- watching -------------------------------------------------------------------------------------
+
+function watch(jobId, place, list) {
+  let stopped = false;
+  let timer = null;
+  const tick = async () => {
+    try {
+      const { jobs } = await get("/api/jobs");
+      list.replaceChildren(jobList(jobs, jobId));
+      const busy = jobs.some((job) => job.state === "running" || job.state === "waiting");
+      const job = jobId ? await get(`/api/jobs/${jobId}`) : null;
+      place.replaceChildren(...(job ? jobView(job, tick) : [h("p", { class: "soft" },
+        "Progress is shown here. Work goes on when this page is closed, and when the server restarts.")]));
+      if (job?.state === "done" && job.has_model) here.job = job.id;
+      if (busy && !stopped) timer = setTimeout(tick, 1000);
+    } catch (error) {
+      place.replaceChildren(h("p", { class: "warning" }, error.message));
+      if (!stopped) timer = setTimeout(tick, 3000);
+    }
+  };
+  tick();
+  return () => { stopped = true; clearTimeout(timer); };
+}
+
+function jobView(job, again) {
+  const act = (name, words) => h("button", { onclick: guarded(async () => {
+    await post(`/api/jobs/${job.id}/${name}`);
+    again();
+  }) }, words);
+  const parts = [h("h2", {}, `${job.name}: `, h("span", { class: `state ${job.state}`, id: "job-state" }, STATES[job.state])),
+    h("p", { class: "soft" }, job.words)];
+  if (job.state === "waiting") {
+    parts.push(h("p", {}, job.ahead ? `${count(job.ahead, "other job")} first.` : "Starting…"), act("cancel", "Cancel"));
+  }
+  if (job.state === "running") {
+    const left = job.progress.seconds_left;
+    parts.push(h("p", {}, left === null ? "Estimating the time…" : `About ${duration(left)} left.`), act("cancel", "Cancel"));
+  }
+  if (job.error) parts.push(h("p", { class: "warning", id: "job-error" }, job.error));
+  if (["failed", "cancelled", "interrupted"].includes(job.state)) {
+    parts.push(h("p", {}, "What was finished is kept. ", act("resume", "Go on")));
+  }
+  if (job.state === "done") {
+    parts.push(h("p", {}, h("a", { class: "button main", href: `#/model/${job.id}`, id: "see-model" },
+      job.parent ? "See what changed" : "See the model")));
+  }
+  parts.push(stageBars(job.progress.stages));
+  if (job.progress.objective.length) {
+    parts.push(curves(job.progress.objective, job.classes), h("p", { class: "soft" },
+      "How badly each class's building blocks still rebuild their own patches, against the others'. ",
+      "When the lines are flat, nothing more is learnt."));
+  }
+  return parts;
+}
+
+function stageBars(stages) {
+  return h("div", { class: "stages" }, Object.entries(stages).map(([name, [done, total]]) =>
+    h("label", {}, h("span", {}, STAGES[name] ?? name), h("progress", { max: String(total), value: String(done) }),
+      h("span", { class: "soft" }, `${done} of ${total}`))));
+}
+
+function jobList(jobs, current) {
+  if (!jobs.length) return h("p", {});
+  return h("div", { class: "card" }, h("h2", {}, "Trainings"), h("table", { class: "jobs" }, jobs.map((job) =>
+    h("tr", { class: job.id === current ? "current" : "" },
+      h("td", {}, h("a", { href: `#/train/${job.data}/${job.id}` }, job.name)),
+      h("td", {}, job.regions ? `regions: ${job.regions}` : job.method),
+      h("td", { class: "soft" }, new Date(job.made * 1000).toLocaleString()),
+      h("td", {}, job.n_corrections ? count(job.n_corrections, "correction") : ""),
+      h("td", {}, h("span", { class: `state ${job.state}` }, STATES[job.state])),
+      h("td", {}, job.has_model ? h("a", { href: `#/model/${job.id}` }, "model") : "")))));
+}
+
+function duration(seconds) {
+  if (seconds < 90) return `${Math.max(5, Math.round(seconds / 5) * 5)} seconds`;
+  return seconds < 5400 ? `${Math.round(seconds / 60)} minutes` : `${Math.round(seconds / 3600)} hours`;
+}

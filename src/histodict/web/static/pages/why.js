@@ -1,0 +1,52 @@
+// The why of a call: what each class leaves over, the building blocks used, similar training patches.
+import { classTag, colourOf, h, s } from "../dom.js";
+import { patchFigure } from "./model.js";
+
+export function whyView(job, model, found) {
+  if (!found.winner) return [h("h2", {}, "Why?"), h("p", {}, found.words)];
+  return [
+    h("h2", {}, "Why ", classTag(model.classes, found.winner), "?"),
+    h("p", { id: "why-words" }, found.words),
+    leftOver(model, found), rebuilt(found), blocks(job, model, found), similar(job, found),
+  ];
+}
+
+/** A bar per class; the shortest wins. */
+function leftOver(model, found) {
+  const values = found.classes.map((entry) => entry.residual);
+  const [least, most] = [Math.min(0, ...values), Math.max(0, ...values)];
+  const width = (value) => Math.max(1, (130 * (value - least)) / (most - least || 1));
+  const rows = found.classes.map((entry, place) => h("tr", {},
+    h("td", {}, classTag(model.classes, entry.name)),
+    h("td", {}, s("svg", { width: 130, height: 14, "aria-hidden": "true" },
+      s("rect", { width: width(entry.residual), height: 14, rx: 2, fill: colourOf(place) }))),
+    h("td", {}, entry.residual.toFixed(3))));
+  return h("div", {}, h("h3", {}, found.is_residual ? "What each class leaves over (less is better)" : "Distance to each class (less is closer)"), h("table", { class: "residuals", id: "residuals" }, rows));
+}
+
+function rebuilt(found) {
+  const figure = (uri, words) => h("figure", {}, h("img", { src: uri, alt: words }), h("figcaption", {}, words));
+  const figures = [figure(found.picture, "the patch")];
+  if (found.vector) figures.push(figure(found.vector, "as the model sees it"));
+  found.classes.filter((entry) => entry.rebuilt).forEach((entry) => figures.push(figure(entry.rebuilt, `by ${entry.name}`)));
+  return h("div", {}, h("h3", {}, "The patch, and rebuilt by each class"), h("div", { class: "rebuilt" }, figures));
+}
+
+function blocks(job, model, found) {
+  const pictures = model.atoms[0]?.pictures;
+  const figures = found.atoms.map((entry) => h("figure", {},
+    pictures ? h("img", { src: `/api/jobs/${job}/atoms/${entry.atom}.png`, alt: `building block ${entry.atom + 1}` }) : null,
+    h("figcaption", {}, entry.class ? classTag(model.classes, entry.class) : `block ${entry.atom + 1}`,
+      h("b", {}, `${entry.weight < 0 ? "−" : "+"}${Math.abs(entry.weight).toFixed(2)}`))));
+  const more = found.n_atoms_used - found.atoms.length;
+  if (!found.atoms.length) return h("div", {});
+  return h("div", {}, h("h3", {}, `Made of ${found.n_atoms_used} building blocks${more > 0 ? "; the heaviest" : ""}`),
+    h("div", { class: "blocks", id: "why-atoms" }, figures));
+}
+
+function similar(job, found) {
+  if (!found.similar.length) return h("div", {});
+  return h("div", {}, h("h3", {}, "Training patches built alike"),
+    h("div", { class: "thumbs", id: "why-similar" },
+      found.similar.map((patch) => patchFigure(job, patch, `${Math.round(100 * patch.likeness)} % alike`))));
+}

@@ -1,0 +1,68 @@
+"""What the app keeps on disk: a folder per user, with small JSON files that are whole or absent.
+
+WORKSPACE/thumbnails/                small pictures, made again when lost
+WORKSPACE/users/NAME/token           the user's key, where the server asks for one
+WORKSPACE/users/NAME/data/ID/        a data set that was opened, and its corrections
+WORKSPACE/users/NAME/jobs/ID/        a training: request, state, progress, model, results
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..execution.files import written_whole
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
+_ID = re.compile(r"[0-9a-f]{12}")
+
+
+def read_json(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def write_json(path: Path, content: Any) -> None:
+    with written_whole(path) as partial:
+        partial.write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
+
+
+def new_id() -> str:
+    return secrets.token_hex(6)
+
+
+def is_id(text: str) -> bool:
+    """Whether this may be the name of a data set, image or job, and so part of a path."""
+    return _ID.fullmatch(text) is not None
+
+
+@dataclass(frozen=True)
+class User:
+    """One person's part of the workspace; nothing of another user is reachable from it."""
+
+    name: str
+    folder: Path
+
+    @classmethod
+    def of(cls, workspace: Path, name: str) -> User:
+        if not _NAME.fullmatch(name):
+            raise ValueError(
+                f"the user name {name!r} is not possible: use small letters, digits, - and _"
+            )
+        folder = workspace.resolve() / "users" / name
+        for part in ("data", "jobs"):
+            (folder / part).mkdir(parents=True, exist_ok=True)
+        return cls(name, folder)
+
+    def token(self) -> str:
+        """The user's key, the same after a restart; only the owner of the files can read it."""
+        path = self.folder / "token"
+        if not path.exists():
+            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(handle, "w") as file:
+                file.write(secrets.token_urlsafe(24))
+        return path.read_text().strip()

@@ -1,0 +1,44 @@
+"""The app in this process, over a small drawn set; nothing is trained unless a test asks for it."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+OWN = {"x-histodict": "1"}
+ADDRESS = "http://127.0.0.1:8642"
+TINY = {"n_atoms": "12", "n_iter": "2", "patches_per_class": "150", "patch_px": "12"}
+
+
+def open_client(folders: list[Path], workspace: Path, **options: Any) -> Any:
+    from starlette.testclient import TestClient
+
+    from histodict.web.server import make_app
+
+    return TestClient(make_app(folders, workspace, **options), base_url=ADDRESS)
+
+
+def open_data(client: Any, inside: str = "tissue") -> str:
+    answer = client.post("/api/data", json={"place": 0, "inside": inside}, headers=OWN)
+    assert answer.status_code == 200, answer.text
+    found: str = answer.json()["id"]
+    return found
+
+
+def start(client: Any, data: str, **wish: Any) -> str:
+    body = {"data": data, "preset": "quick", "settings": TINY, "test_folds": 2} | wish
+    answer = client.post("/api/jobs", json=body, headers=OWN)
+    assert answer.status_code == 200, answer.text
+    found: str = answer.json()["id"]
+    return found
+
+
+def wait_for(client: Any, job: str, *states: str, seconds: float = 120) -> dict[str, Any]:
+    """The job once it is in one of the states."""
+    for _ in range(int(seconds * 10)):
+        found: dict[str, Any] = client.get(f"/api/jobs/{job}").json()
+        if found["state"] in states:
+            return found
+        time.sleep(0.1)
+    raise AssertionError(f"the job is {found['state']}, not {states}: {found['error']}")

@@ -1,0 +1,93 @@
+"""A server of its own process and a real Chromium, for the tests and the benchmark."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+
+
+def find_chromium() -> str | None:
+    return next(
+        filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+    )
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+    return port
+
+
+class Server:
+    """`histodict serve` in a process that can be stopped, killed and started again."""
+
+    def __init__(self, workspace: Path, folders: list[Path], **options: Any) -> None:
+        self.port = free_port()
+        self.address = f"http://127.0.0.1:{self.port}"
+        self.workspace = workspace
+        given = {"workspace": str(workspace), "port": self.port, "browser": False} | options
+        self._source = (
+            "from pathlib import Path\n"
+            "from histodict.web.server import serve\n"
+            f"given = {given!r}\n"
+            "given['workspace'] = Path(given['workspace'])\n"
+            f"serve([Path(p) for p in {[str(folder) for folder in folders]!r}], **given)\n"
+        )
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> Server:
+        self.process = subprocess.Popen([sys.executable, "-c", self._source], env=dict(os.environ))
+        for _ in range(600):
+            if self.process.poll() is not None:
+                raise RuntimeError("the server ended at once")
+            try:
+                urllib.request.urlopen(self.address, timeout=5).close()
+                return self
+            except urllib.error.HTTPError:  # a token is wanted: it is there
+                return self
+            except OSError:
+                time.sleep(0.1)
+        raise RuntimeError("the server did not start")
+
+    def stop(self) -> None:
+        if self.process is not None:
+            self.process.terminate()
+            try:
+                self.process.wait(10)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+
+
+@contextmanager
+def open_browser() -> Iterator[Any]:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=find_chromium(), args=list(FLAGS))
+        try:
+            yield browser
+        finally:
+            browser.close()

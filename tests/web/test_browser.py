@@ -1,0 +1,264 @@
+"""A person's way through the app in a real browser: open, train, look, ask why, correct, retrain.
+
+The steps build on each other and run in the order in which they stand. Set HISTODICT_SCREENSHOTS to
+a folder to keep a picture of every page.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+pytest.importorskip(
+    "starlette", reason="the web app is not installed: pip install 'histodict[web]'"
+)
+pytest.importorskip("uvicorn", reason="the web app is not installed: pip install 'histodict[web]'")
+pytest.importorskip("playwright", reason="Playwright is not installed")
+
+from histodict.images.synthetic import write_synthetic_set
+from tests.web.browser import Server, find_chromium, open_browser
+
+if find_chromium() is None:
+    pytest.skip("there is no Chromium on this machine", allow_module_level=True)
+
+LAPTOP = {"width": 1366, "height": 768}
+SLOW = 120_000  # milliseconds; a busy machine trains slowly
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data")
+    write_synthetic_set(folder / "tissue", 4, 4, size=(240, 180))
+    server = Server(tmp_path_factory.mktemp("workspace"), [folder]).start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def visit(server):
+    """The page, and every address that it or anything on it asked for."""
+    with open_browser() as browser:
+        page = browser.new_page(viewport=LAPTOP, accept_downloads=True)
+        page.set_default_timeout(20_000)
+        requests, errors = [], []
+        page.on("request", lambda request: requests.append(request.url))
+        page.on(
+            "response",
+            lambda answer: errors.append(answer.url) if answer.status >= 400 else None,
+        )
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.goto(server.address)
+        yield page, requests, errors
+
+
+@pytest.fixture
+def page(visit):
+    return visit[0]
+
+
+def keep_picture(page, name: str) -> None:
+    folder = os.environ.get("HISTODICT_SCREENSHOTS")
+    if folder:
+        page.wait_for_load_state("networkidle")
+        page.screenshot(path=Path(folder) / f"{name}.png")
+
+
+def counts(page) -> dict[str, int]:
+    cells = page.locator("#confusion td[data-cell]")
+    return {cell.get_attribute("data-cell"): int(cell.inner_text()) for cell in cells.all()}
+
+
+def test_a_folder_is_chosen_and_shown_by_class_and_patient(page):
+    page.get_by_role("button", name="▸ tissue").click()
+    keep_picture(page, "data-choose")
+    page.get_by_role("button", name="Open this folder").click()
+    page.get_by_role("link", name="Train on these images").wait_for()
+    assert page.locator(".class-group").count() == 2
+    assert page.locator(".patient").count() == 8
+    assert page.locator(".counts tr.total").inner_text().split() == ["together", "16", "4"]
+    page.get_by_text("Checked: no warnings.").wait_for()
+    images = page.locator(".thumbs img")
+    assert images.first.evaluate("image => image.decode().then(() => image.naturalWidth)") > 100
+    keep_picture(page, "data")
+
+
+def test_training_shows_its_progress_and_ends_with_a_model(page):
+    page.get_by_role("link", name="Train on these images").click()
+    page.get_by_role("button", name="Start training").wait_for()
+    for name, value in {
+        "patches_per_class": "900",
+        "n_atoms": "50",
+        "n_iter": "8",
+        "patch_px": "16",
+    }.items():
+        page.locator(f"input[name={name}]").fill(value)
+    page.get_by_label("Patients kept for testing").select_option("2")
+    page.get_by_role("button", name="Start training").click()
+    page.locator(".stages progress").first.wait_for(timeout=SLOW)
+    page.locator("#objective polyline").first.wait_for(timeout=SLOW)
+    keep_picture(page, "train")
+    page.locator("#see-model").wait_for(timeout=SLOW)
+    assert page.locator("#job-state").inner_text() == "done"
+    assert page.locator("#objective polyline").count() == 2
+    page.locator("#see-model").click()
+
+
+def test_the_operating_point_moves_the_counts(page):
+    page.locator("#operating").wait_for()
+    own = counts(page)
+    assert sum(own.values()) == 8
+    keep_picture(page, "model")
+    page.locator("#operating").focus()
+    page.keyboard.press("End")
+    assert counts(page)["healthy/inflamed"] == counts(page)["inflamed/inflamed"] == 0
+    box = page.locator("#roc").bounding_box()
+    page.mouse.move(box["x"] + box["width"] * 0.2, box["y"] + box["height"] * 0.2)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 0.95, box["y"] + box["height"] * 0.85, steps=5)
+    page.mouse.up()
+    assert counts(page)["healthy/healthy"] == 0
+    assert counts(page)["inflamed/inflamed"] == 4
+    page.get_by_role("button", name="Back to the model's own").click()
+    assert counts(page) == own
+
+
+def test_building_blocks_and_who_uses_them(page):
+    atoms = page.locator(".atoms img")
+    assert atoms.count() == 80
+    atoms.first.scroll_into_view_if_needed()
+    assert atoms.first.evaluate("image => image.decode().then(() => image.naturalWidth)") >= 80
+    page.locator(".atoms button").first.click()
+    page.locator("#atom-users img").first.wait_for()
+    keep_picture(page, "model-atoms")
+    assert "research" in page.locator(".card-table").inner_text()
+
+
+def test_model_and_report_are_downloaded(page, tmp_path):
+    with page.expect_download() as waiting:
+        page.locator("#download-report").click()
+    waiting.value.save_as(tmp_path / "report.html")
+    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "Model card" in text and 'src="http' not in text and "<script" not in text
+    with page.expect_download() as waiting:
+        page.locator("#download-model").click()
+    waiting.value.save_as(tmp_path / "model.histodict")
+    from histodict.model_file import load_model
+
+    assert load_model(tmp_path / "model.histodict").classes_ == ["healthy", "inflamed"]
+
+
+def test_an_image_is_looked_at_zoomed_and_a_patch_explained(page):
+    page.get_by_role("link", name="Look at images").click()
+    page.get_by_text("The model says").wait_for(timeout=SLOW)
+    viewer = page.locator("#viewer")
+    before = float(viewer.get_attribute("data-scale"))
+    box = viewer.bounding_box()
+    middle = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    page.mouse.move(*middle)
+    page.mouse.wheel(0, -300)
+    page.wait_for_function(
+        f"Number(document.querySelector('#viewer').dataset.scale) > {before * 1.3}"
+    )
+    viewer.focus()
+    page.keyboard.press("0")
+    page.wait_for_function(
+        f"Math.abs(document.querySelector('#viewer').dataset.scale - {before}) < 0.01"
+    )
+    assert "µm" in page.locator(".scale-bar").inner_text()
+    page.mouse.click(*middle)
+    page.locator("#why-words").wait_for()
+    assert "rebuild this patch best" in page.locator("#why-words").inner_text()
+    residuals = [float(text) for text in page.locator("#residuals td:last-child").all_inner_texts()]
+    assert len(residuals) == 2 and residuals[0] != residuals[1]
+    assert page.locator("#why-atoms figure").count() >= 1
+    assert page.locator("#why-similar img").count() >= 1
+    keep_picture(page, "look")
+
+
+def test_the_map_can_be_switched_and_outlined(page):
+    def drawn() -> str:
+        page.wait_for_timeout(300)
+        return page.locator("#viewer").evaluate("canvas => canvas.toDataURL()")
+
+    both = drawn()
+    page.locator("#map-class").select_option("1")
+    page.wait_for_load_state("networkidle")
+    only = drawn()
+    page.locator("#opacity").fill("0")
+    none = drawn()
+    page.locator("#outlines").check()
+    page.wait_for_load_state("networkidle")
+    outlined = drawn()
+    assert len({both, only, none, outlined}) == 4
+    keep_picture(page, "look-outlines")
+
+
+def test_the_keyboard_is_enough(page):
+    page.locator("#viewer").focus()
+    page.keyboard.press("+")
+    page.keyboard.press("ArrowLeft")
+    page.locator("#why").evaluate("place => place.replaceChildren()")
+    page.keyboard.press("Enter")
+    page.locator("#why h2").wait_for()
+    page.keyboard.press("Alt+1")
+    page.get_by_role("link", name="Train on these images").wait_for()
+    page.keyboard.press("Alt+4")
+    page.locator("#viewer").wait_for()
+
+
+def test_corrections_are_learnt_and_what_changed_is_shown(page):
+    page.locator("#flip").select_option("inflamed")
+    page.get_by_text("label: inflamed").wait_for()
+    page.locator("#mark").click()
+    box = page.locator("#viewer").bounding_box()
+    page.mouse.move(box["x"] + box["width"] * 0.3, box["y"] + box["height"] * 0.3)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 0.7, box["y"] + box["height"] * 0.7, steps=4)
+    page.mouse.up()
+    page.get_by_text("region: inflamed").wait_for()
+    keep_picture(page, "look-correct")
+    page.get_by_role("button", name="Retrain with 2 corrections").click()
+    page.locator("#see-model").wait_for(timeout=SLOW)
+    page.get_by_role("link", name="See what changed").click()
+    page.locator("#changes").wait_for()
+    words = page.locator("#changes").inner_text()
+    assert "now inflamed" in words and "a region marked as inflamed" in words
+    assert "Right before" in words
+    keep_picture(page, "model-changes")
+
+
+def test_a_crash_of_the_worker_is_told_and_nothing_is_lost(page, server):
+    page.get_by_role("link", name="Train", exact=False).first.click()
+    page.get_by_role("button", name="Start training").wait_for()
+    page.locator("summary", has_text="All settings").click()
+    for name, value in {"n_iter": "5000", "tol": "0", "n_atoms": "40"}.items():
+        page.locator(f"input[name={name}]").fill(value)
+    page.get_by_role("button", name="Start training").click()
+    page.locator("#objective").wait_for(timeout=SLOW)
+    (alive,) = (
+        path
+        for path in server.workspace.glob("users/local/jobs/*/alive")
+        if json.loads((path.parent / "state.json").read_text())["state"] == "running"
+    )
+    os.kill(int(alive.read_text()), signal.SIGKILL)
+    page.locator("#job-error").wait_for()
+    assert "ended unexpectedly" in page.locator("#job-error").inner_text()
+    assert page.locator(".jobs .state.done").count() == 2
+    keep_picture(page, "train-crash")
+    page.get_by_role("button", name="Go on").click()
+    page.get_by_role("button", name="Cancel").click(timeout=SLOW)
+    page.locator("#job-state.cancelled").wait_for()
+
+
+def test_nothing_was_asked_for_elsewhere_and_nothing_failed(visit, server):
+    _, requests, errors = visit
+    own = urlsplit(server.address).netloc
+    asked = {urlsplit(url).netloc for url in requests if not url.startswith(("data:", "blob:"))}
+    assert len(requests) > 50
+    assert asked == {own}
+    assert errors == []

@@ -1,0 +1,166 @@
+"""Training in a process of its own: to the end, cancelled, killed, and across server restarts."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from .conftest import MISSING
+
+pytest.importorskip("starlette.testclient", reason=MISSING)
+pytest.importorskip("uvicorn", reason=MISSING)
+
+from tests.web.app import OWN, open_client, open_data, start, wait_for
+
+LONG = {"n_atoms": "40", "n_iter": "5000", "tol": "0", "patches_per_class": "400", "patch_px": "12"}
+
+
+@pytest.fixture
+def client(tissue, tmp_path):
+    with open_client([tissue], tmp_path) as client:
+        yield client
+
+
+def test_a_training_tells_of_every_stage_and_leaves_results(client):
+    job = start(client, open_data(client))
+    found = wait_for(client, job, "done", "failed")
+    assert found["state"] == "done", found["error"]
+    stages = found["progress"]["stages"]
+    assert set(stages) == {"patches", "initialise", "train", "rule", "gallery", "answer"}
+    assert all(done == total for done, total in stages.values())
+    assert [len(values) for values in found["progress"]["objective"]] == [2, 2]
+    model = client.get(f"/api/jobs/{job}/model").json()
+    tested = {row["patient"] for row in model["results"]["images"]}
+    assert tested == set(model["test_patients"]) and len(tested) == 2
+    assert all(row["label"] in model["classes"] for row in model["results"]["images"])
+
+
+def test_what_cannot_be_trained_is_said_at_once(client):
+    data = open_data(client)
+    for wish, words in (
+        ({"settings": {"n_atoms": "many"}}, "n_atoms"),
+        ({"settings": {"colour": "red"}}, "no setting"),
+        ({"test_folds": 7}, "test_folds"),
+        ({"regions": "bone"}, "bone"),
+        ({"method": "magic"}, "method"),
+        ({"settings": {"vectors": "timm:x@/etc/passwd", "turn_patches": "false"}}, "command line"),
+    ):
+        answer = client.post("/api/jobs", json={"data": data, **wish}, headers=OWN)
+        if answer.status_code == 200:  # what only the method itself can tell fails soon
+            found = wait_for(client, answer.json()["id"], "failed")
+            assert words in found["error"]
+        else:
+            assert answer.status_code == 400 and words in answer.json()["error"]
+
+
+def pid_of(folder) -> int:
+    """The process that works on a job."""
+    return int((folder / "alive").read_text())
+
+
+def is_running(pid: int) -> bool:
+    text = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True)
+    state = text.stdout.strip()
+    return bool(state) and not state.startswith("Z")  # a zombie has ended
+
+
+def wait_for_rounds(client, job):
+    for _ in range(1200):
+        if client.get(f"/api/jobs/{job}").json()["progress"]["objective"]:
+            return
+        time.sleep(0.1)
+    raise AssertionError("learning did not begin")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals and ps are not Windows'")
+def test_cancelled_killed_and_left_alone(tissue, tmp_path):
+    """One long training is killed, resumed, outlives the server, and is cancelled by the next."""
+    with open_client([tissue], tmp_path) as client:
+        data = open_data(client)
+        job = start(client, data, settings=LONG)
+        behind = start(client, data)
+        folder = tmp_path / "users" / "local" / "jobs" / job
+        wait_for_rounds(client, job)
+        assert client.get(f"/api/jobs/{behind}").json()["ahead"] == 1
+        client.post(f"/api/jobs/{behind}/cancel", headers=OWN)
+
+        os.kill(pid_of(folder), signal.SIGKILL)
+        found = wait_for(client, job, "failed")
+        assert "ended unexpectedly (signal 9" in found["error"]
+        assert "Nothing else was lost" in found["error"]
+        assert client.get(f"/api/data/{data}").status_code == 200
+
+        client.post(f"/api/jobs/{job}/resume", headers=OWN)
+        wait_for(client, job, "running")
+        wait_for_rounds(client, job)
+        pid = pid_of(folder)
+    assert is_running(pid)  # the server has gone, the work goes on
+
+    with open_client([tissue], tmp_path) as client:
+        n_before = len(client.get(f"/api/jobs/{job}").json()["progress"]["objective"])
+        time.sleep(2)
+        found = client.get(f"/api/jobs/{job}").json()
+        assert found["state"] == "running"
+        assert len(found["progress"]["objective"]) > n_before
+        client.post(f"/api/jobs/{job}/cancel", headers=OWN)
+        assert client.get(f"/api/jobs/{job}").json()["state"] == "cancelled"
+        for _ in range(100):
+            if not is_running(pid):
+                break
+            time.sleep(0.1)
+        assert not is_running(pid)
+        assert client.get(f"/api/jobs/{behind}").json()["state"] == "cancelled"
+
+
+def test_a_worker_that_vanished_with_the_machine_counts_as_interrupted(tissue, tmp_path):
+    from histodict.web.jobs import RUNNING, Job
+    from histodict.web.workspace import write_json
+
+    with open_client([tissue], tmp_path) as client:
+        data = open_data(client)
+        job = start(client, data)
+        client.post(f"/api/jobs/{job}/cancel", headers=OWN)
+    folder = tmp_path / "users" / "local" / "jobs" / job
+    (folder / "cancel").unlink()
+    write_json(folder / "state.json", {"state": RUNNING, "run": 3, "at": 0.0, "error": ""})
+    (folder / "alive").touch()
+    os.utime(folder / "alive", (0, 0))
+    with open_client([tissue], tmp_path) as client:
+        found = wait_for(client, job, "interrupted", seconds=10)
+        assert "interrupted" in found["error"]
+        client.post(f"/api/jobs/{job}/resume", headers=OWN)
+        assert wait_for(client, job, "done", "failed")["state"] == "done"
+    assert Job(folder).state()["run"] == 4
+
+
+def test_a_large_image_is_judged_in_the_background(client, monkeypatch):
+    from histodict.web import api_look
+
+    data = open_data(client)
+    job = start(client, data, test_folds=0)
+    wait_for(client, job, "done")
+    image = client.get(f"/api/data/{data}").json()["images"][0]["id"]
+    address = f"/api/jobs/{job}/look/{data}/{image}"
+    monkeypatch.setattr(api_look, "_AT_ONCE", 0)
+    first = client.get(address).json()
+    assert first["state"] in ("waiting", "running")
+    assert client.get(address).json()["job"] == first["job"]  # asked twice, done once
+    assert wait_for(client, first["job"], "done", "failed")["state"] == "done"
+    assert client.get(address).json()["grid"]["n_rows"] == 10
+    assert [entry["id"] for entry in client.get("/api/jobs").json()["jobs"]] == [job]
+
+
+def test_regions_are_learnt_from_masks(client):
+    data = open_data(client, "tissue/regions")
+    job = start(client, data, preset="regions", regions="inflamed", test_folds=0)
+    assert wait_for(client, job, "done", "failed")["state"] == "done"
+    images = client.get(f"/api/data/{data}").json()["images"]
+    address = f"/api/jobs/{job}/look/{data}/{images[0]['id']}"
+    answer = client.get(address).json()
+    assert answer["state"] == "done" and answer["grid"]["n_rows"] > 3
+    rings = client.get(f"{address}/outlines?least=1").json()["rings"]
+    assert all(ring[:2] == ring[-2:] for ring in rings)
+    assert client.get(f"{address}/outlines?class=9").status_code == 404

@@ -1,0 +1,163 @@
+"""Strangers, other pages, crafted addresses and large requests are refused."""
+
+import pytest
+
+from .conftest import MISSING
+
+pytest.importorskip("starlette.testclient", reason=MISSING)
+pytest.importorskip("uvicorn", reason=MISSING)
+
+from tests.web.app import OWN, TINY, open_client, open_data
+
+
+@pytest.fixture
+def client(tissue, tmp_path):
+    with open_client([tissue], tmp_path / "workspace") as client:
+        yield client
+
+
+def test_names_that_lead_here_from_elsewhere_are_refused(client):
+    assert client.get("/", headers={"host": "evil.example:8642"}).status_code == 403
+    assert client.get("/", headers={"host": "localhost:8642"}).status_code == 200
+    assert client.get("/", headers={"host": "[::1]:8642"}).status_code == 200
+
+
+def test_other_pages_cannot_change_anything(client):
+    body = {"place": 0, "inside": "tissue"}
+    assert client.post("/api/data", json=body).status_code == 403
+    foreign = OWN | {"origin": "http://evil.example"}
+    assert client.post("/api/data", json=body, headers=foreign).status_code == 403
+    own = OWN | {"origin": "http://127.0.0.1:8642"}
+    assert client.post("/api/data", json=body, headers=own).status_code == 200
+
+
+def test_pages_may_load_nothing_from_elsewhere(client):
+    policy = client.get("/").headers["content-security-policy"]
+    assert "default-src 'self'" in policy
+    assert "http" not in policy and "unsafe" not in policy
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "/static/../server.py",
+        "/static/%2e%2e/server.py",
+        "/static/..%2f..%2fcli.py",
+        "/api/data/..%2f..%2f..%2fetc",
+        "/api/jobs/..%2f..%2ftoken",
+        "/api/jobs/..",
+        "/api/data/aaaaaaaaaaaa",
+        "/api/jobs/aaaaaaaaaaaa",
+        "/api/jobs/aaaaaaaaaaaa/model",
+    ],
+)
+def test_crafted_addresses_find_nothing(client, address):
+    assert client.get(address).status_code in (400, 404)
+
+
+@pytest.mark.parametrize("inside", ["..", "../..", "/etc", "tissue/../../..", "tissue\0"])
+def test_data_outside_the_folders_cannot_be_opened(client, inside):
+    answer = client.post("/api/data", json={"place": 0, "inside": inside}, headers=OWN)
+    assert answer.status_code == 403
+    assert client.get("/api/folders", params={"place": 0, "inside": inside}).status_code == 403
+
+
+def test_a_table_that_points_outside_is_refused(client, tissue, tmp_path):
+    image = next((tissue / "tissue" / "healthy").iterdir())
+    (tmp_path / "secret.jpg").write_bytes(image.read_bytes())
+    table = tissue / "escape.csv"
+    for path in (tmp_path / "secret.jpg", "../" * 20 + str(tmp_path / "secret.jpg").lstrip("/")):
+        table.write_text(f"path,label,patient\n{path},a,1\n{image},b,2\n")
+        answer = client.post("/api/data", json={"place": 0, "inside": "escape.csv"}, headers=OWN)
+        assert answer.status_code == 403
+    table.unlink()
+
+
+def test_a_link_that_leads_outside_is_refused_even_if_it_comes_later(tmp_path, tissue):
+    folder = tmp_path / "data"
+    for name in ("a", "b"):
+        (folder / name).mkdir(parents=True)
+    pixels = next((tissue / "tissue" / "healthy").iterdir()).read_bytes()
+    (folder / "a" / "1.jpg").write_bytes(pixels)
+    (folder / "b" / "1.jpg").write_bytes(pixels)
+    (tmp_path / "secret.jpg").write_bytes(pixels)
+    with open_client([folder], tmp_path / "workspace") as client:
+        data = open_data(client, "")
+        image = client.get(f"/api/data/{data}").json()["images"][0]["id"]
+        address = f"/api/data/{data}/images/{image}/tiles/0/0/0.jpg"
+        assert client.get(address).status_code == 200
+        (folder / "a" / "1.jpg").unlink()
+        (folder / "a" / "1.jpg").symlink_to(tmp_path / "secret.jpg")
+        assert client.get(address).status_code == 403
+        assert client.get(f"/api/data/{data}/images/{image}/thumbnail.jpg").status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("level", "column", "row"),
+    [(0, 1, 0), (0, 0, 7), (9, 0, 0), (0, 10**30, 0), (10**30, 0, 0), ("-1", 0, 0), ("x", 0, 0)],
+)
+def test_crafted_tile_numbers_find_nothing(client, level, column, row):
+    data = open_data(client)
+    image = client.get(f"/api/data/{data}").json()["images"][0]["id"]
+    base = f"/api/data/{data}/images/{image}"
+    assert client.get(f"{base}/tiles/0/0/0.jpg").status_code == 200
+    assert client.get(f"{base}/tiles/{level}/{column}/{row}.jpg").status_code == 404
+
+
+@pytest.mark.parametrize(
+    "query", ["x=0&y=0&side=100000000", "x=a&y=0&side=5", "x=0&y=0&side=0", ""]
+)
+def test_crafted_cut_outs_are_refused(client, query):
+    data = open_data(client)
+    image = client.get(f"/api/data/{data}").json()["images"][0]["id"]
+    address = f"/api/data/{data}/images/{image}/cut-out.jpg"
+    assert client.get(f"{address}?x=-50&y=0&side=100").status_code == 200
+    assert client.get(f"{address}?{query}").status_code == 400
+
+
+def test_large_or_foreign_requests_are_refused(client):
+    answer = client.post("/api/data", content=b"x" * 100_000, headers=OWN)
+    assert answer.status_code == 400 and "too large" in answer.json()["error"]
+    assert client.post("/api/data", content=b"\xff{", headers=OWN).status_code == 400
+    assert client.post("/api/data", json=[1], headers=OWN).status_code == 400
+    files = {"file": ("model.histodict", b"x" * 200_000)}
+    assert client.post("/api/data", files=files, headers=OWN).status_code == 400
+
+
+def test_another_address_needs_a_token(tissue, tmp_path):
+    with open_client([tissue], tmp_path, needs_token=True) as client:
+        token = client.app.state.tokens["local"]
+        for address in ("/", "/api/session", "/static/app.js", "/?token=wrong", "/?token="):
+            assert client.get(address).status_code == 401
+        assert client.get(f"/api/session?token={token}").status_code == 401  # links only open "/"
+        welcome = client.get(f"/?token={token}", follow_redirects=False)
+        assert welcome.status_code == 303
+        cookie = welcome.headers["set-cookie"].lower()
+        assert "httponly" in cookie and "samesite=strict" in cookie
+        assert client.get("/api/session").json()["user"] == "local"
+    assert (tmp_path / "users" / "local" / "token").stat().st_mode & 0o077 == 0
+
+
+def test_users_do_not_see_each_other(tissue, tmp_path):
+    with open_client([tissue], tmp_path, users=("anna", "ben")) as client:
+        tokens = client.app.state.tokens
+        assert len(set(tokens.values())) == 2
+        client.get(f"/?token={tokens['anna']}")
+        data = open_data(client)
+        job = client.post(
+            "/api/jobs", json={"data": data, "preset": "quick", "settings": TINY}, headers=OWN
+        ).json()["id"]
+        client.post(f"/api/jobs/{job}/cancel", headers=OWN)
+        assert [entry["id"] for entry in client.get("/api/session").json()["jobs"]] == [job]
+        client.cookies.clear()
+        client.get(f"/?token={tokens['ben']}")
+        session = client.get("/api/session").json()
+        assert session["user"] == "ben" and session["jobs"] == [] and session["data"] == []
+        for address in (f"/api/jobs/{job}", f"/api/jobs/{job}/model", f"/api/data/{data}"):
+            assert client.get(address).status_code == 404
+        assert client.post(f"/api/jobs/{job}/resume", headers=OWN).status_code == 404
+
+
+def test_user_names_cannot_be_paths(tissue, tmp_path):
+    with pytest.raises(ValueError, match="user name"):
+        open_client([tissue], tmp_path, users=("../anna",))
