@@ -5,8 +5,36 @@ from __future__ import annotations
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from histodict import DFDL
+from histodict.methods.fddl import FDDL
+from histodict.methods.lcksvd import LCKSVD
+from histodict.methods.nayak import Nayak
+from histodict.methods.odl import ODL
+from histodict.methods.shirc import SHIRC
+from histodict.methods.src import SRC
+from histodict.methods.support_vectors import SupportVectors
+from histodict.methods.vector_heads import LogisticPatches, NearestMean, NearestPatches
+from histodict.methods.wndcharm import WNDCHARM
 
 
-@parametrize_with_checks([DFDL(n_atoms=10, n_iter=5)])
+@parametrize_with_checks(
+    [
+        DFDL(n_atoms=10, n_iter=5),
+        ODL(n_atoms=10),
+        LCKSVD(n_atoms=10, n_iter=5),
+        LCKSVD(n_atoms=10, n_iter=5, decision="residual"),
+        FDDL(n_atoms=10, n_iter=3),
+        FDDL(n_atoms=10, n_iter=3, decision="local"),
+        Nayak(n_atoms=10, n_iter=3),
+        Nayak(n_atoms=10, n_iter=3, encoder="exact"),
+        SRC(n_atoms=10),
+        SHIRC(n_channels=1),  # the checks' numbers of features are not divisible by 3
+        SupportVectors(),
+        WNDCHARM(1.0),
+        WNDCHARM(1.0, decision="neighbours"),
+        NearestMean(),
+        LogisticPatches(),
+        NearestPatches(),
+    ]
+)
 def test_estimator(estimator, check):
     check(estimator)

@@ -39,6 +39,7 @@ _STAGES = {
     "draw": "Drawing tissue",
     "answer": "Answering",
     "evaluate": "Training and testing",
+    "tune": "Trying recipes",
 }
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object, for programs.")]
@@ -70,7 +71,11 @@ def train(
     data: Annotated[Path, typer.Argument(help="Folder with one sub-folder per class, or a CSV.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="Model file to write.")],
     preset: Annotated[
-        str | None, typer.Option(help="Settings to start from: default, paper or regions.")
+        str | None,
+        typer.Option(
+            help="Settings to start from: default, paper, auto, embeddings, regions, or a recipe "
+            "file of `histodict tune`."
+        ),
     ] = None,
     method: Annotated[str, typer.Option(help="How to learn: see `histodict methods`.")] = "dfdl",
     regions: Annotated[
@@ -260,6 +265,72 @@ def evaluate(
 
 
 @app.command()
+def tune(
+    data: Annotated[Path, typer.Argument(help="Folder with one sub-folder per class, or a CSV.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Recipe file (.json) to write.")],
+    preset: Annotated[str, typer.Option(help="The settings to start from.")] = "default",
+    method: Annotated[str, typer.Option(help="The method: see `histodict methods`.")] = "dfdl",
+    candidates: Annotated[int, typer.Option(help="How many recipes to try.")] = 12,
+    setting: SettingOption = None,
+    column: ColumnOption = None,
+    split: Annotated[
+        str | None, typer.Option(help="Use only rows with this value in the CSV's split column.")
+    ] = None,
+    cache: Annotated[
+        Path | None, typer.Option(help="Folder for what was found; a second run goes on from it.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="The same seed tries the same recipes.")] = 0,
+    jobs: JobsOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Find the settings that suit your images.
+
+    Recipes that differ in stain normalisation, scale, patch size, vectors and rule are tried on
+    inner folds: patients they are tested on were not trained on. Give it training patients only.
+    Then train with what was found:
+
+        histodict tune train.csv --output recipe.json
+
+        histodict train train.csv --preset recipe.json --output tissue.histodict
+    """
+    from .execution.files import written_whole
+    from .pipeline.tuning import candidates as choose_candidates
+    from .pipeline.tuning import choose_recipe
+    from .recipes import preset as named_preset
+
+    with _plain_errors():
+        if output.suffix != ".json":
+            raise ValueError(f"{output}: the name of a recipe file ends in .json")
+        _check_folder(output)
+        manifest = _read_data(data, column or [], split)
+        base = named_preset(preset, method).with_settings(_pairs("--set", setting or []))
+        with _bars() as bars:
+            trials = choose_recipe(
+                manifest,
+                choose_candidates(base, candidates, seed),
+                random_state=seed,
+                n_jobs=jobs,
+                cache=cache,
+                callback=_show(bars),
+            )
+        with written_whole(output) as partial:
+            best = json.dumps(trials[0].recipe.to_dict(), indent=1)
+            partial.write_text(best, encoding="utf-8")
+    if as_json:
+        typer.echo(json.dumps([trial.to_dict() for trial in trials]))
+        return
+    table = Table("score", "spread", "folds", "settings", box=None)
+    for trial in trials:
+        chosen = trial.recipe.to_dict()
+        changed = [f"{k}={v}" for k, v in chosen.items() if v != base.to_dict()[k]]
+        words = ", ".join(changed) or "as given"
+        values = f"{trial.mean:.3f}", f"{trial.spread:.3f}", str(len(trial.values))
+        table.add_row(*values, words)
+    Console().print(table)
+    typer.echo(f"Best: {output}. Score: mean of balanced accuracy and AUC on inner folds.")
+
+
+@app.command()
 def serve(
     folders: Annotated[
         list[Path] | None,
@@ -280,11 +351,7 @@ def serve(
     browser: Annotated[bool, typer.Option(help="Open the page at once.")] = True,
 ) -> None:
     """Open the local web app: look, train, correct, retrain."""
-    try:
-        from .web.command import serve_app
-    except ImportError as error:
-        _errors.print(f"[red]Error:[/] {error}: pip install 'histodict\\[web]'", soft_wrap=True)
-        raise typer.Exit(2) from error
+    from .web.command import serve_app
 
     with _plain_errors():
         serve_app(

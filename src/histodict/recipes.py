@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
 from typing import Any
 
 from .decisions.image_rules import FEATURES
@@ -24,7 +25,9 @@ class Recipe:
     a patch is judged together with those so many steps around it. With `components` > 0 vectors are
     reduced to so many principal components of the training vectors. With `rule_folds` > 1 the rule
     is fitted on images of patients that the patches were not learnt from, in so many folds, and
-    answers come with calibrated probabilities; training takes as many times longer.
+    answers come with calibrated probabilities; training takes as many times longer. With
+    `candidates` > 1 so many recipes are tried on inner folds of the training patients first, this
+    one among them, and the best is trained.
     """
 
     method: str = "dfdl"
@@ -42,6 +45,7 @@ class Recipe:
     neighbours: int = 0
     components: int = 0
     rule_folds: int = 0
+    candidates: int = 0
     whiten: bool = False
 
     def __post_init__(self) -> None:
@@ -50,6 +54,7 @@ class Recipe:
         check_whole_number("neighbours", self.neighbours, 0)
         check_whole_number("components", self.components, 0)
         check_whole_number("rule_folds", self.rule_folds, 0)
+        check_whole_number("candidates", self.candidates, 0)
         if self.rule_folds and self.rule == "codes":
             raise ValueError("rule_folds needs a rule that means the same in every fold, not codes")
         if is_network(self.vectors) and self.turn_patches:
@@ -162,8 +167,17 @@ PRESETS = {
 }
 
 
+# Whatever suits the training images: chosen on inner folds of their patients.
+PRESETS["auto"] = PRESETS["default"].with_changes(candidates=12)
+
+
 def preset(name: str, method: str = "dfdl") -> Recipe:
-    """A preset, for any method: with that method's own parameters and, if it has one, rule."""
+    """A preset, for any method: with that method's own parameters and, if it has one, rule.
+
+    A name that ends in .json is a file that `histodict tune` wrote.
+    """
+    if name.endswith(".json"):
+        return _read_recipe(Path(name))
     if name not in PRESETS:
         raise ValueError(f"preset must be one of {sorted(PRESETS)}, not {name!r}")
     entry = method_entry(method)
@@ -171,3 +185,10 @@ def preset(name: str, method: str = "dfdl") -> Recipe:
     return PRESETS[name].with_changes(
         method=method, method_parameters=dict(parameters), rule=entry.rule
     )
+
+
+def _read_recipe(path: Path) -> Recipe:
+    try:
+        return Recipe.from_dict(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, json.JSONDecodeError, TypeError) as error:
+        raise ValueError(f"{path}: not a recipe file ({error})") from error

@@ -74,7 +74,6 @@ class FistaCodes:
         T = (np.eye(len(H)) - H / L).astype(self.S.dtype)
         B = list(map_blocks(lambda block: products(block) / L, self.blocks, self.n_jobs))
         C = np.zeros((len(self.group_sizes),) * 2) if coupling is None else coupling
-        self._before[...] = self.S
         means = means_before = self.means
         beta, t = 0.0, 1.0
         for _ in range(n_steps):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +102,8 @@ class TissueClassifier:
             "n_patients": len(set(manifest.patients)),
             "random_state": self.random_state,
         }
+        if self.recipe.candidates > 1:
+            self._choose_recipe(manifest, callback)
         if method_entry(self.recipe.method).features is None:
             self._fit_patches(manifest, labels, callback)
         else:
@@ -151,6 +153,22 @@ class TissueClassifier:
         kept = self.calibration_.candidates(chances, error_rate)[0]
         names = [name for name, k in zip(self.classes_, kept, strict=True) if k]
         return dict(zip(self.classes_, chances[0].tolist(), strict=True)), names
+
+    def _choose_recipe(self, manifest: Manifest, callback: Callback) -> None:
+        """Take the best of some recipes for these patients, and keep what was tried."""
+        from .tuning import candidates, choose_recipe
+
+        base = replace(self.recipe, candidates=0)
+        trials = choose_recipe(
+            manifest,
+            candidates(base, self.recipe.candidates, self.random_state),
+            random_state=self.random_state,
+            n_jobs=self.n_jobs,
+            cache=self.cache.folder if self.cache else None,
+            callback=callback,
+        )
+        self.recipe = trials[0].recipe
+        self.training_["tried"] = [trial.to_dict() for trial in trials]
 
     def _fit_patches(
         self, manifest: Manifest, labels: NDArray[np.int64], callback: Callback

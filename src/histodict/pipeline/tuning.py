@@ -1,0 +1,149 @@
+"""Choosing a recipe on the training patients alone: inner folds by patient, successive halving.
+
+Many recipes are tried on a part of the folds, the better half on more of them, and so on; the last
+ones are compared on all folds. What is asked is how well patients that a recipe was not trained on
+are told apart: the mean of balanced accuracy (right answers) and AUC (right order), because on few
+images either alone is coarse.
+
+Reference: Jamieson, Talwalkar, "Non-stochastic best arm identification and hyperparameter
+optimization", AISTATS 2016.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..evaluation.metrics import auc, balanced_accuracy
+from ..evaluation.protocols import k_folds
+from ..evaluation.splits import Split
+from ..execution.files import written_whole
+from ..execution.progress import Callback, Progress, ignore
+from ..images.manifest import Manifest
+from ..networks import is_network
+from ..recipes import Recipe
+from .tissue_classifier import TissueClassifier
+
+_N_FOLDS = 3
+# What may differ from the recipe to start from; the first value of each is tried most.
+PIXEL_CHOICES: dict[str, Sequence[Any]] = {
+    "stain": ("reinhard", "none", "macenko"),
+    "vectors": ("centred", "rgb", "channel-centred"),
+    "downsample": (2.0, 1.0, 4.0),
+    "rule": ("margin", "codes", "proportion"),
+    "patch_px": (20, 12),
+}
+NETWORK_CHOICES: dict[str, Sequence[Any]] = {
+    "stain": ("reinhard", "none"),
+    "downsample": (1.0, 2.0),
+    "rule": ("proportion", "margin", "codes"),
+    "components": (200, 100),
+}
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A recipe and its values on the folds it was tried on."""
+
+    recipe: Recipe
+    values: tuple[float, ...]
+
+    @property
+    def mean(self) -> float:
+        return float(np.mean(self.values))
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"recipe": self.recipe.to_dict(), "values": list(self.values)}
+
+    @property
+    def spread(self) -> float:
+        return float(np.std(self.values))
+
+
+def candidates(base: Recipe, n_candidates: int, random_state: int) -> list[Recipe]:
+    """The recipe itself, then others at random from the choices, each once."""
+    choices = NETWORK_CHOICES if is_network(base.vectors) else PIXEL_CHOICES
+    every = [dict(zip(choices, values, strict=True)) for values in product(*choices.values())]
+    rng = np.random.default_rng(random_state)
+    found = [base]
+    for place in rng.permutation(len(every)):
+        recipe = base.with_changes(**every[place])
+        if recipe not in found:
+            found.append(recipe)
+        if len(found) == n_candidates:
+            break
+    return found
+
+
+def choose_recipe(
+    manifest: Manifest,
+    recipes: Sequence[Recipe],
+    *,
+    random_state: int = 0,
+    n_jobs: int | None = None,
+    cache: Path | None = None,
+    callback: Callback = ignore,
+) -> list[Trial]:
+    """The recipes, best first; those that were tried on more folds come before the others.
+
+    With a cache, values that were found before are read, so that a run that was stopped goes on.
+    """
+    splits = list(k_folds(manifest, _N_FOLDS, random_state=random_state))
+    trials = [Trial(recipe, ()) for recipe in recipes]
+    total = _n_trainings(len(trials))
+    done = 0
+    beaten: list[Trial] = []
+    for split in splits:
+        tried = []
+        for trial in trials:
+            value = _value(manifest, split, trial.recipe, random_state, n_jobs, cache)
+            tried.append(Trial(trial.recipe, (*trial.values, value)))
+            done += 1
+            callback(Progress("tune", done, total))
+        ranked = sorted(tried, key=lambda trial: -trial.mean)
+        keep = max(2, -(-len(ranked) // 2)) if split is not splits[-1] else len(ranked)
+        trials, beaten = ranked[:keep], ranked[keep:] + beaten
+    return trials + beaten
+
+
+def _n_trainings(n_recipes: int) -> int:
+    total, n = 0, n_recipes
+    for _ in range(_N_FOLDS):
+        total += n
+        n = min(n, max(2, -(-n // 2)))
+    return total
+
+
+def _value(
+    manifest: Manifest,
+    split: Split,
+    recipe: Recipe,
+    random_state: int,
+    n_jobs: int | None,
+    cache: Path | None,
+) -> float:
+    train, test = manifest.select(split.train), manifest.select(split.test)
+    key = [train.digest(), test.digest(), recipe.to_dict(), random_state]
+    digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
+    file = cache / "tuning" / f"{digest[:32]}.json" if cache else None
+    if file and file.is_file():
+        return float(json.loads(file.read_text(encoding="utf-8")))
+    model = TissueClassifier(recipe, random_state=random_state, n_jobs=n_jobs, cache=cache)
+    model.fit(train)
+    answers = [model.predict(record.path, mpp=record.mpp) for record in test.records]
+    labels = np.array(test.labels)
+    value = balanced_accuracy(labels, np.array([answer.label or "" for answer in answers]))
+    if len(set(test.labels)) == len(model.classes_):
+        scores = np.nan_to_num(np.array([answer.scores for answer in answers]))
+        value = (value + auc(labels, scores[:, 0] if scores.shape[1] == 1 else scores)) / 2
+    if file:
+        with written_whole(file) as partial:
+            partial.write_text(json.dumps(value), encoding="utf-8")
+    return value
