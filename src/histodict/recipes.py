@@ -141,7 +141,6 @@ PRESETS = {
     "paper": Recipe(),
     # Against differences of stain between patients; the rule uses how clearly patches were won.
     "default": Recipe(
-        downsample=2.0,
         patches_per_class=6_000,
         turn_patches=True,
         stain="reinhard",

@@ -36,7 +36,7 @@ _N_FOLDS = 3
 PIXEL_CHOICES: dict[str, Sequence[Any]] = {
     "stain": ("reinhard", "none", "macenko"),
     "vectors": ("centred", "rgb", "channel-centred"),
-    "downsample": (2.0, 1.0, 4.0),
+    "downsample": (1.0, 2.0, 4.0),
     "rule": ("margin", "codes", "proportion"),
     "patch_px": (20, 12),
 }

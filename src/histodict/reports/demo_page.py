@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jinja2 import Environment
 from numpy.typing import NDArray
 from PIL import Image
 from scipy.ndimage import binary_erosion
 
-from ..execution.files import written_whole
 from ..experiments.demo import DemoResult
 from ..images.masks import RegionMask
 from ..images.readers import open_image
 from .overlay import COLOURS, draw_overlay
+from .pages import write_page
 from .pictures import atom_sheet, image_uri, roc_svg
 
 _N_IMAGES = 6
@@ -25,10 +23,7 @@ _SHOWN_WIDTH = 640
 
 def write_demo_page(path: Path, result: DemoResult) -> None:
     """Everything in one file: no scripts, nothing fetched."""
-    template = files(__package__).joinpath("page.html.j2").read_text(encoding="utf-8")
-    page = Environment(autoescape=True).from_string(template).render(**_content(result))
-    with written_whole(path) as partial:
-        partial.write_text(page, encoding="utf-8")
+    write_page(path, "page.html.j2", _content(result))
 
 
 def _content(result: DemoResult) -> dict[str, Any]:
@@ -104,9 +99,7 @@ def _regions(result: DemoResult, place: int) -> dict[str, Any]:
     found = draw_overlay(record.path, answer.patch_map, rings)
     area = sum(region.area_um2 or 0 for region in answer.regions) / 1e6
     return {
-        "uri": _shown(
-            np.concatenate([planted, found], axis=1)
-        ),
+        "uri": _shown(np.concatenate([planted, found], axis=1)),
         "name": record.path.stem,
         "truth": record.label,
         "answer": answer.label or "no tissue",

@@ -48,13 +48,13 @@ def draw_overlay(image: Path, patch_map: PatchMap, outlines: Rings = ()) -> NDAr
     """
     with open_image(image) as source:
         width, height = source.size
-        picture = source.thumbnail(min(_LONGEST_SIDE, max(width, height))).astype(np.float64)
+        picture = source.thumbnail(min(_LONGEST_SIDE, max(width, height)))
     colours, opacity = colour_map(patch_map)
     rows, columns = _grid_places(picture.shape[:2], (height, width), patch_map)
-    inside = (rows[:, None] >= 0) & (columns[None, :] >= 0)
-    a = np.where(inside, opacity[rows[:, None], columns[None, :]], 0.0)[..., None]
-    mixed = picture * (1 - a) + a * colours[rows[:, None], columns[None, :]]
-    drawn = Image.fromarray(mixed.round().astype(np.uint8))
+    for line, row in zip(picture, rows, strict=True):  # one by one: as floats all would be large
+        a = np.where((row >= 0) & (columns >= 0), opacity[row, columns], 0.0)[:, None]
+        line[:] = np.rint(line * (1 - a) + a * colours[row, columns])
+    drawn = Image.fromarray(picture)
     scale = picture.shape[1] / width
     pen = ImageDraw.Draw(drawn)
     for ring in outlines:

@@ -1,0 +1,195 @@
+"""Charts of an evaluation as SVG text, for a page or a file of their own.
+
+They are drawn narrow, so that their words can be read on a phone, in colours that colour-blind
+readers tell apart, with a marker or dash for whoever sees none. The same numbers give the same
+bytes.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from itertools import cycle, islice
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from ..evaluation.metrics import CalibrationCurve, RocCurve
+from .overlay import COLOURS
+from .pictures import INK
+
+_WIDTH = 4.7  # inches
+_SOFT, _GREY = "#8d99a5", "#5b6b79"
+_LOOK: Any = {
+    "font.size": 10,
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": _SOFT,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "legend.frameon": False,
+    "text.parse_math": False,  # a name may hold a dollar sign
+    "svg.fonttype": "none",
+}
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A named value with its interval."""
+
+    name: str
+    value: float
+    low: float
+    high: float
+
+
+def intervals_svg(
+    name: str,
+    rows: Sequence[Estimate],
+    label: str,
+    ends: tuple[float, float],
+    line: tuple[float, str] | None = None,
+    first_style: int = 0,
+) -> str:
+    """One row per estimate, in the order given; `line`: where to draw one, and its name.
+
+    The axis shows `ends` and what lies beyond, so that a tiny spread does not look large.
+    `first_style`: that of the first row, so that a method looks alike in all charts.
+    """
+    with mpl.rc_context(_LOOK):
+        figure, axes = _open(0.9 + 0.32 * len(rows))
+        if line is not None:
+            axes.axvline(line[0], color=_SOFT, linestyle=":", linewidth=1.2)
+            over = axes.get_xaxis_transform()  # x in data, y in parts of the axes
+            axes.text(line[0], 1.02, line[1], transform=over, color=_GREY, fontsize=9, ha="center")
+        styles = _styles(first_style + len(rows))[first_style:]
+        for place, (row, (colour, marker, _)) in enumerate(zip(rows, styles, strict=True)):
+            axes.plot([row.low, row.high], [place, place], color=colour, linewidth=2)
+            axes.plot(row.value, place, marker, color=colour, markersize=7)
+        axes.set_yticks(range(len(rows)), [row.name for row in rows])
+        axes.set_ylim(len(rows) - 0.4, -0.6)
+        low, high = min(ends[0], *(r.low for r in rows)), max(ends[1], *(r.high for r in rows))
+        axes.set_xlim(low - 0.03 * (high - low), high + 0.03 * (high - low))
+        axes.set_xlabel(label)
+        axes.grid(axis="x", color="#e6eaee")
+        axes.set_axisbelow(True)
+        return _svg(figure, name, _words(label, rows))
+
+
+def sizes_svg(
+    name: str, curves: Mapping[str, Sequence[Estimate]], label: str, axis_label: str
+) -> str:
+    """A curve per method over steps named alike in all of them, side by side at every step."""
+    with mpl.rc_context(_LOOK):
+        figure, axes = _open(3.6)
+        n_curves = max(len(curves), 2)
+        for place, ((method, rows), style) in enumerate(
+            zip(curves.items(), _styles(len(curves)), strict=True)
+        ):
+            shift = 0.4 * (place / (n_curves - 1) - 0.5)
+            x = [step + shift for step in range(len(rows))]
+            reach = [[r.value - r.low for r in rows], [r.high - r.value for r in rows]]
+            colour, marker, dash = style
+            axes.errorbar(
+                x,
+                [row.value for row in rows],
+                reach,
+                color=colour,
+                marker=marker,
+                linestyle=dash,
+                linewidth=1.6,
+                elinewidth=1,
+                label=method,
+            )
+        steps = [row.name for row in next(iter(curves.values()))]
+        axes.set_xticks(range(len(steps)), steps)
+        axes.set(xlabel=axis_label, ylabel=label)
+        axes.grid(axis="y", color="#e6eaee")
+        _legend_below(figure, axes)
+        every = [row for rows in curves.values() for row in rows]
+        return _svg(figure, name, f"{label} against {axis_label}; {len(every)} values")
+
+
+def roc_curves_svg(name: str, curves: Mapping[str, RocCurve]) -> str:
+    """Misses against false alarms, with the point at which each method works."""
+    with mpl.rc_context(_LOOK):
+        figure, axes = _open(_WIDTH)
+        axes.plot([0, 1], [1, 0], ":", color=_SOFT, linewidth=1, label="chance")
+        slimmer = np.linspace(1, 0.5, len(curves))  # a later one leaves the one beneath in sight
+        for (method, curve), (colour, marker, dash), size in zip(
+            curves.items(), _styles(len(curves)), slimmer, strict=True
+        ):
+            line = {"color": colour, "linestyle": dash, "linewidth": 3 * size}
+            axes.plot(curve.false_alarm, curve.miss, **line)
+            axes.plot(*curve.operating, marker, color=colour, markersize=12 * size, clip_on=False)
+            axes.plot([], [], marker=marker, label=method, **line)  # both, for the legend
+        axes.set(xlabel="false alarm rate", ylabel="miss rate", xlim=(-0.01, 1), ylim=(-0.01, 1))
+        axes.set_aspect("equal")
+        _legend_below(figure, axes)
+        points = (f"{m} {c.operating[0]:.3f}, {c.operating[1]:.3f}" for m, c in curves.items())
+        words = "False alarm rate and miss rate at the operating points: "
+        return _svg(figure, name, words + "; ".join(points))
+
+
+def calibration_svg(name: str, curves: Mapping[str, CalibrationCurve]) -> str:
+    """How often it was so against the probability that was said; larger dots: more images."""
+    with mpl.rc_context(_LOOK):
+        figure, axes = _open(_WIDTH)
+        axes.plot([0, 1], [0, 1], ":", color=_SOFT, linewidth=1, label="perfect")
+        for (method, curve), style in zip(curves.items(), _styles(len(curves)), strict=True):
+            colour, marker, dash = style
+            axes.plot(curve.probability, curve.observed, color=colour, linestyle=dash, label=method)
+            sizes = 20 + 130 * curve.counts / curve.counts.max()
+            axes.scatter(curve.probability, curve.observed, sizes, color=colour, marker=marker)
+        axes.set(xlabel="probability said", ylabel="share that was so", xlim=(0, 1), ylim=(0, 1))
+        axes.set_aspect("equal")
+        _legend_below(figure, axes)
+        return _svg(figure, name, f"Calibration of {', '.join(curves)}")
+
+
+# --- what they share ----------------------------------------------------------------------------
+
+
+def _open(height: float) -> tuple[Figure, Axes]:
+    figure = Figure(figsize=(_WIDTH, height), layout="constrained")
+    return figure, figure.add_subplot()
+
+
+def _styles(n: int) -> list[tuple[str, str, str]]:
+    """Colour, marker and dash of n methods; no two alike among the first thirty."""
+    # Yellow is hard to see on white.
+    colours = [mpl.colors.to_hex(c / 255) for i, c in enumerate(COLOURS) if i != 4]
+    kinds = zip(cycle(colours), cycle("osD^vP"), cycle(["-", "--", "-.", ":"]), strict=False)
+    return list(islice(kinds, n))
+
+
+def _legend_below(figure: Figure, axes: Axes) -> None:
+    handles, labels = axes.get_legend_handles_labels()
+    longest = max(len(label) for label in labels)
+    n_columns = 1 if longest > 22 else 2 if longest > 12 else 3
+    figure.legend(handles, labels, loc="outside lower center", ncols=n_columns, fontsize=9)
+
+
+def _words(label: str, rows: Sequence[Estimate]) -> str:
+    values = (f"{r.name} {r.value:.3f} ({r.low:.3f} to {r.high:.3f})" for r in rows)
+    return f"{label}: {', '.join(values)}"
+
+
+def _svg(figure: Figure, name: str, words: str) -> str:
+    """The figure as an <svg> element whose ids are its own, with words for who cannot see it."""
+    text = io.StringIO()
+    nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+    with mpl.rc_context({"svg.hashsalt": name}):
+        figure.savefig(text, format="svg", metadata=nothing)
+    svg = text.getvalue()
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", svg)
+    return svg.replace("<svg ", f'<svg role="img" aria-label="{escape(words)}" ', 1)

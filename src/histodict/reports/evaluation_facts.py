@@ -1,0 +1,145 @@
+"""What was tested and how, in words, from what an evaluation knows of its data and splits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from ..evaluation.splits import Split
+from ..execution.tables import Row
+from ..experiments.evaluation import Evaluation
+from ..images.manifest import Record
+from ..methods.registry import method_entry
+from ..recipes import Recipe
+
+NOT_RECORDED = "not recorded"
+Fact = tuple[str, str]
+
+
+# --- phrases ------------------------------------------------------------------------------------
+
+
+def counted(n: int, noun: str) -> str:
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+
+
+def span(values: Iterable[int]) -> str:
+    low, *_, high = sorted([*values] * 2)
+    return str(low) if low == high else f"{low} to {high}"
+
+
+def figure_words(row: Row) -> str:
+    """A value with its interval, as everywhere in the report."""
+    return f"{row['value']:.3f} ({row['low']:.3f} to {row['high']:.3f})"
+
+
+def recipe_words(recipe: Recipe) -> str:
+    """A recipe's settings on one line; those of the patches only where there are patches."""
+    parameters = ", ".join(f"{name} {value}" for name, value in recipe.method_parameters.items())
+    scale = f"reduced {recipe.downsample:g} times" if recipe.downsample > 1 else "full size"
+    if recipe.mpp:
+        scale = f"{recipe.mpp:g} µm per pixel"
+    parts = [parameters or "no parameters", scale, f"stain correction {recipe.stain}"]
+    if method_entry(recipe.method).features is None:
+        patches = f"patches of {recipe.patch_px} px every {recipe.grid_stride_px} px"
+        parts += [patches, f"vectors {recipe.vectors}", f"rule {recipe.rule}"]
+        parts += [f"{recipe.patches_per_class} patches per class"]
+    return "; ".join(parts)
+
+
+# --- data and protocol --------------------------------------------------------------------------
+
+
+def data_facts(done: Evaluation) -> list[Fact]:
+    records = done.manifest.records
+    per_patient = [done.manifest.patients.count(name) for name in set(done.manifest.patients)]
+    sites = sorted({record.site for record in records if record.site})
+    scales = sorted({record.mpp for record in records if record.mpp})
+    n_unscaled = sum(record.mpp is None for record in records)
+    sizes = ", ".join(f"{mpp:g} µm" for mpp in scales)
+    if n_unscaled and scales:
+        sizes += f"; {NOT_RECORDED} for {counted(n_unscaled, 'image')}"
+    return [
+        ("Images", f"{len(records)}"),
+        ("Patients", f"{len(per_patient)}, with {span(per_patient)} images each"),
+        ("Classes", ", ".join(done.classes)),
+        ("Sites", f"{len(sites)}: {', '.join(sites)}" if sites else NOT_RECORDED),
+        ("Pixel size", sizes or NOT_RECORDED),
+    ]
+
+
+def class_rows(done: Evaluation) -> list[dict[str, Any]]:
+    """Images, patients and sites of each class."""
+    rows = []
+    for name in done.classes:
+        own = [record for record in done.manifest.records if record.label == name]
+        sites = {record.site for record in own if record.site}
+        patients = {record.patient for record in own}
+        rows.append(
+            {"name": name, "images": len(own), "patients": len(patients), "sites": len(sites)}
+        )
+    return rows
+
+
+def tested_images(done: Evaluation) -> list[Record]:
+    places = sorted({place for split in done.splits for place in split.test})
+    return [done.manifest.records[place] for place in places]
+
+
+def tested_patients(done: Evaluation) -> set[str]:
+    return {record.patient for record in tested_images(done)}
+
+
+def split_by_image(done: Evaluation) -> bool:
+    return any(split.by == "image" for split in done.splits)
+
+
+def n_shared_patients(done: Evaluation) -> int:
+    """Patients that were trained on and tested in one and the same split."""
+    patients = done.manifest.patients
+    shared: set[str] = set()
+    for split in done.splits:
+        shared |= {patients[i] for i in split.train} & {patients[i] for i in split.test}
+    return len(shared)
+
+
+def protocol_facts(done: Evaluation) -> list[Fact]:
+    splits = list(done.splits)
+    apart = "patients: no patient is on both sides of a split"
+    n_trainings = len(splits) * len(done.seeds) * len(done.recipes)
+    facts = [
+        ("Kept apart", "images only, NOT patients" if split_by_image(done) else apart),
+        ("Protocol", _protocol_words(done)),
+        ("Trained on", f"{side_words(done, 'train')} each time"),
+        ("Tested on", f"{side_words(done, 'test')} each time"),
+        (
+            "Trainings",
+            f"{n_trainings}: {counted(len(splits), 'split')}, "
+            f"{counted(len(done.seeds), 'seed')}, {counted(len(done.recipes), 'method')}",
+        ),
+    ]
+    return facts
+
+
+def _protocol_words(done: Evaluation) -> str:
+    protocol = done.splits.protocol
+    repeats = counted(len({split.repeat for split in done.splits}), "repeat")
+    sizes = ", ".join(str(size) for size in done.sizes())
+    words = {
+        "k-fold": f"{protocol.get('n_folds')} folds, so that every image is tested once; {repeats}",
+        "hold-out": f"one half to test on, {sizes} images per class of the other to learn from; "
+        f"{repeats}",
+        "leave one site out": "one site to test on, all others to learn from, each in turn",
+        "given": "the split that came with the data",
+    }
+    kind = str(protocol.get("kind", NOT_RECORDED))
+    return f"{kind}: {words[kind]}" if kind in words else kind
+
+
+def side_words(done: Evaluation, side: str) -> str:
+    def places(split: Split) -> list[int]:
+        return split.train if side == "train" else split.test
+
+    patients = done.manifest.patients
+    n_patients = [len({patients[i] for i in places(split)}) for split in done.splits]
+    return f"{span(len(places(s)) for s in done.splits)} images of {span(n_patients)} patients"

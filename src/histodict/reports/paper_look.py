@@ -1,0 +1,76 @@
+"""What the figures of the paper's experiments share: one look per method, panels, bars."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from ..execution.tables import Row
+from .pictures import INK
+
+LOOK: Any = {
+    "font.size": 9,
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": "#8d99a5",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.titlesize": 9,
+    "legend.frameon": False,
+    "text.parse_math": False,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "histodict",
+}
+# One look per method in all figures: colours that colour-blind readers tell apart, and markers.
+_STYLES = {
+    "DFDL": ("#0072b2", "o"),
+    "LC-KSVD": ("#d55e00", "s"),
+    "FDDL": ("#009e73", "D"),
+    "Nayak's": ("#cc79a7", "^"),
+    "SRC": ("#7f7f7f", "v"),
+    "SHIRC": ("#56b4e9", "P"),
+    "WND-CHARM": ("#222222", "X"),
+}
+_OTHER = ("#8c564b", "*")
+
+
+def grid(n_rows: int, n_columns: int, width: float, height: float) -> tuple[Figure, Any]:
+    figure = Figure(figsize=(width * n_columns, height * n_rows), layout="constrained")
+    return figure, figure.subplots(n_rows, n_columns, squeeze=False)
+
+
+def panels(n_panels: int, width: float, height: float) -> tuple[Figure, list[Axes]]:
+    """Axes in rows of three at most; those that are left over are taken away."""
+    n_columns = 2 if n_panels == 4 else min(n_panels, 3)
+    figure, axes = grid(-(-n_panels // n_columns), n_columns, width, height)
+    flat: list[Axes] = list(axes.flat)
+    for empty in flat[n_panels:]:
+        empty.remove()
+    return figure, flat[:n_panels]
+
+
+def bar(
+    place: Axes, y: float, value: float, method: str, filled: bool, height: float = 0.7
+) -> None:
+    colour, _ = style(method)
+    inside = colour if filled else "none"
+    place.barh(y, value, height, facecolor=inside, edgecolor=colour, linewidth=1.4)
+
+
+def rank(row: Row) -> int:
+    """The same order of methods in all panels; those of one method stay as they are."""
+    return [*_STYLES, row["method"]].index(row["method"])
+
+
+def style(method: str) -> tuple[str, str]:
+    return _STYLES.get(method, _OTHER)
+
+
+def by(rows: Sequence[Row], column: str) -> dict[str, list[Row]]:
+    parts: dict[str, list[Row]] = {}
+    for row in rows:
+        parts.setdefault(row[column], []).append(row)
+    return parts

@@ -1,0 +1,97 @@
+"""An evaluation whose answers are made up: finished cells are put where `evaluate` looks for them.
+
+Nothing is trained, so every figure of the tables and the page can be known beforehand.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+from PIL import Image
+
+from histodict.evaluation.splits import Splits
+from histodict.experiments import evaluation
+from histodict.experiments.cells import Cell
+from histodict.experiments.evaluation import Evaluation
+from histodict.images.manifest import Manifest, Record, read_manifest
+from histodict.recipes import Recipe
+
+# (record, seed, split's name) to label, scores, probabilities
+Answer = Callable[[Record, int, str], tuple[str, list[float], list[float]]]
+
+# Methods of the whole image: none of them asks for an example model.
+RECIPES = {
+    "lbp-colour": Recipe(method="lbp-colour"),
+    "paper:wndcharm": Recipe(method="wndcharm", stain="macenko"),
+}
+
+
+def write_images(
+    folder: Path, classes: Sequence[str] = ("benign", "malignant"), n_patients: int = 6
+) -> Manifest:
+    """One small image per patient and class, with sites and pixel sizes; a site for each half."""
+    lines = ["path,label,patient,site,mpp"]
+    folder.mkdir(parents=True)
+    for patient in range(n_patients):
+        for place, label in enumerate(classes):
+            name = f"p{patient}_{place}.png"
+            colour = (200 - 20 * place, 90 + 10 * patient, 160)
+            Image.new("RGB", (60, 40), colour).save(folder / name)
+            site = "north" if patient < n_patients // 2 else "south"
+            lines.append(f'{name},"{label}",p{patient},{site},{0.25 + 0.25 * place}')
+    (folder / "manifest.csv").write_text("\n".join(lines), encoding="utf-8")
+    return read_manifest(folder)
+
+
+def evaluate_planted(
+    manifest: Manifest,
+    splits: Splits,
+    folder: Path,
+    answers: dict[str, Answer],
+    *,
+    seeds: Sequence[int] = (0,),
+) -> Evaluation:
+    """`answers` by method; a method without one is left to be trained."""
+    recipes = {name: RECIPES[name] for name in answers}
+    (folder / "cells").mkdir(parents=True)
+    for method, answer in answers.items():
+        for split in splits:
+            for seed in seeds:
+                cell = Cell(method, recipes[method], split, seed)
+                tested = manifest.select(split.test).records
+                content = _content([answer(record, seed, split.name) for record in tested])
+                (folder / "cells" / cell.file_name(manifest)).write_text(json.dumps(content))
+    with patch.object(evaluation, "N_DRAWS", 100):  # enough to see whether figures agree
+        return evaluation.evaluate(manifest, recipes, splits, folder, seeds=seeds, n_jobs=1)
+
+
+def _content(answers: list[tuple[str, list[float], list[float]]]) -> dict[str, Any]:
+    labels, scores, probabilities = (list(column) for column in zip(*answers, strict=True))
+    return {
+        "labels": labels,
+        "scores": scores,
+        "probabilities": probabilities,
+        "seconds": {"train": 2.0, "test": 0.5 * len(labels)},
+        "peak_mib": 123.4,
+    }
+
+
+def wrong_for(*names: str) -> Answer:
+    """Two classes: right but for the images of these names; scores lie ±1 from the border."""
+
+    def answer(record: Record, seed: int, split: str) -> tuple[str, list[float], list[float]]:
+        truly = record.path.stem.endswith("_1")
+        second = truly != (record.path.stem in names)
+        label = {True: "malignant", False: "benign"}[second]
+        return label, [1.0 if second else -1.0], []
+
+    return answer
+
+
+def one_hot(place: int, n: int) -> list[float]:
+    return np.eye(n)[place].tolist()
