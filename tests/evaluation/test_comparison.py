@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from scipy.stats import binomtest, norm
+from scipy.stats import binomtest, norm, t
 from sklearn.metrics import roc_auc_score
 
 from histodict.evaluation.answers import Repeat
 from histodict.evaluation.comparison import (
+    _p_value,
     delong,
     delong_covariance,
     holm,
@@ -14,6 +15,7 @@ from histodict.evaluation.comparison import (
     paired_bootstrap,
     per_patient,
 )
+from histodict.evaluation.intervals import Replicates
 from histodict.evaluation.metrics import auc
 from tests.evaluation.manifests import clustered
 
@@ -180,6 +182,18 @@ def test_paired_bootstrap_finds_what_is_there_and_turns_round(rng):
         (-result.difference, -result.high, -result.low, result.p_value)
     )
     assert paired_bootstrap(auc, first, second, random_state=2) == result
+
+
+@pytest.mark.parametrize("shift", [-1.0, 0.3, 2.0])
+def test_p_value_of_normal_replicates_is_students(shift):
+    """n patients of deviation s: replicates of the mean have s·√((n−1)/n)/√n, the t-test s/√n."""
+    n, s = 6, 2.0
+    spread = s * np.sqrt((n - 1) / n) / np.sqrt(n)
+    values = shift + spread * norm.ppf((np.arange(20_000) + 0.5) / 20_000)
+    sample = Replicates(shift, values, n, 0, lambda: np.empty(0))
+    assert _p_value(sample) == pytest.approx(
+        2 * t.sf(abs(shift) / (s / np.sqrt(n)), n - 1), rel=0.02
+    )
 
 
 def test_p_value_and_interval_agree():

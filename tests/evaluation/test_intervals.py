@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy.stats import bootstrap, t
 
 from histodict.evaluation.answers import Repeat
-from histodict.evaluation.intervals import METHODS, bootstrap_interval
+from histodict.evaluation.intervals import METHODS, PatientDraws, bootstrap_interval
 from histodict.evaluation.metrics import accuracy, auc, balanced_accuracy
 from tests.evaluation.manifests import clustered
 
@@ -34,13 +36,23 @@ def test_against_scipy_drawing_patients_by_number(rng, metric, ours, theirs):
         return metric(tested.labels[taken], tested.answers[taken])
 
     draws = {"n_resamples": 2000, "vectorized": False, "rng": rng}
-    expected = bootstrap((np.arange(24),), statistic, method=theirs, **draws).confidence_interval
+    drawn = bootstrap((np.arange(24),), statistic, method=theirs, **draws)
+    expected = drawn.confidence_interval
     interval = bootstrap_interval(metric, [tested], method=ours)
     assert interval.value == pytest.approx(metric(tested.labels, tested.answers), abs=1e-12)
     # Two times 2000 draws: the ends vary by about a tenth of the interval's half-width.
     slack = 0.2 * (expected.high - expected.low)
     assert interval.low == pytest.approx(expected.low, abs=slack)
     assert interval.high == pytest.approx(expected.high, abs=slack)
+
+    # From the same draws, the same ends.
+    def of_rows(_, taken):
+        return metric(tested.labels[taken], tested.answers[taken])
+
+    sample = PatientDraws([tested]).replicates(of_rows, 100, 0)
+    sample = replace(sample, values=drawn.bootstrap_distribution)
+    ends = np.quantile(sample.values, METHODS[ours](sample, 0.025))
+    np.testing.assert_allclose(ends, expected, atol=1e-12)
 
 
 def test_the_share_of_right_answers_has_the_spread_of_patients_means(rng):
