@@ -36,7 +36,7 @@ format: $(READY)  ## Fix imports and formatting in place
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-torch: $(READY_TORCH)  ## Add PyTorch to .venv
+torch: $(READY_TORCH)  ## Add PyTorch and the networks' weights to .venv
 
 bench: $(READY_BENCH)  ## Measure the kernels against their peers
 	$(BIN)/python -m benchmarks.kernels
@@ -70,6 +70,7 @@ $(READY): pyproject.toml constraints.txt
 
 $(READY_TORCH): $(READY)
 	$(PIP) install -c constraints.txt "$(TORCH)"
+	$(PIP) install -c constraints.txt -e ".[networks]"
 	@touch $@
 
 # torch comes first, so that the peers that need it do not pull in another build.

@@ -1,0 +1,160 @@
+"""Vectors of a network, from the bare module to an answer; the network is small and made here."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+
+from histodict import TissueClassifier
+from histodict.images.manifest import read_manifest
+from histodict.images.synthetic import write_synthetic_set
+from histodict.model_file import ModelFileError, load_model, save_model
+from histodict.networks import _OWN, is_network, open_network, register_network
+from histodict.recipes import Recipe, preset
+
+torch = pytest.importorskip("torch", reason="learned vectors need PyTorch")
+
+from histodict.networks.torch_network import TorchNetwork  # noqa: E402
+
+CELL = 16
+
+
+def make_network(seed=0, cell_px=CELL):
+    torch.manual_seed(seed)
+    module = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 12, 4, stride=4), torch.nn.ReLU(), torch.nn.Conv2d(12, 20, 4, stride=4)
+    )
+    return TorchNetwork(module, cell_px, (127.0,) * 3, (128.0,) * 3)
+
+
+@pytest.fixture
+def network():
+    open_network.cache_clear()
+    register_network("tiny", make_network)
+    yield "tiny"
+    _OWN.pop("tiny")
+    open_network.cache_clear()
+
+
+def recipe_for(name, **changes):
+    settings = {"patch_px": CELL, "patches_per_class": 400, "components": 8, "rule": "margin"}
+    return Recipe(
+        method_parameters={"n_atoms": 15, "n_iter": 4}, vectors=name, **(settings | changes)
+    )
+
+
+def test_cells_are_the_modules_feature_map(rng):
+    network = make_network()
+    pixels = rng.integers(0, 256, (4 * CELL, 3 * CELL, 3)).astype(np.uint8)
+    cells = network.cells(pixels)
+    assert cells.shape == (4, 3, 20)
+    moved = network.cells(np.roll(pixels, CELL, axis=1))
+    np.testing.assert_allclose(moved[:, 1:], cells[:, :-1], atol=1e-5)  # strides do not overlap
+    batch = (torch.from_numpy(pixels).permute(2, 0, 1)[None].float() - 127) / 128
+    expected = network._module(batch)[0].permute(1, 2, 0).numpy()
+    np.testing.assert_allclose(cells, expected, atol=1e-5)
+
+
+def test_the_digest_is_that_of_the_weights():
+    assert make_network(0).digest == make_network(0).digest != make_network(1).digest
+
+
+def test_a_wrong_cell_size_is_named():
+    with pytest.raises(ValueError, match="cell_px=8 does not fit"):
+        make_network(cell_px=8).cells(np.zeros((64, 64, 3), np.uint8))
+
+
+@pytest.fixture(scope="module")
+def tissue(tmp_path_factory):
+    folder = write_synthetic_set(tmp_path_factory.mktemp("set") / "t", 4, 4, size=(200, 150))
+    return read_manifest(folder / "manifest.csv")
+
+
+def test_from_images_to_answers_and_back_from_a_file(network, tissue, tmp_path):
+    recipe = recipe_for(network)
+    model = TissueClassifier(recipe, cache=tmp_path / "cache").fit(tissue)
+    assert model.model_.method_.n_features_in_ == 8
+    answers = [model.predict(record.path, mpp=record.mpp) for record in tissue.records]
+    grid = answers[0].patch_map.grid
+    assert (grid.n_rows, grid.n_columns) == (150 // CELL, 200 // CELL)
+    path = save_model(model, tmp_path / "m.histodict")
+    loaded = load_model(path)
+    for record, answer in list(zip(tissue.records, answers, strict=True))[:3]:
+        assert loaded.predict(record.path, mpp=record.mpp).scores == answer.scores
+    register_network("tiny", lambda: make_network(seed=1))
+    open_network.cache_clear()
+    with pytest.raises(ModelFileError, match="other weights"):
+        load_model(path)
+
+
+def test_cached_cells_are_used(network, tissue, tmp_path, monkeypatch):
+    recipe = recipe_for(network)
+    first = TissueClassifier(recipe, cache=tmp_path).fit(tissue)
+    calls = []
+    monkeypatch.setattr(TorchNetwork, "cells", lambda self, pixels: calls.append(pixels))
+    second = TissueClassifier(recipe, cache=tmp_path).fit(tissue)
+    assert calls == []
+    np.testing.assert_array_equal(
+        first.model_.method_.dictionaries_, second.model_.method_.dictionaries_
+    )
+
+
+def test_chunks_do_not_show_in_the_cells(network, tmp_path, rng):
+    """A network sees the surroundings of a chunk: the same cell whichever chunk it is read in."""
+    from PIL import Image
+
+    from histodict.pipeline.view import open_view
+
+    pixels = rng.integers(60, 200, (20 * CELL, 20 * CELL, 3)).astype(np.uint8)
+    pixels[..., 1] //= 2
+    Image.fromarray(pixels).save(tmp_path / "a.png")
+    with open_view(tmp_path / "a.png", None, recipe_for(network, least_tissue=0.0)) as view:
+        grid = view.grid()
+        whole = view.chunk_vectors(grid, slice(0, 20), slice(0, 20))[1].reshape(20, 20, -1)
+        part = view.chunk_vectors(grid, slice(5, 9), slice(3, 11))[1].reshape(4, 8, -1)
+    np.testing.assert_allclose(part, whole[5:9, 3:11], atol=1e-3)
+
+
+def test_settings_that_do_not_fit_are_refused(network, tissue):
+    with pytest.raises(ValueError, match="cells of 16 pixels"):
+        TissueClassifier(recipe_for(network, patch_px=20)).fit(tissue)
+    with pytest.raises(ValueError, match="turn_patches"):
+        recipe_for(network, turn_patches=True)
+    assert is_network("timm:resnet18") and not is_network("rgb")
+
+
+def test_what_is_missing_is_said_in_one_line(monkeypatch):
+    open_network.cache_clear()
+    monkeypatch.setitem(sys.modules, "efficientnet_lite_pytorch", None)
+    monkeypatch.delitem(sys.modules, "histodict.networks.efficientnet", raising=False)
+    with pytest.raises(ValueError, match="pip install 'histodict\\[networks\\]'"):
+        open_network("efficientnet-lite0")
+    open_network.cache_clear()
+
+
+def test_the_shipped_network_tells_tissue_apart(tissue):
+    pytest.importorskip("efficientnet_lite_pytorch", reason="extra `networks` is not installed")
+    recipe = preset("embeddings").with_changes(
+        method_parameters={"n_atoms": 20, "n_iter": 4}, patches_per_class=200, components=20
+    )
+    half = [i for i, patient in enumerate(tissue.patients) if patient < "patient03"]
+    other = [i for i in range(len(tissue.records)) if i not in half]
+    model = TissueClassifier(recipe).fit(tissue.select(half))
+    right = [model.predict(r.path).label == r.label for r in tissue.select(other).records]
+    assert np.mean(right) >= 0.75
+
+
+def test_timm_models_load_from_a_local_file(tmp_path):
+    timm = pytest.importorskip("timm", reason="timm is not installed", exc_type=Exception)
+    name = "test_resnet"
+    torch.save(timm.create_model(name, pretrained=False).state_dict(), tmp_path / "w.pth")
+    network = open_network(f"timm:{name}@{tmp_path / 'w.pth'}")
+    cells = network.cells(np.zeros((4 * network.cell_px, 2 * network.cell_px, 3), np.uint8))
+    assert cells.shape[:2] == (4, 2)
+    torch.save({"nothing": torch.zeros(1)}, tmp_path / "x.pth")
+    with pytest.raises(ValueError, match="not weights of"):
+        open_network(f"timm:{name}@{tmp_path / 'x.pth'}")
+    with pytest.raises(ValueError, match="no such file"):
+        open_network(f"timm:{name}@{tmp_path / 'none.pth'}")
