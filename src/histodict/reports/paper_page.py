@@ -68,19 +68,18 @@ def reproduce(
     if what not in WHAT:
         raise ValueError(f"WHAT must be one of {', '.join(WHAT)}, not {what!r}")
     output = Path(output)
-    made = []
+    made: list[Outcome] = []
     if what != complexity.NAME:
         for dataset in _datasets(data, output, sizes, part):
             folder = output / dataset.name
             setting = Setting(dataset, folder, sizes, choice or Choice(), n_jobs, callback)
             for outcome in _on(setting, what):
-                _write(outcome, output, dataset)
-                made.append(outcome)
+                made.append(replace(outcome, warnings=dataset.warnings))
+                _write(made[-1], output, dataset.name)
     if what in (complexity.NAME, ALL):
         tell = _named(callback, complexity.NAME)
-        outcome = complexity.run(measured_at=sizes.timed, n_jobs=n_jobs, callback=tell)
-        _write(outcome, output, None)
-        made.append(outcome)
+        made.append(complexity.run(measured_at=sizes.timed, n_jobs=n_jobs, callback=tell))
+        _write(made[-1], output, "")
     return made
 
 
@@ -115,8 +114,9 @@ def _named(callback: Callback, experiment: str) -> Callback:
 # --- files --------------------------------------------------------------------------------------
 
 
-def _write(outcome: Outcome, output: Path, dataset: Dataset | None) -> None:
-    folder = output / dataset.name if dataset else output
+def _write(outcome: Outcome, output: Path, dataset: str) -> None:
+    """`dataset` is its name; nothing for what needs no data."""
+    folder = output / dataset
     folder.mkdir(parents=True, exist_ok=True)
     files = save_figure(outcome, folder / outcome.name)
     for suffix, rows in {"": outcome.rows, **outcome.more}.items():
@@ -125,13 +125,13 @@ def _write(outcome: Outcome, output: Path, dataset: Dataset | None) -> None:
         files += [table.with_suffix(kind) for kind in (".csv", ".parquet")]
     entry = {
         "experiment": outcome.name,
-        "dataset": dataset.name if dataset else "",
+        "dataset": dataset,
         "title": outcome.title,
         "note": outcome.note,
         "table": outcome.words if outcome.name == complexity.NAME else "",
         "files": [path.relative_to(output).as_posix() for path in files],
         "failures": outcome.failures,
-        "warnings": list(dataset.warnings) if dataset else [],
+        "warnings": outcome.warnings,
         "made": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "version": version("histodict"),
     }

@@ -1,0 +1,81 @@
+"""Public data sets, read as they are unpacked: which images, classes and, above all, patients.
+
+A folder with a manifest.csv that names patients is read by it. Any other folder is held against
+the layouts below, and at last read as one sub-folder per class.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from ...images.manifest import MANIFEST_NAME, ManifestError, read_manifest
+from . import breakhis, camelyon, class_folders, glas, pcam, ucsb
+from .dataset import Dataset, named
+
+__all__ = ["DATA_VARIABLE", "LAYOUTS", "Dataset", "load_datasets"]
+
+DATA_VARIABLE = "HISTODICT_DATA"
+
+# A layout finds its tasks in a folder, or nothing if the folder is laid out otherwise.
+Layout = Callable[[Path], list[Dataset]]
+LAYOUTS: dict[str, Layout] = {
+    "GlaS": glas.find,
+    "UCSB": ucsb.find,
+    "BreakHis": breakhis.find,
+    "LC25000": class_folders.find_lc25000,
+    "Kather CRC": class_folders.find_kather,
+    "PCam": pcam.find,
+    "CAMELYON": camelyon.find,
+    "IBL": class_folders.find_ibl,
+    "ADL": class_folders.find_adl,
+    "TCGA": class_folders.find_tcga,
+}
+
+
+def load_datasets(source: Path | str, part: str | None = None) -> list[Dataset]:
+    """The tasks of a folder, or of a folder in $HISTODICT_DATA by its name.
+
+    `part` keeps those whose name contains it, such as an organ or a magnification.
+    """
+    folder = _folder(source)
+    tasks = _from_manifest(folder, only_with_patients=True)
+    if not tasks:
+        found = (find(folder) for find in LAYOUTS.values())
+        tasks = next((tasks for tasks in found if tasks), [])
+    tasks = tasks or _from_manifest(folder, only_with_patients=False)
+    kept = [task for task in tasks if part is None or part.casefold() in task.name.casefold()]
+    if not kept:
+        names = ", ".join(task.name for task in tasks)
+        raise ManifestError(f"{folder}: no part is called {part!r}; there are {names}")
+    return kept
+
+
+def _folder(source: Path | str) -> Path:
+    if Path(source).exists():
+        return Path(os.path.normpath(source))
+    home = os.environ.get(DATA_VARIABLE)
+    if home and (Path(home) / source).exists():
+        return Path(os.path.normpath(Path(home) / source))
+    names = sorted(p.name for p in Path(home).iterdir() if p.is_dir()) if home else []
+    known = f"{DATA_VARIABLE} has {', '.join(names)}" if home else f"{DATA_VARIABLE} is not set"
+    raise ManifestError(f"{source}: there is no such folder, and none of this name; {known}")
+
+
+def _from_manifest(folder: Path, *, only_with_patients: bool) -> list[Dataset]:
+    """The folder's own table or, if patients do not matter, its sub-folders."""
+    is_table = folder.is_file() or (folder / MANIFEST_NAME).is_file()
+    if only_with_patients and not is_table:
+        return []
+    manifest = read_manifest(folder)
+    nameless = all(record.patient == manifest.name(record) for record in manifest.records)
+    if only_with_patients and nameless:
+        return []
+    task = named(folder.stem if folder.is_file() else folder.name, manifest)
+    # Whoever adds patients to the paper's data still has the paper's data.
+    papers = [own for name in ("IBL", "ADL", "TCGA") for own in LAYOUTS[name](folder)]
+    if len(papers) == 1:
+        task = replace(task, published=papers[0].published, per_class=papers[0].per_class)
+    return [task]

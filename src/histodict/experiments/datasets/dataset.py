@@ -1,0 +1,116 @@
+"""What an experiment needs to know of a data set, and how the layouts read file names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...images.manifest import Manifest, Record
+from ...images.readers import READERS
+
+# Labels, in lower case, of tissue that nobody has to be called back for.
+HEALTHY = frozenset({"healthy", "health", "normal", "benign", "udh", "negative", "no tumour"})
+_NEGATED = re.compile(r"(no|not|non)[ _-]")
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """One task: a question with its images.
+
+    name : also names the folder of its results
+    images : labelled images; None where only masks say what is where
+    regions : images whose masks outline what is looked for; None where there are none
+    region : what the masks outline
+    diseased : of two classes, the one whose images must not be missed; None for more classes
+    published : what the paper calls this data, where it is the same
+    per_class : training images of each class in the paper
+    """
+
+    name: str
+    images: Manifest | None
+    regions: Manifest | None = None
+    region: str = "region"
+    diseased: str | None = None
+    published: str | None = None
+    per_class: int | None = None
+
+    @property
+    def classes(self) -> list[str]:
+        """In the paper's order: healthy first."""
+        names = self.images.classes if self.images else []
+        return sorted(names, key=lambda name: name == self.diseased)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        manifest = self.images or self.regions
+        return manifest.warnings if manifest else ()
+
+
+def named(
+    name: str, manifest: Manifest, *, published: str | None = None, per_class: int | None = None
+) -> Dataset:
+    """The data set of a manifest, with classes, masks or both."""
+    classes = manifest.classes
+    diseased = _diseased(classes) if len(classes) == 2 else None
+    return Dataset(
+        name=re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "data",
+        images=manifest if len(classes) > 1 else None,
+        regions=manifest if any(record.mask for record in manifest.records) else None,
+        region=diseased or (classes[0] if len(classes) == 1 else "region"),
+        diseased=diseased,
+        published=published,
+        per_class=per_class,
+    )
+
+
+def _diseased(classes: Sequence[str]) -> str:
+    """The class that is not healthy by its name; where that does not decide, the second."""
+    ill = [name for name in classes if not _is_healthy(name.casefold())]
+    return ill[0] if len(ill) == 1 else classes[1]
+
+
+def _is_healthy(name: str) -> bool:
+    return name in HEALTHY or _NEGATED.match(name) is not None
+
+
+# --- files --------------------------------------------------------------------------------------
+
+
+def images_in(folder: Path) -> list[Path]:
+    """Images directly in a folder, by name."""
+    return sorted(path for path in folder.iterdir() if _is_image(path))
+
+
+def images_under(folder: Path) -> list[Path]:
+    """Images in a folder and its sub-folders, by name."""
+    return sorted(path for path in folder.rglob("*") if _is_image(path))
+
+
+def _is_image(path: Path) -> bool:
+    return (
+        path.is_file() and path.suffix.lower() in READERS and not path.name.startswith((".", "_"))
+    )
+
+
+def sub_folders(folder: Path) -> dict[str, Path]:
+    """By name in lower case."""
+    if not folder.is_dir():
+        return {}
+    places = sorted(path for path in folder.iterdir() if path.is_dir())
+    return {path.name.casefold(): path for path in places if not path.name.startswith(".")}
+
+
+def manifest_of(root: Path, records: Iterable[Record], *warnings: str) -> Manifest:
+    """Records in order of their paths."""
+    ordered = tuple(sorted(records, key=lambda record: record.path))
+    return Manifest(ordered, warnings, root)
+
+
+def own_patients(root: Path, n_images: int, why: str) -> str:
+    """The warning for images that count as one patient each."""
+    return (
+        f"{root}: NO PATIENT is known for {n_images} images, and each counts as its own: every "
+        f"accuracy measured on them is too good. {why}"
+    )

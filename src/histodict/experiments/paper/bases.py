@@ -1,0 +1,88 @@
+"""Bases of every class, by method: do they look like their class, and unlike the others?
+
+Beside the pictures, a number: for every atom, the largest |cosine| to an atom of another class. A
+method whose classes share atoms cannot tell patches by who rebuilds them best.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...execution.tables import Row
+from ...networks import is_network
+from .models import trained_classifiers
+from .outcome import Outcome
+from .published import paper_name
+from .setting import CLASS_LEARNERS, NotPossibleError, Setting
+
+NAME = "bases"
+_USUAL = ("dfdl", "lcksvd", "fddl")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BasesOutcome(Outcome):
+    """dictionaries : (n_classes, n_atoms, n_features) by method, in the order of `classes`."""
+
+    classes: list[str]
+    patch_px: int
+    dictionaries: dict[str, NDArray[Any]]
+
+
+def run(setting: Setting) -> BasesOutcome:
+    """Dictionaries of the first split's training images."""
+    methods = setting.choose(_USUAL, CLASS_LEARNERS, "bases are shown of methods with class atoms")
+    recipes = {method: setting.recipe(method) for method in methods}
+    recipe = recipes[methods[0]]
+    if is_network(recipe.vectors) or recipe.components:
+        raise NotPossibleError(
+            "bases are pictures only of pixels: take vectors rgb, without components"
+        )
+    cells = setting.cells(recipes, setting.splits)[: len(methods)]
+    models = trained_classifiers(setting, cells)
+    dictionaries = {}
+    for method, model in zip(methods, models, strict=True):
+        order = [model.classes_.index(name) for name in setting.dataset.classes]
+        dictionaries[paper_name(method)] = model.model_.method_.dictionaries_[order]
+    rows = _rows(setting.dataset.classes, dictionaries)
+    typical = {
+        name: np.median([row["closest_other"] for row in rows if row["method"] == name])
+        for name in dictionaries
+    }
+    words = ", ".join(f"{name} {value:.2f}" for name, value in typical.items())
+    return BasesOutcome(
+        name=NAME,
+        title="Bases of each class",
+        note="Atoms most used by each class, each stretched to its own range. Median over the "
+        f"atoms of the largest |cosine| to an atom of another class: {words}. Trained on the first "
+        f"split of {setting.describe()}.",
+        rows=rows,
+        words=f"largest cosine to another class's atom, median: {words}",
+        classes=setting.dataset.classes,
+        patch_px=recipe.patch_px,
+        dictionaries=dictionaries,
+    )
+
+
+def _rows(classes: list[str], dictionaries: dict[str, NDArray[Any]]) -> list[Row]:
+    return [
+        {"method": method, "class": name, "atom": atom, "closest_other": float(cosine)}
+        for method, D in dictionaries.items()
+        for name, cosines in zip(classes, closest_other(D), strict=True)
+        for atom, cosine in enumerate(cosines)
+    ]
+
+
+def closest_other(D: NDArray[Any]) -> NDArray[np.float64]:
+    """Per class and atom, the largest |cosine| to an atom of another class."""
+    n_classes, n_atoms, n_features = D.shape
+    flat = D.reshape(-1, n_features).astype(np.float64)
+    flat /= np.maximum(np.linalg.norm(flat, axis=1, keepdims=True), 1e-12)
+    cosines = np.abs(flat @ flat.T).reshape(n_classes, n_atoms, n_classes, n_atoms)
+    for i in range(n_classes):
+        cosines[i, :, i] = 0
+    largest: NDArray[np.float64] = cosines.max(axis=(2, 3))
+    return largest

@@ -1,0 +1,221 @@
+"""What training costs: the paper's operation counts, and times measured and published.
+
+With c classes, k bases and N samples of each, d features, L non-zeros per code and q steps of an l1
+solver, the coding of one iteration takes about
+
+| method   | operations                          |
+|----------|-------------------------------------|
+| DFDL     | c²kN(2d + L²)                       |
+| LC-KSVD  | c²kN(2d + 2ck + L²)                 |
+| Nayak's  | c²kN(2d + 2qck) + c²dk²             |
+| FDDL     | c²kN(2d + 2qck) + c³dk²             |
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...execution.local import count_jobs
+from ...execution.progress import Callback, Progress, ignore
+from ...execution.tables import Row
+from ...methods.registry import method_entry
+from .outcome import Outcome
+from .problem import PAPER_PROBLEM, SMALL_PROBLEM, Problem
+from .published import paper_name, read_table
+
+NAME = "complexity"
+STEPS = (1, 3, 10)  # q
+
+
+def _dfdl(p: Problem, q: int) -> int:
+    c, k, N, d, L = p.n_classes, p.n_atoms, p.n_samples, p.n_features, p.n_nonzero
+    return c**2 * k * N * (2 * d + L**2)
+
+
+def _lcksvd(p: Problem, q: int) -> int:
+    c, k, N, d, L = p.n_classes, p.n_atoms, p.n_samples, p.n_features, p.n_nonzero
+    return c**2 * k * N * (2 * d + 2 * c * k + L**2)
+
+
+def _nayak(p: Problem, q: int) -> int:
+    c, k, N, d = p.n_classes, p.n_atoms, p.n_samples, p.n_features
+    return c**2 * k * N * (2 * d + 2 * q * c * k) + c**2 * d * k**2
+
+
+def _fddl(p: Problem, q: int) -> int:
+    c, k, N, d = p.n_classes, p.n_atoms, p.n_samples, p.n_features
+    return c**2 * k * N * (2 * d + 2 * q * c * k) + c**3 * d * k**2
+
+
+FORMULAS = {
+    "dfdl": "c²kN(2d + L²)",
+    "lcksvd": "c²kN(2d + 2ck + L²)",
+    "nayak": "c²kN(2d + 2qck) + c²dk²",
+    "fddl": "c²kN(2d + 2qck) + c³dk²",
+}
+OPERATIONS: dict[str, Callable[[Problem, int], int]] = {
+    "dfdl": _dfdl,
+    "lcksvd": _lcksvd,
+    "nayak": _nayak,
+    "fddl": _fddl,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComplexityOutcome(Outcome):
+    """Drawn from the rows; `measured_at` and `counted_at` say for which sizes they hold."""
+
+    counted_at: Problem
+    measured_at: Problem
+
+
+def run(
+    counted_at: Problem = PAPER_PROBLEM,
+    measured_at: Problem = SMALL_PROBLEM,
+    *,
+    n_jobs: int | None = None,
+    callback: Callback = ignore,
+) -> ComplexityOutcome:
+    """Counts at one size, times measured at another."""
+    seconds = measure(measured_at, n_jobs=n_jobs, callback=callback)
+    rows = [_row(method, counted_at, seconds[method]) for method in OPERATIONS]
+    return ComplexityOutcome(
+        name=NAME,
+        title="Operations and run times",
+        note=f"Operations of one iteration's coding at {counted_at}. Times: published for that "
+        "size (MATLAB); measured here for a whole training at "
+        f"{measured_at}, {measured_at.n_iter} iterations, {count_jobs(n_jobs)} threads; recorded "
+        f"with histodict at the published size and {counted_at.n_iter} iterations, where the table "
+        "of recorded times has the method.",
+        rows=rows,
+        words=_printed(rows, counted_at, measured_at),
+        counted_at=counted_at,
+        measured_at=measured_at,
+    )
+
+
+def scientific(number: float) -> str:
+    """As the paper prints it: 6.6e10, 1.692e11."""
+    mantissa, exponent = f"{number:.3e}".split("e")
+    return f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
+
+
+def _row(method: str, problem: Problem, seconds: float) -> Row:
+    name = paper_name(method)
+    said = {
+        int(row["q"]): row["operations"]
+        for row in read_table("operations")
+        if row["method"] == name
+    }
+    times = next(row for row in read_table("run_times") if row["method"] == name)
+    counts = {f"operations q={q}": OPERATIONS[method](problem, q) for q in STEPS}
+    printed = {f"published q={q}": said[q] for q in STEPS}
+    return {
+        "method": name,
+        "formula": FORMULAS[method],
+        **counts,
+        **printed,
+        "published time": times["printed"],
+        "published seconds": 3600 * float(times["hours"]),
+        "measured seconds": seconds,
+        "recorded seconds": _recorded(method, problem),
+    }
+
+
+def _recorded(method: str, problem: Problem) -> float | None:
+    """Our own time at this size and number of iterations, of the fastest machine in the table."""
+    sizes = asdict(problem)
+    own = [
+        float(row["seconds"])
+        for row in read_table("recorded_times")
+        if row["method"] == method and all(int(row[name]) == n for name, n in sizes.items())
+    ]
+    return min(own, default=None)
+
+
+def _printed(rows: list[Row], counted_at: Problem, measured_at: Problem) -> str:
+    """The table for the terminal."""
+    header = ["method", "operations", *(f"q = {q}" for q in STEPS), "published", "measured here"]
+    lines = [[*header, "recorded"]]
+    for row in rows:
+        counts = [scientific(row[f"operations q={q}"]) for q in STEPS]
+        recorded = row["recorded seconds"]
+        times = [row["published time"], f"{row['measured seconds']:.2f} s"]
+        times.append("not recorded" if recorded is None else f"{recorded:.0f} s")
+        lines.append([row["method"], row["formula"], *counts, *times])
+    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
+    table = [
+        "  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)) for line in lines
+    ]
+    sizes = (
+        f"Operations of one iteration, and times recorded with histodict, at {counted_at}, "
+        f"{counted_at.n_iter} iterations; measured here at {measured_at}, "
+        f"{measured_at.n_iter} iterations"
+    )
+    return "\n".join([*(line.rstrip() for line in table), sizes])
+
+
+# --- measuring ----------------------------------------------------------------------------------
+
+
+def measure(
+    problem: Problem, *, n_jobs: int | None = None, callback: Callback = ignore
+) -> dict[str, float]:
+    """Seconds of a whole training, by method."""
+    seconds: dict[str, float] = {}
+    for method in OPERATIONS:
+        callback(Progress("measure", len(seconds), len(OPERATIONS)))
+        seconds[method] = measure_one(method, problem, n_jobs=n_jobs)
+    callback(Progress("measure", len(seconds), len(OPERATIONS)))
+    return seconds
+
+
+def measure_one(
+    method: str, problem: Problem, *, n_jobs: int | None = None, seed: int = 0
+) -> float:
+    """Seconds of a whole training on samples planted with class dictionaries, once compiled."""
+    tiny = replace(problem, n_atoms=4, n_samples=20, n_nonzero=2, n_iter=1)
+    _train(method, tiny, n_jobs, seed)
+    return _train(method, problem, n_jobs, seed)
+
+
+def _train(method: str, problem: Problem, n_jobs: int | None, seed: int) -> float:
+    model = method_entry(method).load()(random_state=seed, n_jobs=n_jobs)
+    n_atoms = problem.n_atoms * (problem.n_classes if method == "nayak" else 1)
+    wanted = {
+        "n_atoms": n_atoms,
+        "n_iter": problem.n_iter,
+        "n_nonzero": problem.n_nonzero,
+        "tol": 0.0,  # no early stop
+    }
+    model.set_params(**{k: v for k, v in wanted.items() if k in model.get_params()})
+    X, y = planted_samples(problem, seed)
+    started = time.perf_counter()
+    model.fit(X, y)
+    return time.perf_counter() - started
+
+
+def planted_samples(problem: Problem, seed: int) -> tuple[NDArray[np.float32], NDArray[Any]]:
+    """Unit-norm samples of every class: few of the class's atoms each, and noise."""
+    rng = np.random.default_rng(seed)
+    shape = problem.n_classes, problem.n_atoms, problem.n_features
+    D = rng.standard_normal(shape, dtype=np.float32)
+    D /= np.linalg.norm(D, axis=2, keepdims=True)
+    n_used = min(problem.n_nonzero, problem.n_atoms)
+    parts = []
+    for atoms in D:
+        S = np.zeros((problem.n_samples, problem.n_atoms), np.float32)
+        chosen = rng.integers(problem.n_atoms, size=(problem.n_samples, n_used))
+        values = rng.standard_normal(chosen.shape, dtype=np.float32)
+        np.put_along_axis(S, chosen, values, axis=1)
+        noise = rng.standard_normal((problem.n_samples, problem.n_features), dtype=np.float32)
+        parts.append(S @ atoms + np.float32(0.05) * noise)
+    X = np.concatenate(parts)
+    X /= np.linalg.norm(X, axis=1, keepdims=True)
+    return X, np.repeat(np.arange(problem.n_classes), problem.n_samples)

@@ -1,0 +1,54 @@
+"""What an experiment gives: words, tables, and what a figure is drawn from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ...evaluation import metrics
+from ...evaluation.intervals import bootstrap_interval
+from ...execution.tables import Row
+from ..evaluation import Evaluation
+
+OURS = "histodict"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """The result of one experiment; each experiment adds what its figure shows.
+
+    title, note : heading and caption
+    rows : the table of the figure
+    more : further tables by name
+    words : a summary for the terminal
+    failures : trainings that did not work, each in a line
+    warnings : what is wrong with the data, such as unknown patients
+    """
+
+    name: str
+    title: str
+    note: str
+    rows: list[Row]
+    words: str
+    more: Mapping[str, list[Row]] = field(default_factory=dict)
+    failures: list[str] = field(default_factory=list)
+    warnings: tuple[str, ...] = ()
+
+
+def failures_of(evaluation: Evaluation) -> list[str]:
+    return [
+        f"{result.cell.method}, {result.cell.split.name}: {result.error}"
+        for result in evaluation.failures
+    ]
+
+
+def accuracy_of(evaluation: Evaluation, method: str, size: int | None) -> Row:
+    """Overall accuracy in percent, its interval by patients, and on how many answers it rests."""
+    repeats = evaluation.repeats(method, size, "labels")
+    interval = bootstrap_interval(metrics.accuracy, repeats)
+    return {
+        "accuracy": 100 * interval.value,
+        "low": 100 * interval.low,
+        "high": 100 * interval.high,
+        "n_answers": sum(len(repeat.labels) for repeat in repeats),
+    }

@@ -1,0 +1,219 @@
+"""What the experiments on one data set share: images, methods, sizes, and where results go."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from ...evaluation.protocols import hold_outs, k_folds
+from ...evaluation.splits import Splits
+from ...execution.progress import Callback, ignore
+from ...images.manifest import Manifest
+from ...methods.registry import METHODS
+from ...networks import is_network
+from ...recipes import Recipe, preset
+from ..cells import Cell, run_cells
+from ..checks import check_measurable
+from ..datasets import Dataset
+from ..evaluation import Evaluation
+from .problem import SMALL_PROBLEM, Problem
+
+# What the paper compares, the proposed method first; and those that learn dictionaries.
+COMPARED = ("dfdl", "lcksvd", "fddl", "nayak", "src-image", "shirc", "wndcharm")
+LEARNERS = ("dfdl", "lcksvd", "fddl", "nayak")
+# Methods that give every class atoms of its own.
+CLASS_LEARNERS = ("dfdl", "lcksvd", "fddl", "odl")
+ON_PATCHES = tuple(name for name, entry in METHODS.items() if entry.features is None)
+_SEED = 0
+
+
+class NotPossibleError(ValueError):
+    """The experiment cannot be made with this data or these methods."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How large everything is.
+
+    most_images : of each class; None for all
+    recipe, parameters : changes of recipes, and of those methods that have such parameters
+    n_atoms : bases per class (k); None for the preset's
+    patches, bases : what the sweeps try
+    n_image_sizes : how many numbers of training images are tried
+    synthetic : patients, images of each, and their (width, height)
+    timed : what run times are measured on
+    """
+
+    most_images: int | None = None
+    recipe: Mapping[str, Any] = field(default_factory=dict)
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    n_atoms: int | None = None
+    patches: tuple[int, ...] = (1_000, 2_500, 5_000, 7_500, 10_000)
+    bases: tuple[int, ...] = (200, 300, 400, 500, 600)
+    n_image_sizes: int = 5
+    synthetic: tuple[int, int, tuple[int, int]] = (20, 6, (480, 360))
+    timed: Problem = SMALL_PROBLEM
+
+
+FULL = Sizes()
+QUICK = Sizes(
+    most_images=12,
+    recipe={"patch_px": 16, "patches_per_class": 600},
+    parameters={"n_iter": 4, "n_epochs": 2, "n_coding_steps": 10, "n_nonzero": 5},
+    n_atoms=24,
+    patches=(100, 300, 600),
+    bases=(8, 16, 24),
+    n_image_sizes=3,
+    synthetic=(12, 2, (208, 160)),
+)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What the user asked for; () and None leave it to the experiment or the data set.
+
+    settings : recipe settings as text, as `train --set` takes them
+    per_class : training images of each class; else the paper's number for its own data sets, and
+        for others half of the patients
+    """
+
+    methods: tuple[str, ...] = ()
+    preset: str = "paper"
+    settings: Mapping[str, str] = field(default_factory=dict)
+    per_class: int | None = None
+    n_repeats: int = 1
+
+    def __post_init__(self) -> None:
+        for method in self.methods:
+            preset(self.preset, method)  # refuses unknown names
+        asked = [preset(self.preset, method) for method in self.methods or COMPARED]
+        for name in self.settings:
+            if not any(recipe.knows(name) for recipe in asked):
+                raise ValueError(f"none of the methods has a setting {name!r}")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One data set under one choice; `folder` holds trainings and features, to be used again."""
+
+    dataset: Dataset
+    folder: Path
+    sizes: Sizes = FULL
+    choice: Choice = field(default_factory=Choice)
+    n_jobs: int | None = None
+    callback: Callback = ignore
+
+    @cached_property
+    def images(self) -> Manifest:
+        """The labelled images that take part."""
+        if self.dataset.images is None:
+            raise NotPossibleError(f"{self.dataset.name}: its images have no classes, only masks")
+        return few_images(self.dataset.images, self.sizes.most_images)
+
+    @cached_property
+    def regions(self) -> Manifest | None:
+        if self.dataset.regions is None:
+            return None
+        return few_images(self.dataset.regions, self.sizes.most_images)
+
+    @property
+    def cache(self) -> Path:
+        return self.folder / "cache"
+
+    def choose(self, usual: Sequence[str], possible: Sequence[str], why: str) -> list[str]:
+        """The methods asked for that the experiment can show; the usual ones if none were named."""
+        if not self.choice.methods:
+            return list(usual)
+        chosen = [method for method in self.choice.methods if method in possible]
+        if not chosen:
+            raise NotPossibleError(f"{why}: choose among {', '.join(possible)}")
+        return chosen
+
+    def recipe(self, method: str, *, n_atoms: int | None = None, **changes: Any) -> Recipe:
+        """The preset at this size, judged by the proportion of patches as in the paper.
+
+        `n_atoms` is k, per class; a method with one dictionary for all gets as many for each.
+        """
+        chosen = preset(self.choice.preset, method)
+        parameters = {k: v for k, v in self.sizes.parameters.items() if chosen.knows(k)}
+        n_atoms = n_atoms or self.sizes.n_atoms
+        if n_atoms and method in (*CLASS_LEARNERS, "nayak"):
+            shared = len(self.dataset.classes) if method == "nayak" else 1
+            parameters["n_atoms"] = n_atoms * max(shared, 1)
+        changed = dict(self.sizes.recipe)
+        if is_network(chosen.vectors):
+            changed.pop("patch_px", None)  # its cells have their own size
+        chosen = chosen.with_changes(
+            method_parameters=chosen.method_parameters | parameters, rule="proportion", **changed
+        )
+        own = {k: text for k, text in self.choice.settings.items() if chosen.knows(k)}
+        return chosen.with_settings(own).with_changes(**changes)
+
+    @cached_property
+    def splits(self) -> Splits:
+        """By patient: the paper's number of training images, or two halves, each tested once."""
+        return self.split(self.images)
+
+    def split(self, manifest: Manifest) -> Splits:
+        n_repeats = self.choice.n_repeats
+        n_train = self.choice.per_class
+        if n_train is None and self.sizes.most_images is None:
+            n_train = self.dataset.per_class
+        if n_train is not None:
+            return hold_outs(manifest, [n_train], n_repeats=n_repeats)
+        return k_folds(manifest, 2, n_repeats=n_repeats)
+
+    def cells(self, recipes: Mapping[str, Recipe], splits: Splits) -> list[Cell]:
+        return [
+            Cell(name, recipe, split, _SEED) for split in splits for name, recipe in recipes.items()
+        ]
+
+    def run(self, recipes: Mapping[str, Recipe], splits: Splits) -> Evaluation:
+        """Every recipe on every split; what `folder` has of it is not done again."""
+        check_measurable(self.images, splits)
+        results = run_cells(
+            self.images,
+            self.cells(recipes, splits),
+            self.folder / "cells",
+            n_jobs=self.n_jobs,
+            cache=self.cache,
+            callback=self.callback,
+        )
+        return Evaluation(self.images, splits, dict(recipes), [_SEED], results, [], [], [])
+
+    def describe(self, manifest: Manifest | None = None) -> str:
+        """The images, if not the labelled ones, and how they are split, for a caption."""
+        manifest = manifest or self.images
+        protocol = self.split(manifest).protocol
+        times = f", {protocol['n_repeats']} times" if protocol["n_repeats"] > 1 else ""
+        if protocol["kind"] == "hold-out":
+            how = f"{protocol['n_per_class'][0]} images per class to learn from{times}"
+        else:
+            how = f"{protocol['n_folds']} folds{times}"
+        n_patients = len(set(manifest.patients))
+        return (
+            f"{self.dataset.name}: {len(manifest.records)} images of {n_patients} patients, "
+            f"{how}, split by patient; preset {self.choice.preset}"
+        )
+
+
+def few_images(manifest: Manifest, most: int | None) -> Manifest:
+    """At most so many images of each class, from as many patients as possible."""
+    if most is None:
+        return manifest
+    ranks: dict[tuple[str, str], int] = {}
+    order = []
+    for place, record in enumerate(manifest.records):
+        rank = ranks[record.label, record.patient] = (
+            ranks.get((record.label, record.patient), -1) + 1
+        )
+        order.append((rank, record.patient, place))
+    kept: dict[str, list[int]] = {}
+    for _, _, place in sorted(order):
+        own = kept.setdefault(manifest.records[place].label, [])
+        if len(own) < most:
+            own.append(place)
+    return manifest.select(sorted(place for places in kept.values() for place in places))

@@ -1,0 +1,478 @@
+"""The paper's experiments: its own figures as data, the arithmetic, and what `reproduce` writes."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import shutil
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from histodict.experiments.datasets import Dataset
+from histodict.experiments.paper import (
+    EXPERIMENTS,
+    FULL,
+    QUICK,
+    Choice,
+    Setting,
+    Sizes,
+    complexity,
+    published,
+)
+from histodict.experiments.paper.bases import closest_other
+from histodict.experiments.paper.complexity import (
+    OPERATIONS,
+    PAPER_PROBLEM,
+    planted_samples,
+    scientific,
+)
+from histodict.experiments.paper.problem import Problem
+from histodict.experiments.paper.roc import theta_rates
+from histodict.experiments.paper.setting import COMPARED, NotPossibleError, few_images
+from histodict.experiments.paper.training_images import training_sizes
+from histodict.images.manifest import Manifest, Record
+from histodict.pipeline import TissueClassifier
+from histodict.recipes import preset
+from histodict.reports.paper_figures import draw
+from histodict.reports.paper_page import WHAT, reproduce
+
+TINY = Sizes(
+    most_images=6,
+    recipe={"patch_px": 12, "patches_per_class": 80},
+    parameters={"n_iter": 2, "n_epochs": 1, "n_coding_steps": 5, "n_nonzero": 3},
+    n_atoms=8,
+    patches=(40, 80),
+    bases=(4, 8),
+    n_image_sizes=2,
+    synthetic=(12, 1, (112, 96)),
+    timed=Problem(n_atoms=6, n_samples=40, n_features=30, n_nonzero=3, n_iter=1),
+)
+# Dictionaries of each class, one for all, and a method of whole images.
+METHODS = ("dfdl", "lcksvd", "nayak", "src-image")
+NAMES = ("DFDL", "LC-KSVD", "Nayak's", "SRC")
+
+
+# --- what the paper printed ---------------------------------------------------------------------
+
+
+def test_odd_rows_are_kept_as_printed_and_marked():
+    rows = [row for data in published.CLASSES for row in published.confusion_rows(data)]
+    assert len(rows) == 66
+    odd = {(r.dataset, r.method, r.truth): r.total for r in rows if not r.sums_to_100}
+    assert odd == {
+        ("ADL lung", "LC-KSVD", "healthy"): 101.0,
+        ("ADL lung", "WND-CHARM", "inflammatory"): 98.0,
+        ("ADL kidney", "LC-KSVD", "inflammatory"): 101.0,
+        ("ADL kidney", "DFDL", "inflammatory"): 99.94,
+        ("ADL spleen", "DFDL", "inflammatory"): 99.9,
+    }
+
+
+def test_every_matrix_is_complete():
+    for data, classes in published.CLASSES.items():
+        rows = published.confusion_rows(data)
+        counts = Counter((row.method, row.truth) for row in rows)
+        methods = {row.method for row in rows}
+        assert counts == {(method, truth): 1 for method in methods for truth in classes}
+        assert len(methods) == (5 if data == "TCGA" else 7)
+    assert {row.method for row in published.confusion_rows("IBL")} == set(
+        published.PAPER_NAMES.values()
+    )
+    whole = {row.method for row in published.confusion_rows("ADL lung") if row.whole_image}
+    assert whole == {"WND-CHARM", "SRC"}
+
+
+def test_accuracies_agree_with_the_text():
+    tcga = published.accuracies("TCGA")
+    assert tcga["DFDL"].percent == round(100 * (107 + 35) / 150, 2)
+    # "less than 0.67 %, one more misclassified image"
+    assert tcga["LC-KSVD"].percent - tcga["DFDL"].percent == pytest.approx(100 / 150, abs=0.02)
+    ibl = published.accuracies("IBL")
+    assert (ibl["DFDL"].percent, ibl["DFDL"].printed) == (97.75, "over 97.75")
+    assert ibl["WND-CHARM"].percent == 92.85  # printed; the matrix would give 92.99
+    assert ibl["SHIRC"].percent == pytest.approx((93.33 + 90) / 2, abs=0.006)
+    assert ibl["SHIRC"].printed is None
+    assert max(published.accuracies("ADL lung").values(), key=lambda a: a.percent).method == "DFDL"
+
+
+def test_operating_points_are_false_alarm_and_miss():
+    assert published.operating_points("IBL")["DFDL"] == pytest.approx((0.04, 0.005))
+    assert published.operating_points("TCGA")["WND-CHARM"] == pytest.approx((0.2332, 0.2162))
+
+
+# --- complexity ---------------------------------------------------------------------------------
+
+
+def test_counts_are_the_papers_exactly():
+    rows = published.read_table("operations")
+    assert len(rows) == 12
+    ours = {name: method for method, name in published.PAPER_NAMES.items()}
+    for row in rows:
+        count = OPERATIONS[ours[row["method"]]](PAPER_PROBLEM, int(row["q"]))
+        assert count == float(row["operations"])
+        assert scientific(count) == row["operations"]
+
+
+def test_counts_follow_from_the_steps_that_the_appendix_adds_up():
+    p = Problem(n_classes=3, n_atoms=7, n_samples=11, n_features=13, n_nonzero=5)
+    c, k, N, d, L, q = 3, 7, 11, 13, 5, 4
+
+    def pursuit(features, atoms, samples):
+        return atoms * samples * (2 * features + L**2)
+
+    assert OPERATIONS["dfdl"](p, q) == c * pursuit(d, k, c * N)
+    assert OPERATIONS["lcksvd"](p, q) == pursuit(d + c * k, c * k, c * N)
+    gram, right, step = (c * k) * d * (c * k), 2 * (c * k) * d * (c * N), 2 * (c * k) ** 2 * c * N
+    assert OPERATIONS["nayak"](p, q) == gram + right + q * step
+    one_class = c * d * k * (2 * N + c * k) + 2 * q * c**2 * k**2 * N
+    assert OPERATIONS["fddl"](p, q) == c * one_class
+
+
+def test_recorded_times_are_shown_only_for_their_own_size():
+    rows = published.read_table("recorded_times")
+    assert {row["method"] for row in rows} <= set(OPERATIONS)
+    shown = complexity.run(measured_at=TINY.timed, n_jobs=1).rows
+    assert {row["method"]: row["recorded seconds"] for row in shown}["DFDL"] == 104
+    other = complexity.run(replace(PAPER_PROBLEM, n_atoms=400), TINY.timed, n_jobs=1)
+    assert {row["recorded seconds"] for row in other.rows} == {None}
+    assert draw(other) is not None
+
+
+def test_numbers_are_written_as_in_the_paper():
+    assert [scientific(x) for x in (6.6e10, 1.06e11, 1.692e11, 1e3)] == [
+        "6.6e10",
+        "1.06e11",
+        "1.692e11",
+        "1e3",
+    ]
+
+
+def test_samples_to_time_with_are_unit_vectors_of_all_classes():
+    X, y = planted_samples(TINY.timed, 0)
+    assert X.shape == (80, 30) and X.dtype == np.float32
+    assert np.allclose(np.linalg.norm(X, axis=1), 1, atol=1e-5)
+    assert np.bincount(y).tolist() == [40, 40]
+
+
+# --- parts of the experiments -------------------------------------------------------------------
+
+
+def test_theta_from_nobody_ill_to_everybody():
+    shares = np.array([1.0, 0.8, 0.4, 0.6, 0.2, 0.0])
+    diseased = np.array([False, False, False, True, True, True])
+    false_alarm, miss = theta_rates(shares, diseased, np.array([0.0, 0.4, 0.5, 0.7, 1.0]))
+    assert false_alarm == pytest.approx([0, 0, 1 / 3, 1 / 3, 2 / 3])
+    assert miss == pytest.approx([1, 1 / 3, 1 / 3, 0, 0])
+
+
+def test_atoms_that_classes_share_are_found():
+    D = np.eye(12).reshape(3, 4, 12)
+    assert (closest_other(D) == 0).all()
+    D[2, 1] = -D[0, 3]
+    found = closest_other(D)
+    assert found[0, 3] == found[2, 1] == 1 and found.sum() == 2
+
+
+def records(*rows: tuple[str, str]) -> Manifest:
+    """Images by (label, patient)."""
+    return Manifest(tuple(Record(Path(f"{i}.png"), *row) for i, row in enumerate(rows)))
+
+
+def test_few_images_come_from_many_patients():
+    manifest = records(*[("a", "p")] * 5, ("a", "q"), ("a", "r"), ("b", "p"))
+    kept = few_images(manifest, 3)
+    assert sorted(zip(kept.labels, kept.patients, strict=True)) == [
+        ("a", "p"),
+        ("a", "q"),
+        ("a", "r"),
+        ("b", "p"),
+    ]
+    assert few_images(manifest, None) is manifest
+    assert few_images(manifest, 4).patients.count("p") == 3
+
+
+def many(n_patients: int = 30) -> Manifest:
+    return records(*((label, f"{label}{i}") for label in "ab" for i in range(n_patients)))
+
+
+def setting(manifest: Manifest, **changes) -> Setting:
+    return Setting(Dataset("x", manifest, diseased="b"), Path("unused"), **changes)
+
+
+def test_the_full_recipe_is_the_published_one():
+    full = setting(many())
+    assert full.recipe("dfdl") == preset("paper", "dfdl")
+    assert full.recipe("dfdl").method_parameters["n_atoms"] == 500
+    assert full.recipe("nayak").rule == "proportion"  # θ on the patches, as for all others
+    assert full.recipe("fddl", n_atoms=200).method_parameters["n_atoms"] == 200
+    assert full.recipe("nayak", n_atoms=200).method_parameters["n_atoms"] == 400
+    assert full.recipe("dfdl", patches_per_class=50).patches_per_class == 50
+    assert FULL.bases == (200, 300, 400, 500, 600)
+
+
+def test_settings_go_to_the_methods_that_know_them():
+    choice = Choice(settings={"rho": "0.5", "downsample": "2"})
+    chosen = setting(many(), choice=choice)
+    assert chosen.recipe("dfdl").method_parameters["rho"] == 0.5
+    assert "rho" not in chosen.recipe("fddl").method_parameters
+    assert chosen.recipe("fddl").downsample == 2
+    with pytest.raises(ValueError, match="none of the methods has a setting 'colour'"):
+        Choice(settings={"colour": "1"})
+    with pytest.raises(ValueError, match="method must be one of"):
+        Choice(methods=("magic",))
+
+
+def test_the_papers_data_is_split_as_in_the_paper():
+    full = setting(many())
+    assert full.splits.protocol["kind"] == "k-fold" and len(full.splits) == 2
+    ibl = replace(full, dataset=replace(full.dataset, published="IBL", per_class=10))
+    assert [len(split.train) for split in ibl.splits] == [20]
+    assert [len(split.train) for split in replace(ibl, choice=Choice(per_class=4)).splits] == [8]
+    assert replace(ibl, sizes=QUICK).splits.protocol["kind"] == "k-fold"
+    assert "10 images per class to learn from" in ibl.describe()
+
+
+def test_training_sizes_are_what_every_half_has():
+    assert training_sizes(many(), 3, 5) == [2, 5, 8, 12, 15]
+    assert training_sizes(many(4), 1, 5) == [2]
+    with pytest.raises(NotPossibleError):
+        training_sizes(many(2), 1, 5)
+
+
+def test_an_experiment_takes_the_methods_it_can_show():
+    chosen = setting(many(), choice=Choice(methods=("nayak", "dfdl")))
+    assert chosen.choose(("lcksvd",), ("dfdl", "odl"), "why") == ["dfdl"]
+    assert setting(many()).choose(("lcksvd",), ("dfdl", "odl"), "why") == ["lcksvd"]
+    with pytest.raises(NotPossibleError, match="why: choose among odl"):
+        chosen.choose((), ("odl",), "why")
+    assert set(COMPARED) == set(published.PAPER_NAMES)
+
+
+# --- everything, once ---------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def output(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("paper")
+    made = reproduce(output=folder, sizes=TINY, choice=Choice(methods=METHODS), n_jobs=1)
+    assert [outcome.name for outcome in made] == [name for name in WHAT if name != "all"]
+    assert not any(outcome.failures for outcome in made)
+    return folder
+
+
+def table(path) -> list[dict[str, str]]:
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def ours(rows):
+    return [row for row in rows if row["source"] == "histodict"]
+
+
+def figure_words(path) -> str:
+    return " ".join(ElementTree.parse(path).getroot().itertext())
+
+
+SHOWN = {
+    "bases": ["DFDL: healthy", "LC-KSVD: inflamed"],
+    "codes": ["DFDL on healthy", "LC-KSVD on inflamed", "atoms: healthy | inflamed"],
+    "accuracy": [*NAMES, "WND-CHARM", "synthetic (histodict)", "IBL (published)", "97.8"],
+    "confusion": [*(f"{name}: healthy" for name in NAMES), "85.59 *", "15.41 *", "96.00"],
+    "roc": ["DFDL", "LC-KSVD", "Nayak's", "θ from 0 to 1", "m from 1 to 20", "published points"],
+    "training-patches": ["DFDL", "patches per class", "ADL lung", "10,000"],
+    "training-images": [*NAMES, "training images per class"],
+    "bases-count": ["DFDL", "bases per class", "500 bases"],
+}
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_experiment_leaves_its_files(output, name):
+    folder = output / "synthetic"
+    words = figure_words(folder / f"{name}.svg")
+    assert [text for text in SHOWN[name] if text not in words] == []
+    with Image.open(folder / f"{name}.png") as picture:
+        assert min(picture.size) > 150
+        assert len(np.unique(np.asarray(picture.convert("L")))) > 10
+    assert len(table(folder / f"{name}.csv")) > 3
+    page = (output / "index.html").read_text()
+    assert f'src="synthetic/{name}.svg"' in page and f"synthetic/{name}.csv" in page
+
+
+def test_the_page_fetches_nothing_and_its_links_exist(output):
+    page = (output / "index.html").read_text()
+    links = [link for link in re.findall(r'(?:src|href)="([^"]+)"', page) if link[0] != "#"]
+    assert links and all((output / link).is_file() for link in links)
+    assert "<script" not in page
+
+
+def test_accuracy_is_that_of_the_answers(output):
+    folder = output / "synthetic"
+    answers = table(folder / "answers.csv")
+    rows = table(folder / "accuracy.csv")
+    assert [row["method"] for row in ours(rows)] == list(NAMES)
+    for row, method in zip(ours(rows), METHODS, strict=True):
+        own = [a["truth"] == a["label"] for a in answers if a["method"] == method]
+        assert float(row["accuracy"]) == pytest.approx(100 * np.mean(own))
+        assert int(row["n_answers"]) == len(own) == 12
+        assert float(row["low"]) <= float(row["accuracy"]) <= float(row["high"])
+    beside = {r["data"] for r in rows if r["source"] == "published"}
+    assert beside == set(published.CLASSES)
+
+
+def test_confusion_is_that_of_the_accuracy(output):
+    folder = output / "synthetic"
+    accuracy = {r["method"]: float(r["accuracy"]) for r in ours(table(folder / "accuracy.csv"))}
+    rows = ours(table(folder / "confusion.csv"))
+    for method, value in accuracy.items():
+        own = [row for row in rows if row["method"] == method]
+        right = sum(int(row["images"]) for row in own if row["truth"] == row["answer"])
+        assert 100 * right / sum(int(row["images"]) for row in own) == pytest.approx(value)
+        for truth in ("healthy", "inflamed"):
+            total = sum(float(row["percent"]) for row in own if row["truth"] == truth)
+            assert total == pytest.approx(100)
+
+
+def test_curves_run_from_all_missed_and_pass_the_operating_point(output):
+    folder = output / "synthetic"
+    curves, points = table(folder / "roc.csv"), ours(table(folder / "roc-points.csv"))
+    confusion = ours(table(folder / "confusion.csv"))
+    for name in ("DFDL", "LC-KSVD", "Nayak's"):
+        own = [row for row in curves if row["method"] == name and row["moved"] == "θ"]
+        values, alarm, miss = (
+            np.array([float(row[key]) for row in own]) for key in ("value", "false_alarm", "miss")
+        )
+        assert (values == np.arange(101) / 100).all()
+        assert (alarm[0], miss[0]) == (0, 1)
+        assert (np.diff(alarm) >= 0).all() and (np.diff(miss) <= 0).all()
+        point = next(p for p in points if p["method"] == name and p["moved"] == "θ")
+        wrong = {
+            row["truth"]: float(row["percent"]) / 100
+            for row in confusion
+            if row["method"] == name and row["truth"] != row["answer"]
+        }
+        assert float(point["false_alarm"]) == pytest.approx(wrong["healthy"])
+        assert float(point["miss"]) == pytest.approx(wrong["inflamed"])
+        own = [row for row in curves if row["method"] == name and row["moved"] == "m"]
+        assert [float(row["value"]) for row in own] == list(range(1, 21))
+        assert (np.diff([float(row["miss"]) for row in own]) >= 0).all()
+        assert (np.diff([float(row["false_alarm"]) for row in own]) <= 0).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "axis", "values"),
+    [
+        ("training-patches", "patches per class", [40, 80]),
+        ("bases-count", "bases per class", [4, 8]),
+        ("training-images", "training images per class", [2, 3]),
+    ],
+)
+def test_sweeps_end_where_the_comparison_is(output, name, axis, values):
+    folder = output / "synthetic"
+    rows = ours(table(folder / f"{name}.csv"))
+    accuracy = {r["method"]: r["accuracy"] for r in ours(table(folder / "accuracy.csv"))}
+    for method in dict.fromkeys(row["method"] for row in rows):
+        own = [row for row in rows if row["method"] == method]
+        assert [int(row[axis]) for row in own] == values
+        if name != "training-images":  # it has other splits
+            assert own[-1]["accuracy"] == accuracy[method]
+    expected = NAMES if name == "training-images" else NAMES[:3]
+    assert list(dict.fromkeys(row["method"] for row in rows)) == list(expected)
+
+
+def test_bases_and_codes_are_of_the_same_dictionaries(output):
+    folder = output / "synthetic"
+    bases = Counter((r["method"], r["class"]) for r in table(folder / "bases.csv"))
+    methods, classes = ("DFDL", "LC-KSVD"), ("healthy", "inflamed")
+    assert bases == {(method, name): 8 for method in methods for name in classes}
+    codes = table(folder / "codes.csv")
+    for share in table(folder / "codes-shares.csv"):
+        own = [r for r in codes if (r["method"], r["truth"]) == (share["method"], share["truth"])]
+        size = {name: 0.0 for name in classes}
+        for row in own:
+            assert 0 <= int(row["atom"]) < 8
+            size[row["atom_class"]] += abs(float(row["code"]))
+        expected = size[share["truth"]] / sum(size.values())
+        assert float(share["own_share"]) == pytest.approx(expected, rel=1e-4)
+
+
+def test_complexity_shows_counts_and_times_side_by_side(output):
+    rows = {row["method"]: row for row in table(output / "complexity.csv")}
+    assert list(rows) == ["DFDL", "LC-KSVD", "Nayak's", "FDDL"]
+    for row in rows.values():
+        for q in (1, 3, 10):
+            assert float(row[f"operations q={q}"]) == float(row[f"published q={q}"])
+        assert float(row["measured seconds"]) > 0
+    assert rows["FDDL"]["published time"] == "> 40 hours"
+    assert float(rows["DFDL"]["recorded seconds"]) < float(rows["DFDL"]["published seconds"])
+    page = (output / "index.html").read_text()
+    for count in ("6.6e10", "1.06e11", "8.92e10", "9.04e10", "4.492e11", "4.504e11"):
+        assert count in page
+    words = figure_words(output / "complexity.svg")
+    assert all(text in words for text in ("DFDL", "FDDL", "published 1.8e+03 s", "recorded 104 s"))
+
+
+def test_a_second_run_trains_nothing_and_draws_the_same(output, monkeypatch):
+    def refuse(*args, **kwargs):
+        raise AssertionError("trained again")
+
+    before = (output / "synthetic" / "confusion.svg").read_bytes()
+    monkeypatch.setattr(TissueClassifier, "fit", refuse)
+    choice = Choice(methods=METHODS)
+    for name in ("bases", "confusion"):  # of kept models, and of kept answers
+        reproduce(name, output=output, sizes=TINY, choice=choice, n_jobs=1)
+    assert (output / "synthetic" / "confusion.svg").read_bytes() == before
+
+
+# --- other data ---------------------------------------------------------------------------------
+
+
+def test_the_papers_own_data_is_held_against_its_own_figures(output, tmp_path):
+    drawn = next(output.glob("drawn-*"))
+    for kind, name in (("healthy", "UDH"), ("inflamed", "DCIS")):
+        shutil.copytree(drawn / kind, tmp_path / "IBL" / name)
+    small = {"sizes": TINY, "choice": Choice(methods=("dfdl",)), "n_jobs": 1}
+    (confusion,) = reproduce("confusion", tmp_path / "IBL", tmp_path, **small)
+    assert {row["data"] for row in confusion.rows} == {"ibl", "IBL"}
+    assert confusion.classes == {"ibl": ["UDH", "DCIS"], "IBL": ["UDH", "DCIS"]}
+    (roc,) = reproduce("roc", tmp_path / "IBL", tmp_path, **small)
+    rates = {(r["truth"], r["answer"]): r["percent"] / 100 for r in confusion.rows[:4]}
+    assert roc.points[0]["false_alarm"] == pytest.approx(rates["UDH", "DCIS"])
+    assert roc.points[0]["miss"] == pytest.approx(rates["DCIS", "UDH"])
+    assert roc.rows[0]["miss"] == 1 and roc.rows[0]["false_alarm"] == 0
+    entry = json.loads((tmp_path / "ibl" / "roc.json").read_text())
+    assert "NO PATIENT" in entry["warnings"][0]
+    assert "NO PATIENT" in (tmp_path / "index.html").read_text()
+
+
+def test_masks_alone_give_the_curve_over_m(output, tmp_path):
+    regions = next(output.glob("drawn-*")) / "regions"
+    data = tmp_path / "tiles"
+    (data / "images").mkdir(parents=True)
+    shutil.copytree(regions / "masks", data / "masks")
+    for path in regions.glob("*.jpg"):
+        shutil.copy(path, data / "images" / f"patient_{path.stem[7:9]}.jpg")
+        (data / "masks" / f"{path.stem}.png").rename(
+            data / "masks" / f"patient_{path.stem[7:9]}.png"
+        )
+    choice = Choice(methods=("dfdl",))
+    made = reproduce("all", data, tmp_path, sizes=TINY, choice=choice, n_jobs=1)
+    assert [outcome.name for outcome in made] == ["roc", "complexity"]
+    assert {row["moved"] for row in made[0].rows} == {"m"}
+    with pytest.raises(NotPossibleError, match="have no classes"):
+        reproduce("accuracy", data, tmp_path, sizes=TINY)
+
+
+def test_wrong_words_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="WHAT must be one of bases, codes"):
+        reproduce("everything", output=tmp_path)
+    with pytest.raises(ValueError, match="there is no such folder"):
+        reproduce("bases", "nowhere", tmp_path)
+    with pytest.raises(TypeError, match="no figure for object"):
+        draw(object())  # type: ignore[arg-type]
