@@ -47,16 +47,18 @@ def _dfdl_cases(problem: Problem) -> Cases:
     They call two private methods of DFDL, because nothing public stops after an iteration of one
     class.
     """
+    from histodict.execution.executor import Threads
     from histodict.methods.dfdl import DFDL, _sample_weights
-    from histodict.methods.labelled_blocks import open_arrays
+    from histodict.methods.labelled_blocks import in_units, open_arrays
 
     model = DFDL(len(problem.D))
-    open_ = open_arrays(problem.Y, problem.labels)
+    units = in_units(open_arrays(problem.Y, problem.labels), len(problem.labels))
+    dictionaries = list(problem.dictionaries)
     weights = _sample_weights(np.bincount(problem.labels, minlength=2), model.rho)
     n_nonzero = np.full(2, problem.n_nonzero)
 
     def sums() -> Any:
-        return model._pass(open_(), list(problem.dictionaries), n_nonzero, weights, [0])[0]
+        return model._pass(units(), dictionaries, n_nonzero, weights, [0], Threads())[0]
 
     sums_once = cache(sums)
     return {

@@ -7,12 +7,13 @@ import json
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 from rich.table import Table
@@ -20,6 +21,7 @@ from rich.table import Table
 from .execution.progress import Callback, Progress
 
 if TYPE_CHECKING:
+    from .execution.executor import Executor
     from .images.manifest import Manifest
     from .runs import RunResult
 
@@ -44,6 +46,14 @@ _STAGES = {
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object, for programs.")]
 JobsOption = Annotated[int | None, typer.Option("--jobs", help="Threads; all cores if not given.")]
+ClusterOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="WHERE",
+        help="Work on a Dask cluster: tcp://HOST:PORT of its scheduler, local:N for N processes "
+        "here, or a .yaml file for a batch system. All must see the same files.",
+    ),
+]
 MppOption = Annotated[
     float | None, typer.Option(help="Pixel size of the images in µm, if they do not say it.")
 ]
@@ -93,6 +103,7 @@ def train(
     ] = None,
     seed: Annotated[int, typer.Option(help="The same seed gives the same model.")] = 0,
     jobs: JobsOption = None,
+    cluster: ClusterOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Learn a model from labelled images.
@@ -113,7 +124,7 @@ def train(
 
     with _plain_errors():
         started = time.perf_counter()
-        manifest = _read_data(data, column or [], split)
+        manifest = _read_data(data.absolute() if cluster else data, column or [], split)
         recipe = named_preset(preset or ("regions" if regions else "default"), method)
         recipe = recipe.with_settings(_pairs("--set", setting or []))
         model: TissueClassifier | RegionDetector
@@ -122,8 +133,8 @@ def train(
         else:
             model = TissueClassifier(recipe, random_state=seed, n_jobs=jobs)
         _check_folder(output)
-        with _bars() as bars:
-            model.fit(manifest, callback=_show(bars))
+        with _open_executor(cluster) as executor, _bars() as bars:
+            model.fit(manifest, callback=_show(bars), executor=executor)
         save_model(model, output)
     seconds = time.perf_counter() - started
     facts = {
@@ -152,6 +163,7 @@ def predict(
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the results.")],
     mpp: MppOption = None,
     jobs: JobsOption = None,
+    cluster: ClusterOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Classify images and slides.
@@ -159,7 +171,7 @@ def predict(
     Writes predictions.csv (and .parquet), an overlay, a patch map and QuPath outlines per image.
     Images already done are skipped; bad files are listed at the end and make the exit status 1.
     """
-    result = _run_model("tissue-classifier", model, paths, output, mpp, jobs)
+    result = _run_model("tissue-classifier", model, paths, output, mpp, jobs, cluster)
     words = _counts([row["label"] for row in result.rows])
     _tell_result(result, f"{words}. See {output / 'predictions.csv'}", as_json)
 
@@ -171,6 +183,7 @@ def detect(
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the results.")],
     mpp: MppOption = None,
     jobs: JobsOption = None,
+    cluster: ClusterOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Find regions in images and slides.
@@ -180,7 +193,7 @@ def detect(
     per image. Images already done are skipped; bad files are listed at the end and make the exit
     status 1.
     """
-    result = _run_model("region-detector", model, paths, output, mpp, jobs)
+    result = _run_model("region-detector", model, paths, output, mpp, jobs, cluster)
     words = f"{len(result.regions)} regions; {_counts([row['label'] for row in result.rows])}"
     _tell_result(result, f"{words}. See {output / 'detections.csv'} and regions.csv", as_json)
 
@@ -220,12 +233,14 @@ def evaluate(
         Path | None, typer.Option(help="Folder for features, to share between evaluations.")
     ] = None,
     jobs: JobsOption = None,
+    cluster: ClusterOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Compare methods on unseen patients.
 
     Every method is trained and tested on the same splits, with patients kept apart. Writes tables
-    (results, paired comparisons, answers, timing; CSV and Parquet), the splits, and report.html.
+    (results, paired comparisons, answers, errors, timing; CSV and Parquet), the splits, figures,
+    and report.html.
     A run that was stopped goes on where it was:
 
         histodict evaluate tissue.csv --methods dfdl,odl,lbp-colour --folds 2 --repeats 5 -o out/
@@ -235,12 +250,12 @@ def evaluate(
     from .reports.evaluation_page import write_evaluation_page
 
     with _plain_errors():
-        manifest = _read_data(data, column or [], None)
+        manifest = _read_data(data.absolute() if cluster else data, column or [], None)
         recipes = choose_recipes(methods.split(","), preset, _pairs("--set", setting or []))
         sizes = _whole_numbers("--per-class", per_class)
         by = "image" if by_image else "patient"
         splits = choose_splits(manifest, protocol, folds, repeats, sizes, by)
-        with _bars() as bars:
+        with _open_executor(cluster) as executor, _bars() as bars:
             result = run_evaluation(
                 manifest,
                 recipes,
@@ -250,8 +265,9 @@ def evaluate(
                 n_jobs=jobs,
                 cache=cache,
                 callback=_show(bars),
+                executor=executor,
             )
-        write_evaluation_page(output / "report.html", result)
+            write_evaluation_page(output / "report.html", result, n_jobs=jobs, callback=_show(bars))
     if as_json:
         typer.echo(json.dumps({"results": result.values, "comparisons": result.comparisons}))
     else:
@@ -261,6 +277,72 @@ def evaluate(
         where = f"{failure.cell.method}, {failure.cell.split.name}"
         _errors.print(f"[red]Not done:[/] {where}: {failure.error}", soft_wrap=True)
     if result.failures:
+        raise typer.Exit(1)
+
+
+@app.command()
+def reproduce(
+    what: Annotated[
+        str,
+        typer.Argument(
+            help="bases, codes, accuracy, confusion, roc, training-patches, training-images, "
+            "bases-count, complexity or all."
+        ),
+    ] = "all",
+    data: Annotated[
+        str, typer.Option(help="Folder, name of one in $HISTODICT_DATA, or synthetic.")
+    ] = "synthetic",
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write to.")] = Path(
+        "histodict-paper"
+    ),
+    quick: Annotated[bool, typer.Option("--quick", help="Small sizes: a look in minutes.")] = False,
+    methods: Annotated[
+        str, typer.Option(help="Methods, separated by commas; else each experiment's own.")
+    ] = "",
+    part: Annotated[
+        str | None, typer.Option(help="Of data with several tasks: those named so, such as lung.")
+    ] = None,
+    preset: Annotated[str, typer.Option(help="Settings to start from.")] = "paper",
+    setting: SettingOption = None,
+    per_class: Annotated[
+        int | None, typer.Option(help="Training images per class; else as in the paper.")
+    ] = None,
+    repeats: Annotated[int, typer.Option(help="Repeat with other splits.")] = 1,
+    jobs: JobsOption = None,
+) -> None:
+    """Repeat the paper's experiments and show its published figures beside ours.
+
+    Writes figures (SVG, PNG), tables and index.html; a run that was stopped goes on where it was.
+    Without data, tissue is drawn:
+
+        histodict reproduce all --quick
+    """
+    from .experiments.paper import FULL, QUICK, Choice
+    from .reports.paper_page import reproduce as run_experiments
+
+    with _plain_errors():
+        names = tuple(name.strip() for name in methods.split(",") if name.strip())
+        choice = Choice(names, preset, _pairs("--set", setting or []), per_class, repeats)
+        with _bars() as bars:
+            made = run_experiments(
+                what,
+                data,
+                output,
+                sizes=QUICK if quick else FULL,
+                part=part,
+                choice=choice,
+                n_jobs=jobs,
+                callback=_show(bars),
+            )
+    for warning in dict.fromkeys(warning for outcome in made for warning in outcome.warnings):
+        _errors.print(f"[yellow]Warning:[/] {warning}", soft_wrap=True)
+    for outcome in made:
+        typer.echo(f"{outcome.title}\n{outcome.words}")
+    typer.echo(f"See {output / 'index.html'}")
+    failures = [line for outcome in made for line in outcome.failures]
+    for line in failures:
+        _errors.print(f"[red]Not done:[/] {line}", soft_wrap=True)
+    if failures:
         raise typer.Exit(1)
 
 
@@ -489,8 +571,23 @@ def _check_folder(output: Path) -> None:
         raise ValueError(f"{output}: the folder {output.parent} does not exist: make it first")
 
 
+def _open_executor(cluster: str | None) -> AbstractContextManager[Executor | None]:
+    """The cluster that was asked for; None stands for this machine's threads."""
+    if cluster is None:
+        return nullcontext()
+    from .execution.cluster import open_cluster
+
+    return open_cluster(cluster)
+
+
 def _run_model(
-    kind: str, model: Path, paths: list[Path], output: Path, mpp: float | None, jobs: int | None
+    kind: str,
+    model: Path,
+    paths: list[Path],
+    output: Path,
+    mpp: float | None,
+    jobs: int | None,
+    cluster: str | None,
 ) -> RunResult:
     """A model of the kind over all images."""
     from .model_file import load_model, read_header
@@ -506,7 +603,7 @@ def _run_model(
         images = find_images(paths)
         if not images:
             raise ValueError(f"no images found in {', '.join(map(str, paths))}")
-        with _bars() as bars:
+        with _open_executor(cluster) as executor, _bars() as bars:
             task = bars.add_task("Looking at images", total=len(images))
             return run_images(
                 loaded,
@@ -515,6 +612,7 @@ def _run_model(
                 output,
                 mpp=mpp,
                 tell=lambda path: bars.update(task, advance=1),
+                executor=executor,
             )
 
 
@@ -543,8 +641,8 @@ def _plain_errors() -> Iterator[None]:
     """What the user can mend is one line and exit status 2, not a traceback."""
     try:
         yield
-    except (ValueError, OSError) as error:
-        _errors.print(f"[red]Error:[/] {error}", soft_wrap=True)
+    except (ValueError, OSError, ImportError) as error:
+        _errors.print(f"[red]Error:[/] {escape(str(error))}", soft_wrap=True)
         raise typer.Exit(2) from error
 
 

@@ -15,12 +15,15 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from .execution.executor import Executor, Threads
 from .execution.files import written_whole
 from .execution.tables import Row, write_table
 from .images.readers import READERS, open_image
@@ -72,27 +75,34 @@ def run_images(
     *,
     mpp: float | None = None,
     tell: Callable[[Path], None] = lambda path: None,
+    executor: Executor | None = None,
 ) -> RunResult:
-    """Answer for every image and write the files above. `tell(path)` after each image."""
+    """Answer for every image and write the files above. `tell(path)` after each image.
+
+    `executor` takes an image at a time, and what works there writes into `folder`; None: one image
+    after another, with threads for the parts of each.
+    """
     rows: list[Row] = []
     regions: list[Row] = []
-    failures, n_skipped = [], 0
-    for image in images:
-        key = image_key(image)
-        done = folder / "done" / f"{key}.json"
-        stamp = _stamp(image, model_digest, mpp)
-        content = _finished(done, stamp)
-        if content is not None:
-            n_skipped += 1
-        else:
-            try:
-                content = _answer_one(model, image, folder, key, mpp) | {"stamp": stamp}
-            except (ValueError, OSError, MemoryError) as error:
-                failures.append((image, str(error) or type(error).__name__))
-                tell(image)
-                continue
-            with written_whole(done) as partial:
-                partial.write_text(json.dumps(content), encoding="utf-8")
+    failures = []
+    stamps = [_stamp(image, model_digest, mpp) for image in images]
+    files = [folder / "done" / f"{image_key(image)}.json" for image in images]
+    finished = [_finished(file, stamp) for file, stamp in zip(files, stamps, strict=True)]
+    # Another machine may work in another folder: paths that are sent are whole.
+    missing = [image.absolute() for image, found in zip(images, finished, strict=True) if not found]
+    answer = partial(_answer_one, _for_one_thread(model) if executor else model, folder.absolute())
+    results = (executor or Threads(1)).map(partial(answer, mpp), missing, lost=str)
+    for image, file, stamp, found in zip(images, files, stamps, finished, strict=True):
+        content = found or next(results)
+        if isinstance(content, str):
+            failures.append((image, content))
+            tell(image)
+            continue
+        if not found:
+            for row in (content["row"], *content["regions"]):
+                row["path"] = str(image)
+            with written_whole(file) as partial_file:
+                partial_file.write_text(json.dumps(content | {"stamp": stamp}), encoding="utf-8")
         rows.append(content["row"])
         regions.extend(content["regions"])
         tell(image)
@@ -101,7 +111,7 @@ def run_images(
         write_table(folder / "regions", regions, _REGION_COLUMNS)
     else:
         write_table(folder / "predictions", rows)
-    return RunResult(rows, regions, failures, n_skipped)
+    return RunResult(rows, regions, failures, len(images) - len(missing))
 
 
 def image_key(image: Path) -> str:
@@ -123,13 +133,30 @@ def _finished(done: Path, stamp: list[Any]) -> dict[str, Any] | None:
     return content if content["stamp"] == stamp else None
 
 
-def _answer_one(
+def _for_one_thread(
     model: TissueClassifier | RegionDetector,
-    image: Path,
-    folder: Path,
-    key: str,
-    mpp: float | None,
+) -> TissueClassifier | RegionDetector:
+    """The same model, to work on one image beside others."""
+    model = copy(model)
+    model.model_ = copy(model.model_)
+    model.model_.n_jobs = 1
+    return model
+
+
+def _answer_one(
+    model: TissueClassifier | RegionDetector, folder: Path, mpp: float | None, image: Path
+) -> dict[str, Any] | str:
+    """The rows of an image, whose files are then written; or why there are none."""
+    try:
+        return _answer(model, folder, mpp, image)
+    except (ValueError, OSError, MemoryError) as error:
+        return str(error) or type(error).__name__
+
+
+def _answer(
+    model: TissueClassifier | RegionDetector, folder: Path, mpp: float | None, image: Path
 ) -> dict[str, Any]:
+    key = image_key(image)
     with open_image(image) as source:
         offset = source.offset
     if isinstance(model, RegionDetector):

@@ -126,6 +126,11 @@ def test_vectors_are_short_or_unit_and_finite(rng, name):
     np.testing.assert_allclose(np.linalg.norm(vectors[3:], axis=1), 1, rtol=1e-5)
 
 
+@pytest.mark.parametrize("name", sorted(VECTORS))
+def test_no_patches_have_no_vectors(name):
+    assert VECTORS[name](np.empty((0, 8, 8, 3), np.uint8)).shape == (0, 192)
+
+
 def test_what_each_vector_ignores(rng):
     patches = rng.integers(60, 120, (20, 8, 8, 3)).astype(np.uint8)
     np.testing.assert_allclose(rgb(patches), rgb(2 * patches), atol=1e-6)

@@ -1,7 +1,8 @@
 """Methods against each other on the same splits: values with intervals, and paired comparisons.
 
 FOLDER/splits.json              which image was trained on and tested on, to be used again
-FOLDER/cells/                   one file per training; what is there is not done again
+FOLDER/cells/                   one file per training, which is not done again while it is there;
+                                beside it the patch maps of what was answered wrongly
 FOLDER/answers.csv, .parquet    one row per method, seed, split and test image
 FOLDER/results.csv, .parquet    per method: metrics with 95 % intervals by patient
 FOLDER/comparisons.csv, …       every method against the first one, paired by patient
@@ -29,12 +30,16 @@ from ..evaluation.comparison import holm, paired_bootstrap
 from ..evaluation.intervals import bootstrap_interval
 from ..evaluation.split_file import save_splits, splits_digest
 from ..evaluation.splits import Splits
+from ..execution.executor import Executor
 from ..execution.files import written_whole
 from ..execution.progress import Callback, ignore
 from ..execution.tables import Row, write_table
 from ..images.manifest import Manifest
 from ..recipes import Recipe
 from .cells import Cell, Result, run_cells
+from .checks import check_measurable, tested_classes
+
+N_DRAWS = 2000  # of patients, for every interval and comparison
 
 
 @dataclass(frozen=True)
@@ -54,9 +59,30 @@ class Evaluation:
     def failures(self) -> list[Result]:
         return [result for result in self.results if result.error]
 
+    @property
+    def classes(self) -> list[str]:
+        """The classes that were tested, sorted; of two, the second counts as positive."""
+        return tested_classes(self.manifest, self.splits)
+
+    @property
+    def methods(self) -> list[str]:
+        """Those that worked on every split, in the order asked for: the ones in the tables."""
+        return list(_complete(self.results, list(self.recipes)))
+
     def sizes(self) -> list[int | None]:
         """The training images per class that were asked for, in order; [None] if none were."""
         return list(dict.fromkeys(split.n_per_class for split in self.splits))
+
+    @property
+    def shown_size(self) -> int | None:
+        """The largest of the sizes, where a report shows one of them."""
+        return max(self.sizes(), key=lambda size: size or 0)
+
+    def value(self, method: str, metric: str, size: int | None) -> Row:
+        """The row of `values` with a method's figure."""
+        wanted = (method, metric, size)
+        rows = self.values
+        return next(r for r in rows if (r["method"], r["metric"], r["n_per_class"]) == wanted)
 
     def repeats(self, method: str, size: int | None, kind: str) -> list[Repeat]:
         """A method's answers, `kind` "labels" or "scores", repeat by repeat, over all seeds."""
@@ -73,8 +99,13 @@ def evaluate(
     n_jobs: int | None = None,
     cache: Path | None = None,
     callback: Callback = ignore,
+    executor: Executor | None = None,
 ) -> Evaluation:
-    """Run what is not there yet, and write the files above."""
+    """Run what is not there yet, and write the files above.
+
+    `executor` takes a training at a time; None: `n_jobs` processes here.
+    """
+    check_measurable(manifest, splits)
     folder.mkdir(parents=True, exist_ok=True)
     save_splits(splits, folder / "splits.json")
     cells = [
@@ -90,6 +121,7 @@ def evaluate(
         n_jobs=n_jobs,
         cache=cache or folder / "cache",
         callback=callback,
+        executor=executor,
     )
     good = _complete(results, list(recipes))
     done = Evaluation(
@@ -102,12 +134,12 @@ def evaluate(
         _comparisons(manifest, splits, good),
         [_timing_row(result) for result in results if not result.error],
     )
-    write_table(folder / "answers", _answer_rows(manifest, results))
-    write_table(folder / "results", done.values)
+    write_table(folder / "answers", _answer_rows(manifest, results), ("method", "seed", "split"))
+    write_table(folder / "results", done.values, ("method", "n_per_class", "metric", "value"))
     write_table(folder / "comparisons", done.comparisons, ("method", "against"))
-    write_table(folder / "timing", done.timing)
+    write_table(folder / "timing", done.timing, ("method", "seed", "split"))
     with written_whole(folder / "provenance.json") as partial_file:
-        partial_file.write_text(json.dumps(_provenance(done), indent=1), encoding="utf-8")
+        partial_file.write_text(json.dumps(provenance(done), indent=1), encoding="utf-8")
     return done
 
 
@@ -146,13 +178,13 @@ def _answer_rows(manifest: Manifest, results: list[Result]) -> list[Row]:
 
 
 def _values(manifest: Manifest, splits: Splits, good: dict[str, list[Result]]) -> list[Row]:
-    classes = manifest.classes
+    classes = tested_classes(manifest, splits)
     rows = []
     for size in dict.fromkeys(split.n_per_class for split in splits):
         for method, results in good.items():
             for name, (kind, metric) in metrics_for(classes).items():
                 repeats = _repeats(manifest, results, method, size, kind)
-                interval = bootstrap_interval(metric, repeats)
+                interval = bootstrap_interval(metric, repeats, n_replicates=N_DRAWS)
                 spread = [metric(repeat.labels, repeat.answers) for repeat in repeats]
                 rows.append(
                     {
@@ -181,7 +213,9 @@ def _comparisons(manifest: Manifest, splits: Splits, good: dict[str, list[Result
         made = {}
         for name in names[1:]:
             other = _repeats(manifest, good[name], name, size, "labels")
-            made[name] = paired_bootstrap(metrics.balanced_accuracy, first, other)
+            made[name] = paired_bootstrap(
+                metrics.balanced_accuracy, first, other, n_replicates=N_DRAWS
+            )
         corrected = holm([comparison.p_value for comparison in made.values()])
         for (name, comparison), p_value in zip(made.items(), corrected, strict=True):
             rows.append(
@@ -247,7 +281,8 @@ def _timing_row(result: Result) -> Row:
     }
 
 
-def _provenance(done: Evaluation) -> dict[str, Any]:
+def provenance(done: Evaluation) -> dict[str, Any]:
+    """What it takes to do it again."""
     packages = ("histodict", "numpy", "scipy", "scikit-learn", "numba")
     return {
         "manifest_digest": done.manifest.digest(),
@@ -255,10 +290,15 @@ def _provenance(done: Evaluation) -> dict[str, Any]:
         "n_patients": len(set(done.manifest.patients)),
         "splits_digest": splits_digest(done.splits),
         "protocol": dict(done.splits.protocol),
+        "kept_apart": sorted({split.by for split in done.splits}),
         "seeds": done.seeds,
+        "draws_of_patients": N_DRAWS,
         "recipes": {name: recipe.to_dict() for name, recipe in done.recipes.items()},
         "versions": {name: version(name) for name in packages},
         "python": platform.python_version(),
         "machine": platform.machine(),
-        "failures": {result.cell.split.name: result.error for result in done.failures},
+        "failures": [
+            {"method": cell.method, "seed": cell.seed, "split": cell.split.name, "error": error}
+            for cell, error in ((result.cell, result.error) for result in done.failures)
+        ],
     }

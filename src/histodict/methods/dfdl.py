@@ -14,9 +14,7 @@ discriminative feature-oriented dictionary learning", IEEE Transactions on Medic
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -27,17 +25,23 @@ from sklearn.utils.validation import validate_data
 
 from ..dictionaries.atoms import canonical_order, replace_idle
 from ..dictionaries.online import learn_online
-from ..execution.local import map_blocks, one_blas_thread
+from ..execution.executor import Executor, Threads
+from ..execution.local import one_blas_thread
 from ..execution.progress import Callback, Progress, ignore
-from ..kernels import BLOCK_ROWS, load_backend
+from ..kernels import load_backend
 from ..parameters import check_number, check_whole_number
+from .class_sums import ClassSums, Coding, add_up
 from .labelled_blocks import (
-    LabelledBlock,
+    Blocks,
     OpenBlocks,
+    StoredSamples,
+    Unit,
     draw_samples,
     find_classes,
+    in_units,
     open_arrays,
     open_blocks,
+    open_stored,
     read_labels,
 )
 from .residual_rule import ResidualClassifier
@@ -103,11 +107,19 @@ class DFDL(ResidualClassifier):
         self.n_jobs = n_jobs
         self.backend = backend
 
-    def fit(self, X: ArrayLike, y: ArrayLike, *, callback: Callback = ignore) -> DFDL:
+    def fit(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        *,
+        callback: Callback = ignore,
+        executor: Executor | None = None,
+    ) -> DFDL:
         """Learn the dictionaries from samples X (n_samples, n_features) and their labels.
 
         X may be a memory map: it is read a block at a time. `callback` gets a `Progress` after
         every step of the stages "initialise" and "train"; an exception in it ends the training.
+        `executor` codes the samples; None: threads.
         """
         self._check_parameters()
         going_on = self._goes_on()
@@ -118,24 +130,39 @@ class DFDL(ResidualClassifier):
         classes = self._choose_classes(np.unique(targets), going_on)
         labels = np.searchsorted(classes, targets).astype(np.int64)
         open_ = open_arrays(samples, labels, load_backend(self.backend).BLOCK_ROWS)
-        return self._train(open_, classes, going_on, callback)
+        return self._train(open_, labels, classes, going_on, callback, executor)
 
     def fit_blocks(
-        self, blocks: Iterable[tuple[ArrayLike, ArrayLike]], *, callback: Callback = ignore
+        self,
+        blocks: Blocks | StoredSamples,
+        *,
+        callback: Callback = ignore,
+        executor: Executor | None = None,
     ) -> DFDL:
-        """Learn from blocks (X, y) of samples that need not fit into memory together.
+        """Learn from samples that need not fit into memory together.
 
-        `blocks` is read several times, and must give the same blocks each time: a list, or an
-        object whose `__iter__` opens the data anew. Blocks of 1024 rows give the same result, bit
-        for bit, as one array given to `fit`.
+        `blocks` are pairs (X, y). They are read several times, and must be the same each time: a
+        list, or an object whose `__iter__` opens the data anew. Blocks of 1024 rows give the same
+        result, bit for bit, as one array given to `fit`.
+
+        An object with `labels` and `read(rows)` instead, such as `StoredPatches`, is read where the
+        samples are coded, by many threads or machines.
         """
         self._check_parameters()
         going_on = self._goes_on()
-        classes = self._choose_classes(find_classes(blocks), going_on)
-        open_ = open_blocks(blocks, classes, self.n_features_in_ if going_on else None)
-        n_features = next(open_())[0].shape[1]
-        self._train(open_, classes, going_on, callback)
-        self.n_features_in_ = n_features
+        if isinstance(blocks, StoredSamples):
+            classes = self._choose_classes(np.unique(blocks.labels), going_on)
+            open_ = open_stored(blocks, classes, load_backend(self.backend).BLOCK_ROWS)
+            labels = np.searchsorted(classes, blocks.labels).astype(np.int64)
+        else:
+            classes = self._choose_classes(find_classes(blocks), going_on)
+            open_ = open_blocks(blocks, classes, self.n_features_in_ if going_on else None)
+            labels = read_labels(open_())
+        X, _ = next(open_())
+        if going_on and X.shape[1] != self.n_features_in_:
+            raise ValueError(f"samples have {X.shape[1]} features, not {self.n_features_in_}")
+        self._train(open_, labels, classes, going_on, callback, executor)
+        self.n_features_in_ = X.shape[1]
         return self
 
     def _goes_on(self) -> bool:
@@ -158,12 +185,17 @@ class DFDL(ResidualClassifier):
         return classes
 
     def _train(
-        self, open_: OpenBlocks, classes: NDArray[Any], going_on: bool, report: Callback
+        self,
+        open_: OpenBlocks,
+        labels: NDArray[np.int64],
+        classes: NDArray[Any],
+        going_on: bool,
+        report: Callback,
+        executor: Executor | None,
     ) -> DFDL:
         seed = check_random_state(self.random_state).randint(2**31, size=4)
         rng = np.random.default_rng(seed)
         n_classes = len(classes)
-        labels = read_labels(open_())
         counts = np.bincount(labels, minlength=n_classes)
         if counts.max() == len(labels):
             raise ValueError("DFDL compares classes, but y has only one class")
@@ -175,14 +207,17 @@ class DFDL(ResidualClassifier):
             dictionaries, n_nonzero = self._initialise(samples, rng, report)
             del samples
 
-        held = load_backend(self.backend).hold(open_)
+        # Read several times: kept on the device, or where the executor codes them.
+        held = open_ if executor else load_backend(self.backend).hold(open_)
+        executor = executor or Threads(self.n_jobs)
+        units = executor.keep(in_units(held, len(labels)))
         weights = _sample_weights(counts, float(self.rho))
         objective: list[list[float]] = [[] for _ in range(n_classes)]
         uses = [np.zeros(len(D), np.int64) for D in dictionaries]
         leaning = [np.zeros(len(D), np.int64) for D in dictionaries]
         running = [i for i in range(n_classes) if counts[i]]
         for iteration in range(self.n_iter):
-            sums = self._pass(held(), dictionaries, n_nonzero, weights, running)
+            sums = self._pass(units(), dictionaries, n_nonzero, weights, running, executor)
             for i in running:
                 objective[i].append(sums[i].objective)
                 uses[i], leaning[i] = sums[i].uses, sums[i].leaning
@@ -240,46 +275,18 @@ class DFDL(ResidualClassifier):
 
     def _pass(
         self,
-        blocks: Iterator[LabelledBlock],
+        units: Iterator[Unit],
         dictionaries: list[NDArray[Any]],
         n_nonzero: NDArray[np.int64],
         weights: NDArray[np.float64],
         running: list[int],
-    ) -> dict[int, _ClassSums]:
+        executor: Executor,
+    ) -> dict[int, ClassSums]:
         """Code all samples with every running class's dictionary; add up what is needed of them."""
-        module = load_backend(self.backend)
-        with one_blas_thread():
-            coders = {
-                i: module.OMPCoder(dictionaries[i], int(n_nonzero[i]), 0.0, True) for i in running
-            }
+        chosen = {i: (dictionaries[i], int(n_nonzero[i])) for i in running}
+        return add_up(executor.map(Coding(self.backend, chosen, weights), units))
 
-        def work(block: LabelledBlock) -> dict[int, _ClassSums]:
-            X, labels = block
-            Y = module.place(X, dictionaries[0].dtype)
-            n_worst = 8 * math.ceil(len(labels) / BLOCK_ROWS)
-            sums = {}
-            for i, coder in coders.items():
-                S, errors = coder.code(Y)
-                w = weights[i][labels]
-                E, F = module.statistics(Y, S, w)
-                own = np.flatnonzero(labels == i)
-                own_codes = S[own]
-                uses = np.bincount(own_codes.indices, minlength=len(F))
-                positive = np.bincount(own_codes.indices[own_codes.data > 0], minlength=len(F))
-                worst = own[np.argsort(-errors[own], kind="stable")[:n_worst]]
-                objective = float(w @ errors)
-                sums[i] = _ClassSums(
-                    E, F, uses, 2 * positive - uses, objective, errors[worst], module.take(Y, worst)
-                )
-            return sums
-
-        total: dict[int, _ClassSums] = {}
-        for part in map_blocks(work, blocks, self.n_jobs):
-            for i, sums in part.items():
-                total[i] = total[i].plus(sums) if i in total else sums.in_double_precision()
-        return total
-
-    def _update(self, D: NDArray[Any], sums: _ClassSums, *, replace: bool) -> NDArray[Any]:
+    def _update(self, D: NDArray[Any], sums: ClassSums, *, replace: bool) -> NDArray[Any]:
         """New atoms from E and F.
 
         The paper first subtracts λ_min(F)·I from F. On unit-norm atoms that changes nothing: see
@@ -294,40 +301,6 @@ class DFDL(ResidualClassifier):
             )
             new[unused] = D[unused]
             return replace_idle(new, sums.uses, sums.badly_coded()) if replace else new
-
-
-@dataclass
-class _ClassSums:
-    """What a pass over samples leaves of them, for one class's dictionary."""
-
-    E: NDArray[Any]
-    F: NDArray[Any]
-    uses: NDArray[np.int64]
-    leaning: NDArray[np.int64]
-    objective: float
-    worst_errors: NDArray[np.float64]
-    worst_samples: NDArray[Any]
-
-    def in_double_precision(self) -> _ClassSums:
-        self.E, self.F = self.E.astype(np.float64), self.F.astype(np.float64)
-        return self
-
-    def plus(self, other: _ClassSums) -> _ClassSums:
-        self.E += other.E
-        self.F += other.F
-        self.uses = self.uses + other.uses
-        self.leaning = self.leaning + other.leaning
-        self.objective += other.objective
-        errors = np.concatenate([self.worst_errors, other.worst_errors])
-        samples = np.concatenate([self.worst_samples, other.worst_samples])
-        keep = np.argsort(-errors, kind="stable")[:64]
-        self.worst_errors, self.worst_samples = errors[keep], samples[keep]
-        return self
-
-    def badly_coded(self) -> NDArray[Any]:
-        """The worst samples, less those that are coded to within rounding."""
-        norms = np.einsum("ij,ij->i", self.worst_samples, self.worst_samples)
-        return self.worst_samples[self.worst_errors > 1e-6 * norms]
 
 
 def _sample_weights(counts: NDArray[np.int64], rho: float) -> NDArray[np.float64]:

@@ -1,4 +1,5 @@
-"""Labelled samples, a block at a time: from arrays and memory maps, or from an iterable of blocks.
+"""Labelled samples, a block at a time: from arrays and memory maps, from an iterable of blocks, or
+read from files where they are worked on.
 
 Labels inside are places in the sorted list of classes.
 """
@@ -6,7 +7,9 @@ Labels inside are places in the sorted list of classes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,7 +19,45 @@ from sklearn.utils.multiclass import check_classification_targets
 from ..kernels import BLOCK_ROWS, row_blocks
 
 LabelledBlock = tuple[NDArray[Any], NDArray[np.int64]]
-OpenBlocks = Callable[[], Iterator[LabelledBlock]]
+Blocks = Iterable[tuple[ArrayLike, ArrayLike]]
+
+# Sums are added up unit by unit: a block each, and more blocks where there are very many, so that
+# neither the sums that travel nor the time to add them up grow with the samples.
+_MOST_UNITS = 256
+_MOST_BLOCKS_PER_UNIT = 32
+
+
+@runtime_checkable
+class StoredSamples(Protocol):
+    """Samples that are read where they are worked on: in other threads, on other machines.
+
+    The object itself is what travels: it should hold the names of files, not their content.
+    """
+
+    @property
+    def labels(self) -> NDArray[Any]:
+        """The labels of all samples, in order."""
+
+    def read(self, rows: slice) -> NDArray[Any]:
+        """Some samples (n, n_features)."""
+
+
+@dataclass(frozen=True)
+class StoredBlock:
+    """Rows of stored samples. They are read when the block is unpacked: `X, labels = block`."""
+
+    samples: StoredSamples
+    rows: slice
+    classes: NDArray[Any]
+    dtype: np.dtype[Any]
+
+    def __iter__(self) -> Iterator[NDArray[Any]]:
+        yield check_array(self.samples.read(self.rows), dtype=self.dtype, order="C")
+        yield np.searchsorted(self.classes, self.samples.labels[self.rows]).astype(np.int64)
+
+
+OpenBlocks = Callable[[], Iterator[LabelledBlock | StoredBlock]]
+Unit = tuple[LabelledBlock | StoredBlock, ...]
 
 
 def open_arrays(
@@ -31,7 +72,34 @@ def open_arrays(
     return blocks
 
 
-def find_classes(blocks: Iterable[tuple[ArrayLike, ArrayLike]]) -> NDArray[Any]:
+def open_stored(
+    samples: StoredSamples, classes: NDArray[Any], block_rows: int = BLOCK_ROWS
+) -> OpenBlocks:
+    """Blocks of so many rows, not read yet."""
+    labels = samples.labels
+    first = check_array(samples.read(slice(0, 1)), dtype=[np.float64, np.float32])
+
+    def blocks() -> Iterator[StoredBlock]:
+        for rows in row_blocks(len(labels), block_rows):
+            yield StoredBlock(samples, rows, classes, first.dtype)
+
+    return blocks
+
+
+def in_units(open_: OpenBlocks, n_samples: int) -> Callable[[], Iterator[Unit]]:
+    """The blocks, some at a time; how many depends on the number of samples alone."""
+    wanted = -(-n_samples // (_MOST_UNITS * BLOCK_ROWS))
+    n_blocks = min(wanted, _MOST_BLOCKS_PER_UNIT)
+
+    def units() -> Iterator[Unit]:
+        blocks = open_()
+        while unit := tuple(islice(blocks, n_blocks)):
+            yield unit
+
+    return units
+
+
+def find_classes(blocks: Blocks) -> NDArray[Any]:
     """The sorted classes of all blocks; refuses what can be read only once, or is empty."""
     if iter(blocks) is iter(blocks):
         raise TypeError(
@@ -46,9 +114,7 @@ def find_classes(blocks: Iterable[tuple[ArrayLike, ArrayLike]]) -> NDArray[Any]:
     return classes
 
 
-def open_blocks(
-    blocks: Iterable[tuple[ArrayLike, ArrayLike]], classes: NDArray[Any], n_features: int | None
-) -> OpenBlocks:
+def open_blocks(blocks: Blocks, classes: NDArray[Any], n_features: int | None) -> OpenBlocks:
     """The user's blocks, checked as they come; n_features None takes the first block's number."""
     first = check_array(next(iter(blocks))[0], dtype=[np.float64, np.float32])
     expected = first.shape[1] if n_features is None else n_features
@@ -68,13 +134,13 @@ def open_blocks(
     return checked
 
 
-def read_labels(blocks: Iterator[LabelledBlock]) -> NDArray[np.int64]:
+def read_labels(blocks: Iterator[LabelledBlock | StoredBlock]) -> NDArray[np.int64]:
     """The labels of all samples, in order."""
     return np.concatenate([labels for _, labels in blocks])
 
 
 def draw_samples(
-    blocks: Iterator[LabelledBlock],
+    blocks: Iterator[LabelledBlock | StoredBlock],
     labels: NDArray[np.int64],
     n_classes: int,
     most: int,
@@ -87,7 +153,11 @@ def draw_samples(
         places[rows] = np.arange(len(rows))
     drawn: list[NDArray[Any]] = []
     start = 0
-    for X, own_labels in blocks:
+    for block in blocks:
+        if drawn and isinstance(block, StoredBlock) and (places[block.rows] < 0).all():
+            start = block.rows.stop
+            continue
+        X, own_labels = block
         if not drawn:
             drawn = [np.empty((len(rows), X.shape[1]), X.dtype) for rows in chosen]
         if not np.array_equal(own_labels, labels[start : start + len(X)]):

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import partial
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 
 from ..decisions.image_rules import Evidence, mean_of_neighbours, patch_margins
 from ..execution.array_cache import ArrayCache
+from ..execution.executor import Executor, Threads
 from ..execution.local import map_blocks
 from ..execution.progress import Callback, Progress, ignore
 from ..images.manifest import Record
@@ -80,10 +82,15 @@ class PatchModel:
         self.random_state = random_state
         self.n_jobs = n_jobs
 
-    def fit(self, sources: Sequence[PatchSource], callback: Callback = ignore) -> int:
+    def fit(
+        self,
+        sources: Sequence[PatchSource],
+        callback: Callback = ignore,
+        executor: Executor | None = None,
+    ) -> int:
         """Sample patches, about as many from every image of a class, and train; their number."""
         self.mpp_ = common_mpp([source.record for source in sources])
-        X, y = self._training_vectors(sources, callback)
+        X, y = self._training_vectors(sources, callback, executor)
         n_components = self.recipe.components
         self.projection_ = None
         if n_components:
@@ -92,7 +99,10 @@ class PatchModel:
         self.method_ = method_entry(self.recipe.method).make(
             self.recipe.method_parameters, random_state=self.random_state, n_jobs=self.n_jobs
         )
-        self.method_.fit(X, y, callback=callback)
+        options = {"callback": callback, "executor": executor}
+        # Most methods train in this process alone.
+        known = signature(self.method_.fit).parameters
+        self.method_.fit(X, y, **{name: options[name] for name in options if name in known})
         return len(X)
 
     def judge(self, path: Path, mpp: float | None = None) -> tuple[PatchMap, Evidence]:
@@ -104,6 +114,7 @@ class PatchModel:
         records: Sequence[Record],
         look: Callable[[int, PatchMap, Evidence], Any],
         callback: Callback = ignore,
+        executor: Executor | None = None,
     ) -> list[Any]:
         """look(place, map, evidence) of every image; the images run in parallel."""
 
@@ -111,7 +122,7 @@ class PatchModel:
             record = records[place]
             return look(place, *self._judge(record.path, record.mpp, 1))
 
-        return for_every(work, len(records), "rule", callback, self.n_jobs)
+        return for_every(work, len(records), "rule", callback, executor or Threads(self.n_jobs))
 
     def _judge(
         self, path: Path, mpp: float | None, n_jobs: int | None
@@ -148,7 +159,7 @@ class PatchModel:
         return self.projection_(vectors) if self.projection_ else vectors
 
     def _training_vectors(
-        self, sources: Sequence[PatchSource], callback: Callback
+        self, sources: Sequence[PatchSource], callback: Callback, executor: Executor | None
     ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         recipe = self.recipe
         labels = np.array([source.label for source in sources])
@@ -162,7 +173,8 @@ class PatchModel:
                 allowed = _allowed_corners(source, view, recipe.patch_px)
                 return view.sample_vectors(wanted[place], rng, allowed)
 
-        parts = for_every(work, len(sources), "patches", callback, self.n_jobs)
+        executor = executor or Threads(self.n_jobs)
+        parts = for_every(work, len(sources), "patches", callback, executor)
         y = np.repeat(labels, [len(part) for part in parts])
         counts = np.bincount(y, minlength=len(self.classes))
         for name, count in zip(self.classes, counts, strict=True):
@@ -172,11 +184,11 @@ class PatchModel:
 
 
 def for_every(
-    work: Callable[[int], Any], n_items: int, stage: str, callback: Callback, n_jobs: int | None
+    work: Callable[[int], Any], n_items: int, stage: str, callback: Callback, executor: Executor
 ) -> list[Any]:
     """work(0), work(1), …, in parallel, with a report after each."""
     results = []
-    for result in map_blocks(work, range(n_items), n_jobs):
+    for result in executor.map(work, range(n_items)):
         results.append(result)
         callback(Progress(stage, len(results), n_items))
     return results

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from ..decisions.image_rules import Evidence
 from ..decisions.regions import Corner, Findings, SizeCurve, compare, label_regions, polygons
 from ..execution.array_cache import ArrayCache
+from ..execution.executor import Executor
 from ..execution.progress import Callback, ignore
 from ..images.manifest import Manifest, Record
 from ..images.masks import RegionMask
@@ -108,20 +109,29 @@ class RegionDetector:
                 "where something is: choose one that works on patches"
             )
 
-    def fit(self, manifest: Manifest, *, callback: Callback = ignore) -> RegionDetector:
-        """Train on patches inside and outside the regions, then choose m on the same images."""
+    def fit(
+        self,
+        manifest: Manifest,
+        *,
+        callback: Callback = ignore,
+        executor: Executor | None = None,
+    ) -> RegionDetector:
+        """Train on patches inside and outside the regions, then choose m on the same images.
+
+        `executor` reads the images and codes their patches; None: threads.
+        """
         self.classes_ = _choose_classes(manifest, self.region)
         records = manifest.records
         sources = [s for record in records for s in _sources(record, self.classes_[1])]
         model = PatchModel(self.recipe, self.classes_, self.random_state, self.n_jobs, self.cache)
-        n_patches = model.fit(sources, callback)
+        n_patches = model.fit(sources, callback, executor)
 
         def look(place: int, patch_map: PatchMap, evidence: Evidence) -> Findings:
             tissue = patch_map.winners != BLANK
             truth = true_patches(records[place], patch_map, self.classes_[1])
             return compare(patch_map.winners == 1, truth & tissue, tissue)
 
-        self.curve_ = SizeCurve.of(model.judge_all(records, look, callback))
+        self.curve_ = SizeCurve.of(model.judge_all(records, look, callback, executor))
         self.least_patches_ = self.curve_.least_patches
         self.model_ = model
         self.training_ = {

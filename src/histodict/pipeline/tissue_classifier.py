@@ -14,6 +14,7 @@ from ..decisions.calibration import Calibration
 from ..decisions.image_rules import Evidence, ImageRule, winner
 from ..evaluation.protocols import k_folds
 from ..execution.array_cache import ArrayCache
+from ..execution.executor import Executor
 from ..execution.progress import Callback, ignore
 from ..images.manifest import Manifest
 from ..methods.registry import method_entry
@@ -88,8 +89,17 @@ class TissueClassifier:
         self.n_jobs = n_jobs
         self.cache = ArrayCache(cache) if cache else None
 
-    def fit(self, manifest: Manifest, *, callback: Callback = ignore) -> TissueClassifier:
-        """Train the method, then fit the rule for patches on the same images."""
+    def fit(
+        self,
+        manifest: Manifest,
+        *,
+        callback: Callback = ignore,
+        executor: Executor | None = None,
+    ) -> TissueClassifier:
+        """Train the method, then fit the rule for patches on the same images.
+
+        `executor` reads the images and codes their patches; None: threads.
+        """
         classes = list(manifest.classes)
         if len(classes) < 2:
             raise ValueError(f"images of at least two classes are needed; there are: {classes}")
@@ -105,7 +115,12 @@ class TissueClassifier:
         if self.recipe.candidates > 1:
             self._choose_recipe(manifest, callback)
         if method_entry(self.recipe.method).features is None:
-            self._fit_patches(manifest, labels, callback)
+            self._fit_patches(manifest, labels, callback, executor)
+        elif executor is not None:
+            raise ValueError(
+                f"the method {self.recipe.method!r} looks at the image as a whole and trains on "
+                "one machine: leave out the cluster"
+            )
         else:
             self.model_ = WholeImageModel(self.recipe, self.random_state, self.n_jobs, self.cache)
             self.model_.fit(manifest.records, labels, callback)
@@ -171,15 +186,19 @@ class TissueClassifier:
         self.training_["tried"] = [trial.to_dict() for trial in trials]
 
     def _fit_patches(
-        self, manifest: Manifest, labels: NDArray[np.int64], callback: Callback
+        self,
+        manifest: Manifest,
+        labels: NDArray[np.int64],
+        callback: Callback,
+        executor: Executor | None,
     ) -> None:
         model = PatchModel(self.recipe, self.classes_, self.random_state, self.n_jobs, self.cache)
         everything = list(range(len(labels)))
-        self.training_["n_patches"] = _fit(model, manifest, labels, everything, callback)
+        self.training_["n_patches"] = _fit(model, manifest, labels, everything, callback, executor)
         if self.recipe.rule_folds > 1:
-            evidence = _unseen_evidence(model, manifest, labels, callback)
+            evidence = _unseen_evidence(model, manifest, labels, callback, executor)
         else:
-            evidence = model.judge_all(manifest.records, _evidence, callback)
+            evidence = model.judge_all(manifest.records, _evidence, callback, executor)
         self.model_ = model
         seen = np.array([e.n_patches > 0 for e in evidence])
         evidence = [e for e in evidence if e.n_patches]
@@ -195,21 +214,27 @@ def _fit(
     labels: NDArray[np.int64],
     places: list[int],
     callback: Callback,
+    executor: Executor | None,
 ) -> int:
     sources = [PatchSource(manifest.records[i], int(labels[i])) for i in places]
-    return model.fit(sources, callback)
+    return model.fit(sources, callback, executor)
 
 
 def _unseen_evidence(
-    model: PatchModel, manifest: Manifest, labels: NDArray[np.int64], callback: Callback
+    model: PatchModel,
+    manifest: Manifest,
+    labels: NDArray[np.int64],
+    callback: Callback,
+    executor: Executor | None,
 ) -> list[Evidence]:
     """Of every image, from a model like this that did not see its patient."""
     evidence: dict[int, Evidence] = {}
     for split in k_folds(manifest, model.recipe.rule_folds, random_state=model.random_state):
         other = copy(model)
-        _fit(other, manifest, labels, split.train, callback)
+        _fit(other, manifest, labels, split.train, callback, executor)
         records = [manifest.records[i] for i in split.test]
-        evidence |= zip(split.test, other.judge_all(records, _evidence, callback), strict=True)
+        found = other.judge_all(records, _evidence, callback, executor)
+        evidence |= zip(split.test, found, strict=True)
     return [evidence[i] for i in range(len(labels))]
 
 

@@ -1,0 +1,373 @@
+"""Work on a Dask cluster: the bits of the thread executor, also when workers are killed."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+import time
+from types import ModuleType
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from histodict.cli import app
+from histodict.execution import cluster as cluster_module
+from histodict.execution.cluster import open_cluster
+from histodict.execution.cluster_map import Cluster, ClusterError
+from histodict.experiments.cells import Cell, run_cells
+from histodict.images.manifest import read_manifest
+from histodict.images.synthetic import write_synthetic_set
+from histodict.methods import labelled_blocks
+from histodict.methods.dfdl import DFDL
+from histodict.pipeline import TissueClassifier
+from histodict.recipes import Recipe, preset
+from histodict.runs import run_images
+
+FAST = Recipe(
+    method_parameters={"n_atoms": 20, "n_iter": 4, "tol": 0.0},
+    patch_px=16,
+    patches_per_class=1500,
+    vectors="centred",
+    rule="margin",
+)
+needs_dask = pytest.mark.skipif(
+    importlib.util.find_spec("distributed") is None,
+    reason="distributed is not installed: pip install 'histodict[cluster]'",
+)
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    import dask
+
+    # By default four workers may end at an item before it is suspected: that takes a while.
+    with (
+        dask.config.set({"distributed.scheduler.allowed-failures": 0}),
+        open_cluster("local:2") as cluster,
+    ):
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def tissue(tmp_path_factory):
+    return write_synthetic_set(tmp_path_factory.mktemp("set") / "tissue", 3, 2, size=(160, 120))
+
+
+@pytest.fixture(scope="module")
+def model(tissue):
+    return TissueClassifier(FAST, random_state=1).fit(read_manifest(tissue))
+
+
+def kill_a_worker(cluster: Cluster) -> None:
+    pid = next(iter(cluster.client.run(os.getpid).values()))
+    os.kill(pid, signal.SIGKILL)
+    deadline = time.monotonic() + 20
+    while len(cluster.client.nthreads()) == 2 and time.monotonic() < deadline:
+        time.sleep(0.01)  # until the scheduler has seen it, or has the next one already
+
+
+def files_of(folder):
+    return sorted(
+        p.relative_to(folder) for p in folder.rglob("*") if p.is_file() and p.parent.name != "done"
+    )
+
+
+def assert_same_files(one, two):
+    assert files_of(one) == files_of(two)
+    for name in files_of(one):
+        if name.suffix == ".npz":
+            with np.load(one / name) as a, np.load(two / name) as b:
+                assert all(np.array_equal(a[key], b[key]) for key in (*a, *b))
+        else:
+            assert (one / name).read_bytes() == (two / name).read_bytes(), name
+
+
+def two_classes(rng, n=2600, d=30):
+    X = rng.standard_normal((n, d)).astype(np.float32)
+    y = rng.integers(0, 2, n)
+    X[y == 1, : d // 2] *= 3
+    return X / np.linalg.norm(X, axis=1, keepdims=True), y
+
+
+# ---------------------------------------------------------------- the map itself
+
+
+@needs_dask
+def test_results_come_in_order_and_errors_come_through(cluster):
+    def work(x):
+        time.sleep(0.05 if x == 0 else 0)
+        if x == 29:
+            raise KeyError("item 29")
+        return x * x
+
+    assert list(cluster.map(work, range(20))) == [x * x for x in range(20)]
+    results = cluster.map(work, range(15, 40))
+    assert [next(results) for _ in range(14)] == [x * x for x in range(15, 29)]
+    with pytest.raises(KeyError, match="item 29"):
+        next(results)
+
+
+@needs_dask
+def test_items_are_taken_as_there_is_room_for_them(cluster):
+    taken = 0
+
+    def items():
+        nonlocal taken
+        for x in range(200):
+            taken += 1
+            yield x
+
+    results = cluster.map(lambda x: x, items())
+    next(results)
+    assert taken <= 8 * 2 + 1
+    results.close()
+
+
+@needs_dask
+def test_a_worker_that_dies_at_work_costs_what_it_was_at(cluster, tmp_path):
+    def work(x):
+        with (tmp_path / f"{x}").open("a") as file:
+            file.write("x")
+        if x == 3 and (tmp_path / "3").read_text() == "x":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return x
+
+    assert list(cluster.map(work, range(12))) == list(range(12))
+    runs = [len((tmp_path / f"{x}").read_text()) for x in range(12)]
+    assert runs[3] == 2
+    assert sum(runs) <= 12 + 8  # what else that worker held and nobody had taken yet
+
+
+@needs_dask
+def test_an_item_that_always_kills_its_worker_is_given_up_alone(cluster):
+    def work(x):
+        if x == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return str(x)
+
+    results = list(cluster.map(work, range(4), lost=lambda error: f"lost: {error}"))
+    assert results[:1] + results[2:] == ["0", "2", "3"]
+    assert "ended each time it was tried" in results[1]
+    with pytest.raises(ClusterError, match="more memory"):
+        list(cluster.map(work, range(1, 4)))
+
+
+# ---------------------------------------------------------------- training
+
+
+@needs_dask
+@pytest.mark.parametrize("most_units", [256, 2])
+def test_training_gives_the_same_bits(cluster, rng, monkeypatch, most_units):
+    monkeypatch.setattr(labelled_blocks, "_MOST_UNITS", most_units)
+    monkeypatch.setattr(labelled_blocks, "BLOCK_ROWS", 256)
+    X, y = two_classes(rng)
+    blocks = [(X[i : i + 256], y[i : i + 256]) for i in range(0, len(X), 256)]
+
+    def new():
+        return DFDL(8, n_iter=3, random_state=0)
+
+    expected = new().fit_blocks(blocks)
+    found = new().fit_blocks(blocks, executor=cluster)
+    np.testing.assert_array_equal(found.dictionaries_, expected.dictionaries_)
+    np.testing.assert_array_equal(found.objective_, expected.objective_)
+    whole = new().fit(X, y, executor=cluster)
+    np.testing.assert_array_equal(whole.dictionaries_, new().fit(X, y).dictionaries_)
+
+
+@needs_dask
+def test_a_worker_killed_during_training_loses_nothing(cluster, rng):
+    X, y = two_classes(rng, 6000)
+    options = {"n_iter": 5, "tol": 0.0, "random_state": 0}
+    expected = DFDL(8, **options).fit(X, y)
+    told = []
+
+    def kill_after_the_second(progress):
+        if progress.stage == "train":
+            told.append(progress.done)
+            if progress.done == 2:
+                kill_a_worker(cluster)
+
+    found = DFDL(8, **options).fit(X, y, callback=kill_after_the_second, executor=cluster)
+    assert told == [1, 2, 3, 4, 5]
+    np.testing.assert_array_equal(found.dictionaries_, expected.dictionaries_)
+    np.testing.assert_array_equal(found.objective_, expected.objective_)
+
+
+@needs_dask
+def test_a_worker_killed_while_it_reads_images_loses_nothing(cluster, tissue, model):
+    stages = []
+
+    def kill_at_first(progress):
+        if not stages:
+            kill_a_worker(cluster)
+        stages.append(progress.stage)
+
+    found = TissueClassifier(FAST, random_state=1)
+    found.fit(read_manifest(tissue), callback=kill_at_first, executor=cluster)
+    assert list(dict.fromkeys(stages)) == ["patches", "initialise", "train", "rule"]
+    np.testing.assert_array_equal(
+        found.model_.method_.dictionaries_, model.model_.method_.dictionaries_
+    )
+    np.testing.assert_array_equal(found.rule_.weights, model.rule_.weights)
+
+
+# ---------------------------------------------------------------- prediction and evaluation
+
+
+@needs_dask
+def test_a_worker_killed_during_prediction_loses_nothing(cluster, tissue, model, tmp_path):
+    images = [*(r.path for r in read_manifest(tissue).records), tmp_path / "none.png"]
+    expected = run_images(model, "m", images, tmp_path / "threads")
+    told = []
+
+    def kill_at_first(path):
+        told.append(path)
+        if len(told) == 1:
+            kill_a_worker(cluster)
+
+    folder = tmp_path / "cluster"
+    found = run_images(model, "m", images, folder, tell=kill_at_first, executor=cluster)
+    assert told == images
+    assert found == expected
+    assert [path for path, _ in found.failures] == [tmp_path / "none.png"]
+    assert_same_files(tmp_path / "threads", folder)
+
+
+@needs_dask
+def test_train_and_predict_from_the_command_line(cluster, tissue, tmp_path, monkeypatch):
+    monkeypatch.chdir(tissue.parent)  # relative paths: the workers are elsewhere
+    address = cluster.client.scheduler.address
+    settings = ["patch_px=16", "n_atoms=20", "n_iter=3", "patches_per_class=1000"]
+    for name, options in (("threads", []), ("cluster", ["--cluster", address])):
+        file = tmp_path / f"{name}.histodict"
+        train = ["train", "tissue", "-o", str(file), "--regions", "inflamed", *options]
+        for setting in settings:
+            train += ["--set", setting]
+        images = ["tissue/healthy", "tissue/inflamed"]
+        detect = ["detect", str(file), *images, "-o", str(tmp_path / name), *options]
+        for arguments in (train, detect):
+            result = CliRunner().invoke(app, arguments)
+            assert result.exit_code == 0, result.output
+    one, two = (tmp_path / f"{name}.histodict" for name in ("threads", "cluster"))
+    assert one.read_bytes() == two.read_bytes()
+    assert_same_files(tmp_path / "threads", tmp_path / "cluster")
+
+
+@needs_dask
+def test_evaluation_gives_the_same_answers(cluster, tissue, tmp_path):
+    from histodict.evaluation.protocols import k_folds
+
+    manifest = read_manifest(tissue)
+    splits = k_folds(manifest, 2, random_state=0)
+    recipes = {"dfdl": FAST, "lbp": preset("default", "lbp-colour")}
+    cells = [Cell(name, recipe, split, 0) for split in splits for name, recipe in recipes.items()]
+    here = run_cells(manifest, cells, tmp_path / "here", n_jobs=1)
+    there = run_cells(manifest, cells, tmp_path / "there", executor=cluster)
+    assert [(r.labels, r.scores) for r in there] == [(r.labels, r.scores) for r in here]
+    assert not any(r.error for r in there)
+
+
+# ---------------------------------------------------------------- which cluster, and none at all
+
+
+@needs_dask
+def test_what_cannot_be_a_cluster_is_said_in_one_line(tmp_path, monkeypatch):
+    monkeypatch.setattr(cluster_module, "_CONNECT_SECONDS", 0.3)
+    settings = tmp_path / "slurm.yaml"
+    settings.write_text("cores: 8\n")
+    for text, message in (
+        ("somewhere", "give tcp://HOST:PORT"),
+        ("local:", "local:N"),
+        ("local:0", "at least 1"),
+        ("tcp://127.0.0.1:9", "no Dask scheduler answers"),
+        (str(settings), "system, jobs and options"),
+        (str(tmp_path / "none.yaml"), "none.yaml"),
+    ):
+        with pytest.raises((ValueError, OSError), match=message), open_cluster(text):
+            pass
+
+
+@needs_dask
+def test_other_versions_on_the_workers_are_refused(cluster, monkeypatch):
+    address = cluster.client.scheduler.address
+    monkeypatch.setattr(cluster_module, "version", lambda name: "0.0")
+    with (
+        pytest.raises(ClusterError, match=r"numpy [1-9].* but here it is .*numpy 0\.0"),
+        open_cluster(address),
+    ):
+        pass
+
+
+@needs_dask
+def test_a_batch_system_is_asked_as_the_file_says(cluster, tmp_path, monkeypatch):
+    asked = []
+
+    class SLURMCluster:
+        scheduler_address = cluster.client.scheduler.address
+
+        def __init__(self, cores, memory):
+            asked.append((cores, memory))
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *error):
+            asked.append("ended")
+
+        def scale(self, jobs):
+            asked.append(jobs)
+
+    file = tmp_path / "slurm.yaml"
+    file.write_text("jobs: 3\noptions: {cores: 8, memory: 32GB}\n")
+    monkeypatch.setitem(sys.modules, "dask_jobqueue", None)
+    with pytest.raises(ImportError, match="pip install dask-jobqueue"), open_cluster(str(file)):
+        pass
+    fake = ModuleType("dask_jobqueue")
+    fake.SLURMCluster = SLURMCluster
+    monkeypatch.setitem(sys.modules, "dask_jobqueue", fake)
+    with cluster_module._start(str(file), None) as started:
+        assert started.scheduler_address == SLURMCluster.scheduler_address
+    assert asked == [(8, "32GB"), 3, "ended"]
+    file.write_text("system: ABACUS\n")
+    with pytest.raises(ValueError, match="one of \\['SLURM'\\]"), open_cluster(str(file)):
+        pass
+    file.write_text("options: {colour: red}\n")
+    with pytest.raises(ValueError, match="does not take these options"), open_cluster(str(file)):
+        pass
+
+
+_WITHOUT = """
+import sys
+class Hidden:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("torch", "triton", "distributed", "dask", "dask_jobqueue"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Hidden())
+import numpy as np
+from typer.testing import CliRunner
+from histodict.cli import app
+from histodict.methods.dfdl import DFDL
+X = np.random.default_rng(0).standard_normal((60, 8))
+y = np.arange(60) % 2
+assert DFDL(4, n_iter=1).fit(X, y).predict(X).shape == (60,)
+data, model = sys.argv[1:]
+for options in (["--cluster", "local:2"], ["--set", "backend=cuda"]):
+    result = CliRunner().invoke(app, ["train", data, "-o", model, *options])
+    print(result.exit_code, result.output.splitlines()[-1])
+"""
+
+
+def test_without_dask_and_torch_all_else_works_and_one_line_says_what_to_install(tissue, tmp_path):
+    run = subprocess.run(
+        [sys.executable, "-c", _WITHOUT, str(tissue), str(tmp_path / "m.histodict")],
+        capture_output=True,
+        text=True,
+    )
+    assert run.returncode == 0, run.stderr
+    cluster, cuda = run.stdout.splitlines()
+    assert cluster.startswith("2 Error:") and "pip install 'histodict[cluster]'" in cluster
+    assert cuda.startswith("2 Error:") and "pip install 'histodict[torch]'" in cuda
