@@ -60,9 +60,7 @@ def inside(ring, x, y):
 
 
 def area(ring):
-    return (
-        sum(x0 * y1 - x1 * y0 for (x0, y0), (x1, y1) in itertools.pairwise(ring)) / 2
-    )
+    return sum(x0 * y1 - x1 * y0 for (x0, y0), (x1, y1) in itertools.pairwise(ring)) / 2
 
 
 @pytest.mark.parametrize("seed", range(8))

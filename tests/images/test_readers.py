@@ -82,6 +82,17 @@ def test_reduction_by_a_whole_number_is_the_mean_of_each_block(tmp_path, rng):
     np.testing.assert_allclose(region, expected, atol=1.01)
 
 
+@pytest.mark.parametrize("factor", [2, 4, 20, 40, 110])
+def test_reduction_makes_nothing_brighter_or_darker(tmp_path, rng, factor):
+    """Rounding is to the nearest: by 2, Pillow's resize would add half a grey level to all."""
+    pixels = texture(rng, 880, 440)
+    with open_image(save_plain(tmp_path / "image.png", pixels)) as source:
+        region = source.read(0, 0, 880, 440, factor)
+    off = region - block_means(pixels.astype(float), factor)
+    assert np.abs(off).max() < 1
+    assert abs(off.mean()) < 0.2
+
+
 def test_reduction_by_any_number_keeps_places(save):
     x, y, side = SQUARE
     with open_image(save(scene())) as source:

@@ -102,3 +102,50 @@ def test_real_slide(data_folder):
 def test_real_images_are_mostly_tissue(data_folder):
     for path in sorted((data_folder / "camelyon-tumour" / "images").iterdir())[::8]:
         assert tissue_mask(open_image(path).thumbnail(512)).mean() > 0.8
+
+
+# --- images without colours ---------------------------------------------------------------------
+
+
+def as_grey(pixels):
+    light = pixels @ np.array([0.3, 0.6, 0.1])
+    return np.repeat(np.rint(light).astype(np.uint8)[..., None], 3, axis=-1)
+
+
+@pytest.mark.parametrize("lamp", [1, 0.7])
+def test_grey_tissue_is_what_is_darker_than_the_glass(rng, lamp):
+    image = glass(rng, 200, 240)
+    image[50:150, 60:180] = tissue(rng)
+    mask = tissue_mask(as_grey(lamp * image))
+    assert mask[50:150, 60:180].mean() > 0.9
+    mask[50:150, 60:180] = False
+    assert mask.mean() < 0.005
+
+
+@pytest.mark.parametrize("level", [255, 243, 200, 150])
+def test_grey_glass_alone_is_all_glass(rng, level):
+    assert tissue_mask(as_grey(glass(rng, 80, 90, level))).mean() < 0.01
+
+
+def test_one_coloured_pixel_makes_an_image_coloured(rng):
+    """Then shadows and dirt, which are grey, are glass again."""
+    image = as_grey(glass(rng, 100, 100))
+    image[20:60, 20:60] = 120
+    assert tissue_mask(image).sum() == 1600
+    image[80, 80] = (200, 80, 150)
+    assert tissue_mask(image).sum() == 1
+
+
+def test_the_light_of_grey_tissue_is_that_of_the_whole(rng):
+    image = as_grey(np.concatenate([glass(rng, 50, 60), tissue(rng, 50, 60)]))
+    threshold = TissueThreshold.from_thumbnail(image)
+    tiles = np.stack([image[:50], image[50:]])
+    np.testing.assert_allclose(tissue_fraction(tiles, threshold), [0, 1], atol=0.1)
+
+
+def test_real_images_in_grey_keep_their_tissue(data_folder):
+    same = []
+    for path in sorted((data_folder / "ucsb-breast").glob("*/*.jpg"))[::10]:
+        thumbnail = open_image(path).thumbnail(512)
+        same.append(np.mean(tissue_mask(as_grey(thumbnail)) == tissue_mask(thumbnail)))
+    assert np.mean(same) > 0.9

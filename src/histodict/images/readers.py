@@ -23,6 +23,7 @@ from .decoding import ImageError, check_file, decode, plausible_mpp, read_header
 
 if TYPE_CHECKING:
     from openslide import OpenSlide
+    from PIL import Image
 
 __all__ = ["READERS", "ImageError", "ImageSource", "PlainReader", "SlideReader", "open_image"]
 
@@ -34,6 +35,8 @@ _PIECE_PX = 2048
 # A level of downsample 4.002, from a side that 4 does not divide, serves a reduction by 4.
 _LEVEL_SLACK = 1.01
 _FARTHEST = 2**40
+# Pixels of a block up to which Pillow's `reduce` is exact, and several times as fast as `resize`.
+_SMALL_BLOCK = 1024
 
 
 class ImageSource(Protocol):
@@ -120,8 +123,8 @@ class _Reader(ABC, Generic[Handle]):
         """The level to reduce from, and its own downsample."""
 
     @abstractmethod
-    def _copy(self, level: int, x: int, y: int, width: int, height: int) -> Pixels:
-        """A region in pixels of this level; white beyond the image."""
+    def _copy(self, level: int, x: int, y: int, width: int, height: int) -> Image.Image:
+        """A region in pixels of this level, as RGB; white beyond the image."""
 
     def read(self, x: int, y: int, width: int, height: int, downsample: float = 1.0) -> Pixels:
         x, y = (check_whole_number(name, at, -_FARTHEST) for name, at in (("x", x), ("y", y)))
@@ -148,7 +151,7 @@ class _Reader(ABC, Generic[Handle]):
         steps = (box[3] - box[1]) / shape[0], (box[2] - box[0]) / shape[1]
         if max(steps) > _PIECE_PX:  # reduce in two goes, or one output pixel would need too much
             finer = shape[0] * math.ceil(steps[0] / 64), shape[1] * math.ceil(steps[1] / 64)
-            return _resize(self._reduce(level, box, finer, limits), shape)
+            return _resize(_picture(self._reduce(level, box, finer, limits)), shape)
         pixels = np.empty((*shape, 3), np.uint8)
         for rows in _pieces(shape[0], steps[0]):
             top, bottom = (box[1] + row * steps[0] for row in (rows.start, rows.stop))
@@ -172,10 +175,10 @@ class _Reader(ABC, Generic[Handle]):
             for axis in (0, 1)
         ]
         (x, right), (y, bottom) = spans
-        pixels = self._copy(level, x, y, right - x, bottom - y)
-        if pixels.shape[:2] == tuple(shape) and whole:
-            return pixels
-        return _resize(pixels, shape, (box[0] - x, box[1] - y, box[2] - x, box[3] - y), whole)
+        picture = self._copy(level, x, y, right - x, bottom - y)
+        if whole:
+            return _block_means(picture, int(steps[0]), int(steps[1]))
+        return _resize(picture, shape, (box[0] - x, box[1] - y, box[2] - x, box[3] - y))
 
     def _handle(self) -> Handle:
         process = os.getpid()
@@ -228,12 +231,14 @@ class PlainReader(_Reader[Pixels]):
     def _level(self, downsample: float) -> tuple[int, float]:
         return 0, 1.0
 
-    def _copy(self, level: int, x: int, y: int, width: int, height: int) -> Pixels:
+    def _copy(self, level: int, x: int, y: int, width: int, height: int) -> Image.Image:
+        inside = self._handle()[max(0, y) : max(0, y + height), max(0, x) : max(0, x + width)]
+        if inside.shape[:2] == (height, width):
+            return _picture(inside)
         pixels = np.full((height, width, 3), 255, np.uint8)
         left, top = max(0, -x), max(0, -y)
-        inside = self._handle()[max(0, y) : max(0, y + height), max(0, x) : max(0, x + width)]
         pixels[top : top + inside.shape[0], left : left + inside.shape[1]] = inside
-        return pixels
+        return _picture(pixels)
 
 
 class SlideReader(_Reader["OpenSlide"]):
@@ -283,7 +288,7 @@ class SlideReader(_Reader["OpenSlide"]):
         level = slide.get_best_level_for_downsample(downsample * _LEVEL_SLACK)
         return level, slide.level_downsamples[level]
 
-    def _copy(self, level: int, x: int, y: int, width: int, height: int) -> Pixels:
+    def _copy(self, level: int, x: int, y: int, width: int, height: int) -> Image.Image:
         from PIL import Image
 
         slide = self._handle()
@@ -297,9 +302,12 @@ class SlideReader(_Reader["OpenSlide"]):
                 "or its compression is not known to OpenSlide: copy it again, or convert it to a "
                 "pyramidal TIFF"
             ) from error
+        opacity = region.getchannel("A")
+        if opacity.getextrema() == (255, 255):  # nearly always, and quicker
+            return region.convert("RGB")
         white = Image.new("RGB", region.size, "white")
-        white.paste(region, mask=region.getchannel("A"))
-        return np.array(white)
+        white.paste(region, mask=opacity)
+        return white
 
 
 def _open_tiff(path: Path, mpp: float | None) -> ImageSource:
@@ -343,18 +351,34 @@ def _span(start: float, stop: float, margin: float, limit: float) -> tuple[int, 
     return first, last
 
 
+def _picture(pixels: Pixels) -> Image.Image:
+    from PIL import Image
+
+    return Image.fromarray(pixels)
+
+
+def _block_means(picture: Image.Image, width: int, height: int) -> Pixels:
+    """The mean of each block of so many pixels: the same however the region is cut."""
+    from PIL import Image
+
+    if width == height == 1:
+        return np.array(picture)
+    if width * height <= _SMALL_BLOCK:
+        return np.array(picture.reduce((width, height)))
+    size = (picture.width // width, picture.height // height)
+    return np.array(picture.resize(size, Image.Resampling.BOX))
+
+
 def _resize(
-    pixels: Pixels,
+    picture: Image.Image,
     shape: tuple[int, ...],
     box: tuple[float, float, float, float] | None = None,
-    whole: bool = False,
 ) -> Pixels:
-    """A box of an image as an image of this shape, antialiased.
+    """A box of an image as an image of this shape, through a smooth window.
 
-    Reduction by a whole number is the mean of each block, the same however the region is cut. Other
-    factors take a smooth window: with the mean, some output pixels would lie half a pixel off.
+    Where the factor is no whole number, some pixels would lie half a pixel off with block means.
     """
     from PIL import Image
 
-    window = Image.Resampling.BOX if whole else Image.Resampling.HAMMING
-    return np.array(Image.fromarray(pixels).resize((shape[1], shape[0]), window, box=box))
+    size = (shape[1], shape[0])
+    return np.array(picture.resize(size, Image.Resampling.HAMMING, box=box))

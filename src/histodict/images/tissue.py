@@ -10,6 +10,9 @@ Otsu's threshold (IEEE Trans. SMC 9, 1979) parts glass from tissue; it is kept b
 so that an image of tissue alone or of glass alone is not cut in two. What clearly lacks green
 counts as one value, or Otsu would part pale tissue from strong. Strong colours of other hues, such
 as brown pigment, are tissue as well.
+
+A grey image, R = G = B in every pixel, has no colour to go by: there the measure is the lack of
+light, 1 − G / white, which also takes dirt and shadows for tissue.
 """
 
 from __future__ import annotations
@@ -22,6 +25,9 @@ from numpy.typing import NDArray
 # Glass stays below the first, stained tissue above the second.
 _LEAST_LACK, _MOST_LACK = 0.05, 0.12
 _CLEARLY_STAINED = 0.2
+# The same three for the lack of light.
+_LEAST_DARK, _MOST_DARK = 0.1, 0.15
+_CLEARLY_DARK = 0.3
 # Saturation, 1 − min/max of R, G, B, that no lamp gives to glass.
 _STRONG_COLOUR = 0.4
 # Nothing is this dark through a microscope but the padding that scanners add.
@@ -33,17 +39,22 @@ _N_BINS = 256
 class TissueThreshold:
     """Tissue lacks green by more than this, or has a strong colour, and is not black padding.
 
-    Learnt on an image's thumbnail, then applied to its pixels piece by piece.
+    In an image without colours, tissue is what is darker than the grey value `least_light`; where
+    there are colours, this is 0. Learnt on an image's thumbnail, then applied to its pixels piece
+    by piece.
     """
 
     lack_of_green: float
+    least_light: float = 0.0
 
     @classmethod
     def from_thumbnail(cls, thumbnail: NDArray[np.uint8]) -> TissueThreshold:
         """Otsu's threshold over (height, width, 3) pixels, within the limits."""
-        green, red_and_blue = _green_and_rest(thumbnail)
-        seen = _brightest(thumbnail) >= _PADDING
-        lack = 1 - 2 * green[seen] / np.maximum(red_and_blue[seen], 1).astype(np.float32)
+        seen = thumbnail[_brightest(thumbnail) >= _PADDING]
+        if len(seen) and np.array_equal(_brightest(seen), _darkest(seen)):
+            return cls(_MOST_LACK, _least_light(seen[:, 1]))
+        green, red_and_blue = _green_and_rest(seen)
+        lack = 1 - 2 * green / np.maximum(red_and_blue, 1).astype(np.float32)
         threshold = _otsu(np.clip(lack, 0, _CLEARLY_STAINED))
         return cls(float(np.clip(threshold, _LEAST_LACK, _MOST_LACK)))
 
@@ -54,8 +65,10 @@ class TissueThreshold:
         # Both conditions are "a value < a table at another": (1 − t)·(R + B)/2 and (1 − s)·max.
         stained = green < _bounds((1 - self.lack_of_green) / 2, 511)[red_and_blue]
         strong = _darkest(pixels) < _bounds(1 - _STRONG_COLOUR, 256)[brightest]
-        mask: NDArray[np.bool_] = (stained | strong) & (brightest >= _PADDING)
-        return mask
+        mask: NDArray[np.bool_] = stained | strong
+        if self.least_light:
+            mask |= brightest < self.least_light
+        return mask & (brightest >= _PADDING)
 
 
 def tissue_mask(thumbnail: NDArray[np.uint8]) -> NDArray[np.bool_]:
@@ -67,6 +80,13 @@ def tissue_fraction(tiles: NDArray[np.uint8], threshold: TissueThreshold) -> NDA
     """The share of tissue in each of the tiles (n_tiles, height, width, 3): (n_tiles,)."""
     fraction: NDArray[np.float64] = threshold.mask(tiles).mean(axis=(1, 2), dtype=np.float64)
     return fraction
+
+
+def _least_light(grey: NDArray[np.uint8]) -> float:
+    """The grey value that parts tissue from glass; glass is about as bright as the brightest."""
+    white = np.percentile(grey, 99)
+    dark = np.clip(1 - grey / white, 0, _CLEARLY_DARK).astype(np.float32)
+    return float(white * (1 - np.clip(_otsu(dark), _LEAST_DARK, _MOST_DARK)))
 
 
 def _green_and_rest(pixels: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDArray[np.uint16]]:

@@ -1,4 +1,4 @@
-"""Simple heads over patch vectors, to hold a dictionary against; on learned vectors they are strong.
+"""Simple heads over patch vectors, to hold a dictionary against: strong on learned vectors.
 
 | class | distance of a patch to a class |
 |---|---|

@@ -1,0 +1,98 @@
+"""The command line with a stopwatch on every stage, in a process of its own.
+
+    python -m benchmarks.stages FACTS.json predict MODEL SLIDE --output FOLDER
+
+Timed are a few calls per chunk of patches, so the stopwatch costs nothing. A call inside another
+counts for the inner one only. Seconds are of CPU, of all threads together.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+from .training import _peak_mib
+
+
+class Stopwatch:
+    """Seconds of CPU by stage, without those of the stages called from it."""
+
+    def __init__(self) -> None:
+        self.seconds: Counter[str] = Counter()
+        self._lock = threading.Lock()
+        self._own = threading.local()  # per thread: seconds spent in the inner calls so far
+
+    def timed(self, stage: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(function)
+        def wrapper(*arguments: Any, **options: Any) -> Any:
+            outer = getattr(self._own, "inner", 0.0)
+            self._own.inner = 0.0
+            start = time.thread_time()
+            try:
+                return function(*arguments, **options)
+            finally:
+                whole = time.thread_time() - start
+                with self._lock:
+                    self.seconds[stage] += whole - self._own.inner
+                self._own.inner = outer + whole
+
+        return wrapper
+
+
+def watch_stages(stopwatch: Stopwatch) -> None:
+    """Put the stopwatch on the stages of the pipeline."""
+    from histodict import runs
+    from histodict.images.readers import SlideReader
+    from histodict.images.stain import Reinhard
+    from histodict.images.tissue import TissueThreshold
+    from histodict.methods.residual_rule import ResidualClassifier
+    from histodict.patches.grid import PatchGrid
+    from histodict.patches.vectors import VECTORS
+
+    for stage, owner, name in (
+        ("reading", SlideReader, "read"),
+        ("cutting", PatchGrid, "read"),
+        ("tissue", TissueThreshold, "mask"),
+        ("stain", Reinhard, "__call__"),
+        ("coding", ResidualClassifier, "encode"),
+        ("overlay", runs, "save_overlay"),
+        ("GeoJSON", runs, "patch_features"),
+        ("GeoJSON", runs, "save_geojson"),
+    ):
+        setattr(owner, name, stopwatch.timed(stage, getattr(owner, name)))
+    for name, function in VECTORS.items():
+        VECTORS[name] = stopwatch.timed("vectors", function)
+
+
+def main() -> None:
+    facts, *command = sys.argv[1:]
+    start = time.perf_counter()
+    from histodict.cli import app
+
+    stopwatch = Stopwatch()
+    watch_stages(stopwatch)
+    ready = time.perf_counter()
+    try:
+        app(command)
+    except SystemExit as end:
+        if end.code:
+            raise
+    result = {
+        "start_s": ready - start,
+        "seconds": time.perf_counter() - start,
+        "cpu_s": time.process_time(),
+        "stages": dict(stopwatch.seconds),
+        "peak_mib": _peak_mib(),
+    }
+    Path(facts).write_text(json.dumps(result), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

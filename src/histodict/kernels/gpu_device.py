@@ -1,0 +1,101 @@
+"""Where the GPU backend computes: the device, samples on it, and one thread at a time.
+
+The device is the first CUDA device, or the one that the environment variable HISTODICT_DEVICE names
+("cuda:1"). "cpu" runs the same code on the processor, in plain torch instead of triton's kernels:
+slow, and meant for tests.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+_TYPES = {np.dtype(np.float32): torch.float32, np.dtype(np.float64): torch.float64}
+_ONE_AT_A_TIME = threading.RLock()
+
+
+def find_device() -> torch.device:
+    """The device to compute on; refuses with what to do if there is none."""
+    name = os.environ.get("HISTODICT_DEVICE", "cuda")
+    if not name.startswith("cuda"):
+        return torch.device(name)
+    if not torch.cuda.is_available():
+        raise ValueError(
+            "backend='cuda' finds no CUDA device: check the driver and that PyTorch is a CUDA "
+            "build (https://pytorch.org/get-started), or use backend='cpu'"
+        )
+    return torch.device(name)
+
+
+@contextmanager
+def on_device() -> Iterator[None]:
+    """The device for one thread, with matrix products in full single precision (no TF32)."""
+    device = find_device()
+    on_cuda = device.type == "cuda"
+    with _ONE_AT_A_TIME, torch.cuda.device(device) if on_cuda else nullcontext():
+        if on_cuda:
+            # A thread's first call has to be one that opens the device.
+            torch.cuda.current_stream().synchronize()
+        before = torch.get_float32_matmul_precision()
+        torch.set_float32_matmul_precision("highest")
+        try:
+            yield
+        finally:
+            torch.set_float32_matmul_precision(before)
+
+
+def place(X: NDArray | Tensor, dtype: np.dtype | None = None) -> Tensor:
+    """X, a numpy array or a tensor, on the device; a dtype of None keeps its own."""
+    device = find_device()
+    if not isinstance(X, Tensor):
+        # torch warns of arrays that it may not write to, such as memory maps.
+        X = torch.from_numpy(np.require(X, requirements=["C_CONTIGUOUS", "WRITEABLE"]))
+    wanted = X.dtype if dtype is None else _TYPES[np.dtype(dtype)]
+    if device.type != "cuda" or X.is_cuda:
+        return X.to(device, wanted)
+    with torch.cuda.stream(_copying(device)):  # beside what another thread computes
+        Y = X.to(device, wanted)
+        torch.cuda.current_stream().synchronize()
+    Y.record_stream(torch.cuda.current_stream())
+    return Y
+
+
+@cache
+def _copying(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)
+
+
+def take(Y: Tensor, rows: NDArray[np.integer]) -> NDArray:
+    """Some rows of a placed block, as a numpy array."""
+    return Y[torch.from_numpy(rows).to(Y.device)].cpu().numpy()
+
+
+def hold(
+    open_blocks: Callable[[], Iterator[tuple[NDArray, Any]]],
+) -> Callable[[], Iterator[tuple[NDArray | Tensor, Any]]]:
+    """The same blocks; what was read once stays on the device, as far as half its memory goes."""
+    device = find_device()
+    kept: list[Tensor] = []
+
+    def has_room(X: NDArray) -> bool:
+        if device.type != "cuda":
+            return True
+        free, total = torch.cuda.mem_get_info(device)
+        return free - X.nbytes > total / 2
+
+    def blocks() -> Iterator[tuple[NDArray | Tensor, Any]]:
+        for position, (X, labels) in enumerate(open_blocks()):
+            if position == len(kept) and has_room(X):
+                kept.append(place(X))
+            yield (kept[position] if position < len(kept) else X), labels
+
+    return blocks

@@ -1,0 +1,70 @@
+"""Greedy pursuit of one support for several channels, in plain torch: see `cpu_joint`.
+
+As in `gpu_omp`, atoms of which a channel's span leaves too little are passed over all at once.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def pursue(
+    B: Tensor,
+    G: Tensor,
+    squared_norms: Tensor,
+    tols: Tensor,
+    n_nonzero: int,
+    order_recursive: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """As `gpu_omp.pursue`, with the channels as first dimension of B, G, α and R.
+
+    B (n_channels, n, k), G (n_channels, k, k), squared_norms and tols (n,). In a channel in which a
+    pick depends on those before, α is 0 and so is its code.
+    """
+    n_channels, n_rows, k = B.shape
+    epsilon = torch.finfo(B.dtype).eps
+    dependent = epsilon**0.5
+    c = B.clone()
+    outside = torch.ones_like(B)
+    V = B.new_zeros(n_channels, n_rows, n_nonzero, k)
+    R = torch.eye(n_nonzero, dtype=B.dtype, device=B.device).repeat(n_channels, n_rows, 1, 1)
+    alphas = B.new_zeros(n_channels, n_rows, n_nonzero)
+    picks = torch.zeros(n_rows, n_nonzero, dtype=torch.int32, device=B.device)
+    sizes = torch.zeros(n_rows, dtype=torch.int64, device=B.device)
+    remaining = squared_norms.double().clone()
+    noise = remaining * max(epsilon, 1e-12)
+
+    rows = torch.nonzero(remaining > tols)[:, 0]
+    while len(rows):
+        divisor = outside[:, rows] if order_recursive else 1
+        scores = torch.where(outside[:, rows] > dependent, c[:, rows] ** 2 / divisor, 0)
+        best, s = scores.sum(dim=0).max(dim=1)
+        going = best.double() > noise[rows]
+        rows, s = rows[going], s[going]
+        coefficients = V[:, rows, :, s].transpose(0, 1)  # indexed dimensions come first
+        pivot = G[:, s, s] - (coefficients**2).sum(dim=2)
+        fits = pivot > dependent
+        # A channel that was counted in the score but does not fit: the pick is made again.
+        misjudged = (~fits & (outside[:, rows, s] > dependent)).any(dim=0)
+        outside[:, rows, s] = torch.where(fits & misjudged, outside[:, rows, s], 0)
+
+        new, atom, fit = rows[~misjudged], s[~misjudged], fits[:, ~misjudged]
+        size = sizes[new]
+        nu = torch.where(fit, pivot[:, ~misjudged], 1).sqrt()
+        coefficients = torch.where(fit[:, :, None], coefficients[:, ~misjudged], 0)
+        alpha = torch.where(fit, c[:, new, atom] / nu, 0)
+        v = G[:, atom] - torch.einsum("cnl,cnlk->cnk", coefficients, V[:, new])
+        v = torch.where(fit[:, :, None], v / nu[:, :, None], 0)
+        R[:, new, size] = coefficients
+        R[:, new, size, size] = nu
+        V[:, new, size] = v
+        alphas[:, new, size] = alpha
+        picks[new, size] = atom.int()
+        remaining[new] -= (alpha.double() ** 2).sum(dim=0)
+        c[:, new] -= alpha[:, :, None] * v
+        outside[:, new] -= v**2
+        outside[:, new, atom] = 0
+        sizes[new] += 1
+        rows = rows[(sizes[rows] < n_nonzero) & (remaining[rows] > tols[rows])]
+    return picks, alphas, R, sizes, remaining.clamp(min=0)

@@ -1,0 +1,163 @@
+"""Greedy pursuit on a CUDA device: the recursion of `cpu_omp`, a sample per program.
+
+A program keeps a sample's correlations and outside norms in registers through all picks. The basis'
+products with the atoms, v_i, stay in the program's own scratch memory, which the caches hold; the
+Gram matrix is in the second-level cache. `gpu_omp.pursue` is the same in plain torch.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+# A fused multiply-add at the start of a sum over threads makes it differ between them by rounding,
+# and threads that disagree on where to branch wait for each other forever.
+UNIFORM = {"enable_fp_fusion": False}
+_ATOMS_PER_WARP = 128
+_MOST_WARPS = 16
+_WARPS_PER_PROCESSOR = 24
+_CHUNK = 8  # basis vectors that are on their way from the cache together
+
+
+def pursue(
+    B: Tensor,
+    G: Tensor,
+    squared_norms: Tensor,
+    tols: Tensor,
+    n_nonzero: int,
+    order_recursive: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """As `gpu_omp.pursue`."""
+    n_rows, k = B.shape
+    epsilon = torch.finfo(B.dtype).eps
+    width = triton.next_power_of_2(k)
+    n_warps = max(1, min(_MOST_WARPS, width // _ATOMS_PER_WARP))
+    n_programs = min(n_rows, _WARPS_PER_PROCESSOR // n_warps * count_processors(B.device))
+    V = B.new_empty(n_programs, n_nonzero, width)
+    R = torch.eye(n_nonzero, dtype=B.dtype, device=B.device).repeat(n_rows, 1, 1)
+    alphas = B.new_zeros(n_rows, n_nonzero)
+    picks = torch.zeros(n_rows, n_nonzero, dtype=torch.int32, device=B.device)
+    sizes = torch.zeros(n_rows, dtype=torch.int32, device=B.device)
+    remaining = squared_norms.clone()
+    if n_rows:
+        _pursue[(n_programs,)](
+            B,
+            G,
+            tols,
+            V,
+            picks,
+            alphas,
+            R,
+            sizes,
+            remaining,
+            n_rows,
+            k,
+            n_nonzero,
+            epsilon**0.5,
+            max(epsilon, 1e-12),
+            order_recursive,
+            width,
+            triton.next_power_of_2(n_nonzero),
+            _CHUNK,
+            num_warps=n_warps,
+            **UNIFORM,
+        )
+    return picks, alphas, R, sizes, remaining.clamp(min=0)
+
+
+def count_processors(device: torch.device) -> int:
+    """Multiprocessors of a CUDA device; 1 elsewhere (triton's interpreter)."""
+    if device.type != "cuda":
+        return 1
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)
+
+
+@triton.jit
+def _better(score, atom, c, other_score, other_atom, other_c):
+    """The larger score; of equal ones the first atom."""
+    keep = (score > other_score) | ((score == other_score) & (atom < other_atom))
+    return (
+        tl.where(keep, score, other_score),
+        tl.where(keep, atom, other_atom),
+        tl.where(keep, c, other_c),
+    )
+
+
+@triton.jit
+def _pursue(
+    B,
+    G,
+    tols,
+    V,
+    picks,
+    alphas,
+    R,
+    sizes,
+    squared_residuals,
+    n_rows,
+    k,
+    n_nonzero,
+    dependent,
+    noise_share,
+    ORDER_RECURSIVE: tl.constexpr,
+    ATOMS: tl.constexpr,
+    STEPS: tl.constexpr,
+    CHUNK: tl.constexpr,
+):
+    atom = tl.arange(0, ATOMS)
+    step = tl.arange(0, STEPS)
+    program = tl.program_id(0).to(tl.int64)
+    V += program * n_nonzero * ATOMS
+    for row in range(program, n_rows, tl.num_programs(0)):
+        first = row * n_nonzero
+        c = tl.load(B + row * k + atom, mask=atom < k, other=0.0)
+        outside = tl.full([ATOMS], 1.0, c.dtype)
+        remaining = tl.load(squared_residuals + row)
+        tol = tl.load(tols + row)
+        noise = remaining * noise_share  # a smaller drop of the residual may be rounding
+        size = 0
+        running = remaining > tol
+        while running:
+            divisor = outside if ORDER_RECURSIVE else 1.0
+            # A NaN, from an overflow, would part the threads of a program: it is not a score.
+            scores = tl.where((outside > dependent) & (c == c), c * c / divisor, 0.0)
+            best, s, c_s = tl.reduce((scores, atom, c), 0, _better)
+            running = best.to(tl.float64) > noise
+            if running:
+                r = tl.load(V + step * ATOMS + s, mask=step < size, other=0.0)
+                pivot = tl.load(G + s * k + s) - tl.sum(r * r)
+                if pivot > dependent:
+                    nu = tl.sqrt(pivot)
+                    alpha = c_s / nu
+                    v = tl.load(G + s * k + atom, mask=atom < k, other=0.0)
+                    v = (v - _span(V, s, size, atom, ATOMS, CHUNK)) / nu
+                    tl.store(V + size * ATOMS + atom, v)
+                    r = tl.where(step == size, nu, r)
+                    tl.store(R + (first + size) * n_nonzero + step, r, mask=step < n_nonzero)
+                    tl.store(picks + first + size, s)
+                    tl.store(alphas + first + size, alpha)
+                    c = tl.fma(-v, alpha, c)
+                    outside = tl.fma(-v, v, outside)
+                    remaining -= alpha.to(tl.float64) * alpha.to(tl.float64)
+                    size += 1
+                    tl.debug_barrier()
+                # Picked, or in the span already: never look at it again.
+                outside = tl.where(atom == s, 0.0, outside)
+                running = (size < n_nonzero) & (remaining > tol)
+        tl.store(sizes + row, size)
+        tl.store(squared_residuals + row, remaining)
+        tl.debug_barrier()
+
+
+@triton.jit
+def _span(V, s, size, atom, ATOMS: tl.constexpr, CHUNK: tl.constexpr):
+    """Σ_i v_i[s] v_i: the part of atom s in the span, seen by all atoms."""
+    total = tl.zeros([ATOMS], V.dtype.element_ty)
+    for start in range(0, size, CHUNK):
+        i = start + tl.arange(0, CHUNK)
+        r = tl.load(V + i * ATOMS + s, mask=i < size, other=0.0)
+        v = tl.load(V + i[:, None] * ATOMS + atom[None, :], mask=(i < size)[:, None], other=0.0)
+        total += tl.sum(r[:, None] * v, axis=0)
+    return total

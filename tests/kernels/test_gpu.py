@@ -1,0 +1,324 @@
+"""The GPU backend: the same answers as the processor's, on CPU tensors and, where there is one, on
+a CUDA device."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+
+import numpy as np
+import pytest
+from scipy.sparse import csr_array
+
+torch = pytest.importorskip("torch", reason="the GPU backend needs PyTorch")
+
+from histodict.kernels import (  # noqa: E402
+    class_residuals,
+    cpu,
+    cuda,
+    encode_joint,
+    encode_lasso,
+    encode_omp,
+    load_backend,
+    reference,
+    update_atoms,
+)
+from histodict.methods.dfdl import DFDL  # noqa: E402
+from tests.problems import coherent, gaussian, planted, unit_rows  # noqa: E402
+
+RULES = ["order-recursive", "correlation"]
+needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+DEVICES = ["cpu", pytest.param("cuda", marks=needs_cuda)]
+
+
+@pytest.fixture(params=DEVICES, autouse=True)
+def device(request, monkeypatch):
+    """The device that backend="cuda" computes on."""
+    monkeypatch.setenv("HISTODICT_DEVICE", request.param)
+    return request.param
+
+
+def smooth(rng, n_atoms, n_samples, n_features=80, dtype=np.float32):
+    """Patches of which a few atoms span nearly all: the rest leave little but rounding."""
+    n_directions = min(60, n_features)
+    directions = np.linalg.qr(rng.standard_normal((n_features, n_features)))[0][:n_directions]
+    strengths = 20 * 0.7 ** np.arange(n_directions)
+
+    def patches(n):
+        return unit_rows(6 + (rng.standard_normal((n, n_directions)) * strengths) @ directions)
+
+    return patches(n_atoms).astype(dtype), patches(n_samples).astype(dtype)
+
+
+def low_rank(rng, dtype=float):
+    """Atoms of rank 5: repeated, negated, halved and zero ones among them."""
+    base = rng.standard_normal((50, 5)) @ rng.standard_normal((5, 40))
+    D = np.concatenate([base, base[:9], -base[:9], 0.5 * base[:4], np.zeros((2, 40))])
+    return D.astype(dtype), rng.standard_normal((60, 40)).astype(dtype)
+
+
+def squared_residuals(D, Y, S):
+    return np.sum((Y.astype(float) - S.toarray().astype(float) @ D) ** 2, axis=1)
+
+
+# --- pursuit ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("selection", RULES)
+@pytest.mark.parametrize("problem", [gaussian, coherent])
+def test_pursuit_equals_the_reference(rng, problem, selection):
+    D, Y = problem(rng, 75, 40, 33)
+    S = encode_omp(D, Y, 9, selection=selection, backend="cuda")
+    expected = reference.encode_omp(D, Y, 9, selection=selection)
+    np.testing.assert_allclose(S.toarray(), expected, atol=1e-7)
+
+
+@pytest.mark.parametrize("selection", RULES)
+@pytest.mark.parametrize("problem", [gaussian, coherent, smooth])
+def test_pursuit_in_single_precision_is_that_of_the_processor(rng, problem, selection):
+    D, Y = problem(rng, 130, 1500, 80, dtype=np.float32)
+    S = encode_omp(D, Y, 15, selection=selection, backend="cuda")
+    plain = encode_omp(D, Y, 15, selection=selection)
+    assert S.dtype == np.float32 and S.shape == plain.shape
+    errors, expected = (squared_residuals(D, Y, x) for x in (S, plain))
+    assert errors.mean() == pytest.approx(expected.mean(), rel=0.01)
+    same = ((S.toarray() != 0) == (plain.toarray() != 0)).all(axis=1)
+    assert same.mean() >= (0.97 if problem is gaussian else 0.6)  # ties are broken by rounding
+    # What rounding makes of a residual is relative to ‖y‖², not to the residual.
+    sizes = np.sum(Y[same] ** 2, axis=1)
+    assert np.abs(errors[same] - expected[same]).max() <= 1e-5 * sizes.max()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("selection", RULES)
+def test_pursuit_of_dependent_atoms(rng, dtype, selection):
+    D, Y = low_rank(rng, dtype)
+    S = encode_omp(D, Y, 20, selection=selection, backend="cuda")
+    assert np.diff(S.indptr).max() <= (5 if dtype == np.float64 else 6)  # rounding may add one
+    assert np.abs(S.data).max() < 100
+    exact = Y @ np.linalg.pinv(D.astype(float), rcond=1e-5) @ D
+    np.testing.assert_allclose(S.toarray() @ D, exact, atol=2e-3)
+
+
+def test_nearly_dependent_atoms_do_no_harm_in_single_precision(rng):
+    D, Y = smooth(rng, 200, 600)
+    S, reported = cuda.OMPCoder(D, 30, 0.0, True).code(Y)
+    assert squared_residuals(D, Y, S).max() < 1e-4
+    assert np.abs(S.data).max() < 100
+    np.testing.assert_allclose(reported, squared_residuals(D, Y, S), atol=2e-5)
+
+
+def test_pursuit_stops_at_tol_and_leaves_zero_samples_alone(rng):
+    D, Y = gaussian(rng, 50, 80, 30)
+    Y[7] = 0
+    S = encode_omp(D, Y, 30, tol=2.0, backend="cuda")
+    sizes = np.diff(S.indptr)
+    assert sizes[7] == 0 and 1 < sizes.max() < 30
+    assert squared_residuals(D, Y, S).max() <= 2.0
+    np.testing.assert_array_equal(sizes, np.diff(encode_omp(D, Y, 30, tol=2.0).indptr))
+
+
+@pytest.mark.parametrize("scale", [1e-15, 1e15])
+def test_supports_do_not_depend_on_the_norms_of_atoms_and_samples(rng, scale):
+    D, Y = gaussian(rng, 64, 60, 32, np.float32)
+    plain = encode_omp(D, Y, 6, backend="cuda").toarray()
+    for d, y in ((scale, 1.0), (1.0, scale)):
+        other = encode_omp(np.float32(d) * D, np.float32(y) * Y, 6, backend="cuda").toarray()
+        np.testing.assert_allclose(other * d / y, plain, atol=1e-3)
+
+
+def test_no_samples_and_more_nonzeros_than_atoms(rng):
+    D, Y = gaussian(rng, 12, 10, 40)
+    assert encode_omp(D, Y[:0], 3, backend="cuda").shape == (0, 12)
+    exact = Y @ np.linalg.pinv(D) @ D
+    np.testing.assert_allclose(encode_omp(D, Y, 50, backend="cuda").toarray() @ D, exact, atol=1e-8)
+
+
+@pytest.mark.parametrize("selection", RULES)
+@pytest.mark.parametrize("problem", [gaussian, coherent])
+def test_joint_pursuit_is_that_of_the_processor(rng, problem, selection):
+    pairs = [problem(rng, 60, 200, 30) for _ in range(3)]
+    D, Y = (np.stack(part) for part in zip(*pairs, strict=True))
+    D[1, 4] = 0  # an atom that one channel lacks
+    Y[2, :5] = 0
+    plain = encode_joint(D, Y, 7, selection=selection)
+    for S, expected in zip(
+        encode_joint(D, Y, 7, selection=selection, backend="cuda"), plain, strict=True
+    ):
+        np.testing.assert_array_equal(S.indices, expected.indices)
+        np.testing.assert_allclose(S.data, expected.data, atol=1e-8)
+
+
+# --- l1 codes -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("problem", [gaussian, coherent])
+@pytest.mark.parametrize("penalty", [1.0, 0.1, 0.01])
+@pytest.mark.parametrize(("dtype", "tol"), [(np.float32, 1e-4), (np.float64, 1e-10)])
+def test_duality_gap_is_at_most_tol(rng, problem, penalty, dtype, tol):
+    D, Y = problem(rng, 90, 40, 24, dtype)
+    Y[3] = 0
+    S = encode_lasso(D, Y, penalty, tol=tol, backend="cuda")
+    assert S.dtype == dtype
+    gaps = reference.lasso_gap(D.astype(float), Y.astype(float), S.toarray().astype(float), penalty)
+    rounding = 8 * np.finfo(dtype).eps * np.linalg.norm(Y, axis=1).max() / penalty
+    assert gaps.max() <= tol + rounding
+
+
+def test_l1_codes_are_those_of_the_processor(rng):
+    D, Y = coherent(rng, 100, 300, 40)
+    S = encode_lasso(D, Y, 0.05, tol=1e-12, backend="cuda")
+    expected = encode_lasso(D, Y, 0.05, tol=1e-12)
+    np.testing.assert_allclose(S.toarray(), expected.toarray(), atol=1e-6)
+
+
+@pytest.mark.parametrize(("dtype", "tol"), [(np.float32, 1e-4), (np.float64, 1e-9)])
+def test_l1_codes_of_dependent_atoms(rng, dtype, tol):
+    D, Y = low_rank(rng, dtype)
+    S = encode_lasso(D, Y, 0.3, tol=tol, backend="cuda").toarray().astype(float)
+    assert reference.lasso_gap(D.astype(float), Y.astype(float), S, 0.3).max() <= 2 * tol
+
+
+@pytest.mark.parametrize("device", DEVICES[1:], indirect=True)
+def test_a_code_may_need_more_atoms_than_there_is_room_for_at_first(rng):
+    D, Y = gaussian(rng, 250, 5, 220)
+    S = encode_lasso(D, Y, 0.02, tol=1e-8, backend="cuda")
+    assert np.diff(S.indptr).min() > 128
+    np.testing.assert_allclose(S.toarray(), encode_lasso(D, Y, 0.02, tol=1e-8).toarray(), atol=1e-5)
+
+
+def test_a_violation_by_an_atom_that_cannot_be_used_is_not_hidden():
+    D = unit_rows(np.array([[1, 0], [1, 3e-3]]))
+    Y = np.array([[0.1, 1]])
+    assert cuda.LassoCoder(D.astype(np.float32), 5e-4, 1e-4).code(Y.astype(np.float32))[1] == 1
+    assert cuda.LassoCoder(D, 5e-4, 1e-4).code(Y)[1] == 0
+
+
+# --- sums, atoms, residuals -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_sums_of_a_block(rng, dtype):
+    D, Y = coherent(rng, 45, 700, 33, dtype)
+    S = encode_omp(D, Y, 5)
+    w = rng.standard_normal(700)
+    tolerance = 1e-10 if dtype == np.float64 else 1e-3
+    for sums, expected in zip(cuda.statistics(Y, S, w), cpu.statistics(Y, S, w), strict=True):
+        assert sums.dtype == dtype
+        np.testing.assert_allclose(sums, expected, atol=tolerance)
+    np.testing.assert_array_equal(cuda.statistics(Y, S, w)[1], cuda.statistics(Y, S, w)[1].T)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(np.float64, 1e-10), (np.float32, 1e-4)])
+@pytest.mark.parametrize("n_features", [50, 300])
+def test_atoms_are_updated_as_on_the_processor(rng, dtype, tolerance, n_features):
+    D, Y = gaussian(rng, 70, 300, n_features)
+    S = encode_omp(D, Y, 6).toarray()
+    S[:, [3, 40]] = 0
+    w = np.where(np.arange(300) < 100, 1 / 100, -0.5 / 200)
+    E, F = (S * w[:, None]).T @ Y, (S * w[:, None]).T @ S
+    D, E, F = (a.astype(dtype) for a in (D, E, F))
+    new = update_atoms(D, E, F, n_sweeps=3, backend="cuda")
+    np.testing.assert_allclose(new, update_atoms(D, E, F, n_sweeps=3), atol=tolerance)
+    np.testing.assert_array_equal(new[[3, 40]], D[[3, 40]])
+    once = update_atoms(D, E, F, n_sweeps=50, tol=2.0, backend="cuda")
+    np.testing.assert_array_equal(once, update_atoms(D, E, F, backend="cuda"))
+
+
+def test_residuals_of_classes(rng):
+    D, Y = coherent(rng, 60, 210, 40)
+    S = encode_lasso(D, Y, 0.02)
+    classes = rng.integers(0, 3, 60)
+    expected = reference.class_residuals(D, Y, S.toarray(), classes)
+    np.testing.assert_allclose(class_residuals(D, Y, S, classes, backend="cuda"), expected)
+    empty = class_residuals(D, Y, csr_array(S.shape), classes, backend="cuda")
+    np.testing.assert_allclose(empty, np.linalg.norm(Y, axis=1)[:, None].repeat(3, axis=1))
+
+
+# --- training -----------------------------------------------------------------------------------
+
+
+def two_classes(rng, n_per_class=90, n_features=30, dtype=np.float32):
+    D = unit_rows(rng.standard_normal((2, 40, n_features)).reshape(-1, n_features))
+    Y = np.concatenate([planted(rng, D[i : i + 40], n_per_class, 3, 0.05) for i in (0, 40)])
+    return Y.astype(dtype), np.repeat(["a", "b"], n_per_class)
+
+
+def test_training_goes_the_way_of_the_processor(rng):
+    Y, y = two_classes(rng, dtype=np.float64)
+    models = [
+        DFDL(12, n_nonzero=3, n_iter=3, tol=0.0, random_state=0, backend=backend).fit(Y, y)
+        for backend in ("cpu", "cuda")
+    ]
+    for expected, objective in zip(*(model.objective_ for model in models), strict=True):
+        np.testing.assert_allclose(objective, expected, rtol=0.02)
+    assert models[1].score(Y, y) >= models[0].score(Y, y) - 0.03
+
+
+def test_training_repeats_itself_for_any_number_of_threads(rng):
+    Y, y = two_classes(rng)
+    one, two = (
+        DFDL(12, n_nonzero=3, n_iter=3, random_state=0, backend="cuda", n_jobs=n).fit(Y, y)
+        for n in (1, 3)
+    )
+    np.testing.assert_array_equal(one.dictionaries_, two.dictionaries_)
+    np.testing.assert_array_equal(one.decision_function(Y), two.decision_function(Y))
+
+
+def test_training_keeps_blocks_on_the_device(rng):
+    Y, y = two_classes(rng)
+    n_read = 0
+
+    class Blocks:
+        def __iter__(self):
+            nonlocal n_read
+            n_read += 1
+            return iter([(Y[:70], y[:70]), (Y[70:], y[70:])])
+
+    model = DFDL(12, n_nonzero=3, n_iter=4, tol=0.0, random_state=0, backend="cuda")
+    model.fit_blocks(Blocks())
+    whole = DFDL(12, n_nonzero=3, n_iter=4, tol=0.0, random_state=0, backend="cuda").fit(Y, y)
+    for a, b in zip(model.objective_, whole.objective_, strict=True):
+        np.testing.assert_allclose(a, b, rtol=0.05)
+
+    blocks = cuda.hold(lambda: iter([(Y[:70], 0), (Y[70:], 1)]))
+    first, again = list(blocks()), list(blocks())
+    for (X, label), (X_again, label_again) in zip(first, again, strict=True):
+        assert X is X_again and label == label_again
+
+
+# --- the door -----------------------------------------------------------------------------------
+
+
+def test_settings_of_the_users_torch_are_left_alone(rng):
+    D, Y = gaussian(rng, 20, 10, 12, np.float32)
+    before = torch.get_float32_matmul_precision()
+    try:
+        torch.set_float32_matmul_precision("medium")
+        encode_omp(D, Y, 3, backend="cuda")
+        assert torch.get_float32_matmul_precision() == "medium"
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def test_samples_that_may_not_be_written_to_are_taken_without_a_warning(rng):
+    D, Y = gaussian(rng, 20, 10, 12)
+    Y.flags.writeable = False
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        encode_omp(D, Y, 3, backend="cuda")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_without_a_device_the_message_says_what_to_do(monkeypatch):
+    monkeypatch.delenv("HISTODICT_DEVICE")
+    with pytest.raises(ValueError, match=r"no CUDA device.*backend='cpu'"):
+        load_backend("cuda")
+
+
+def test_without_torch_the_message_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.delitem(sys.modules, "histodict.kernels.cuda")
+    monkeypatch.delattr("histodict.kernels.cuda")
+    with pytest.raises(ImportError, match=r"pip install 'histodict\[torch\]'"):
+        load_backend("cuda")
