@@ -177,8 +177,8 @@ def _solve(
                 own = row * PLACES
                 c = b - _fit(G, k, atoms_out + own, s_out + own, top, ATOMS)
             else:
-                # With the refused atoms; and as on the processor, where slopes of active atoms differ
-                # from λ by rounding alone. Either will do.
+                # With the refused atoms, too. Either will do: this gap, or that of the processor,
+                # which takes the slopes of active atoms for λ.
                 seen = tl.max(tl.where(state == _ACTIVE, 0.0, tl.abs(c))).to(tl.float64)
                 gap = _relative_gap(y_r, s_c, l1, tl.maximum(steepest, seen), penalty)
                 gap = tl.minimum(gap, _relative_gap(y_r, penalty * l1, l1, seen, penalty))
