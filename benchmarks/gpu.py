@@ -12,7 +12,6 @@ import argparse
 import json
 import platform
 import statistics
-import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import asdict
@@ -69,12 +68,9 @@ def show(title: str, times: Times, base: str) -> None:
 
 def device_facts() -> dict[str, str]:
     properties = torch.cuda.get_device_properties(cuda.find_device())
-    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-    driver = subprocess.run(query, capture_output=True, text=True, check=False).stdout.strip()
     return {
         "device": properties.name,
-        "driver": driver or "unknown",
-        "torch": str(torch.__version__),
+        "torch": f"{torch.__version__}, CUDA {torch.version.cuda}",
         "python": platform.python_version(),
         "host": f"{platform.machine()}, {torch.get_num_threads()} cores",
     }
@@ -188,7 +184,7 @@ def measure_steps(problem: Problem, Y: torch.Tensor, repeats: int) -> dict[str, 
     return {"ms": times}
 
 
-def measure_training(problem: Problem, n_iter: int) -> dict[str, Any]:
+def measure_training(problem: Problem, n_iter: int) -> tuple[DFDL, dict[str, Any]]:
     """A whole training, the samples in the host's memory; everything is compiled already."""
     model = DFDL(
         len(problem.D),
@@ -210,17 +206,21 @@ def measure_training(problem: Problem, n_iter: int) -> dict[str, Any]:
     print(f"\nDFDL, {n_iter} iterations: {end - start:.2f} s, of it initialisation {first:.2f} s")
     peak = torch.cuda.max_memory_allocated() / 2**20
     print(f"Most device memory in use: {peak:.0f} MiB")
-    return {
+    return model, {
         "seconds": end - start,
         "initialise_s": first,
         "objective": [float(values[-1]) for values in model.objective_],
         "peak_device_mib": peak,
-        "patches_per_second": measure_classification(model, problem),
     }
 
 
-def measure_classification(model: DFDL, problem: Problem) -> float:
-    """Patches per second, samples of the host to residuals on the host, all checks included."""
+def measure_classification(
+    model: DFDL, problem: Problem, parts: dict[str, list[float]]
+) -> dict[str, float]:
+    """Samples of the host to residuals on the host, checks included; `parts`: what it consists of.
+
+    The parts were measured on the samples once, here there are several copies of them.
+    """
     Y = np.concatenate([problem.Y] * _COPIES)
     model.class_residuals(Y)
     seconds = []
@@ -230,9 +230,12 @@ def measure_classification(model: DFDL, problem: Problem) -> float:
         seconds.append(time.perf_counter() - start)
     rate = len(Y) / statistics.median(seconds)
     each = 1e3 * statistics.median(seconds) / _COPIES
-    print(f"Classification from host memory: {rate:,.0f} patches per second,")
-    print(f"{each:.1f} ms for {len(problem.Y)}; the tables above say what of it bounds")
-    return rate
+    medians = {name: statistics.median(times) for name, times in parts.items()}
+    print(f"\nClassification from host memory: {rate:,.0f} patches per second")
+    print(f"{each:.1f} ms for {len(problem.Y)}. By themselves: ", end="")
+    print(", ".join(f"{name} {median:.1f}" for name, median in medians.items()))
+    print(f"It is bound most by: {max(medians, key=lambda name: medians[name])}")
+    return {"patches_per_second": rate, "ms": each, **medians}
 
 
 def run(size: Size, repeats: int) -> dict[str, Any]:
@@ -241,14 +244,25 @@ def run(size: Size, repeats: int) -> dict[str, Any]:
     problem, source = build(size)
     print(f"{source}; {problem.Y.shape[0]} samples, {problem.Y.shape[1]} features")
     Y = cuda.place(problem.Y)
+    omp = measure_omp(problem, Y, repeats)
+    lasso = measure_lasso(problem, Y, repeats)
+    steps = measure_steps(problem, Y, repeats)
+    model, training = measure_training(problem, size.n_iter)
+    parts = {
+        "check of the samples": steps["ms"]["check of the samples, on the host"],
+        "copy to the device": steps["ms"]["samples from the host"],
+        "l1 codes": lasso["ms"]["histodict, codes as CSR on the host"],
+        "class residuals": steps["ms"]["class residuals"],
+    }
     return {
         "machine": facts,
         "data": source,
         "size": asdict(size),
-        "omp": measure_omp(problem, Y, repeats),
-        "lasso": measure_lasso(problem, Y, repeats),
-        "steps": measure_steps(problem, Y, repeats),
-        "training": measure_training(problem, size.n_iter),
+        "omp": omp,
+        "lasso": lasso,
+        "steps": steps,
+        "training": training,
+        "classification": measure_classification(model, problem, parts),
     }
 
 

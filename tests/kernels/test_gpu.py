@@ -247,7 +247,9 @@ def two_classes(rng, n_per_class=90, n_features=30, dtype=np.float32):
 def test_training_goes_the_way_of_the_processor(rng):
     Y, y = two_classes(rng, dtype=np.float64)
     models = [
-        DFDL(12, n_nonzero=3, n_iter=3, tol=0.0, random_state=0, backend=backend).fit(Y, y)
+        DFDL(12, penalty=0.5, n_nonzero=3, n_iter=3, tol=0.0, random_state=0, backend=backend).fit(
+            Y, y
+        )
         for backend in ("cpu", "cuda")
     ]
     for expected, objective in zip(*(model.objective_ for model in models), strict=True):
@@ -258,7 +260,9 @@ def test_training_goes_the_way_of_the_processor(rng):
 def test_training_repeats_itself_for_any_number_of_threads(rng):
     Y, y = two_classes(rng)
     one, two = (
-        DFDL(12, n_nonzero=3, n_iter=3, random_state=0, backend="cuda", n_jobs=n).fit(Y, y)
+        DFDL(12, penalty=0.5, n_nonzero=3, n_iter=3, random_state=0, backend="cuda", n_jobs=n).fit(
+            Y, y
+        )
         for n in (1, 3)
     )
     np.testing.assert_array_equal(one.dictionaries_, two.dictionaries_)
@@ -267,17 +271,11 @@ def test_training_repeats_itself_for_any_number_of_threads(rng):
 
 def test_training_keeps_blocks_on_the_device(rng):
     Y, y = two_classes(rng)
-    n_read = 0
-
-    class Blocks:
-        def __iter__(self):
-            nonlocal n_read
-            n_read += 1
-            return iter([(Y[:70], y[:70]), (Y[70:], y[70:])])
-
-    model = DFDL(12, n_nonzero=3, n_iter=4, tol=0.0, random_state=0, backend="cuda")
-    model.fit_blocks(Blocks())
-    whole = DFDL(12, n_nonzero=3, n_iter=4, tol=0.0, random_state=0, backend="cuda").fit(Y, y)
+    model = DFDL(12, penalty=0.5, n_nonzero=3, n_iter=4, tol=0.0, random_state=0, backend="cuda")
+    model.fit_blocks([(Y[:70], y[:70]), (Y[70:], y[70:])])
+    whole = DFDL(
+        12, penalty=0.5, n_nonzero=3, n_iter=4, tol=0.0, random_state=0, backend="cuda"
+    ).fit(Y, y)
     for a, b in zip(model.objective_, whole.objective_, strict=True):
         np.testing.assert_allclose(a, b, rtol=0.05)
 

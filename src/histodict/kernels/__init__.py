@@ -94,7 +94,8 @@ def encode_omp(
     module = load_backend(backend)
     with one_blas_thread():
         coder = module.OMPCoder(D, *stop)
-    blocks = map_blocks(lambda rows: coder.code(Y[rows])[0], row_blocks(len(Y)), n_jobs)
+    slices = row_blocks(len(Y), module.BLOCK_ROWS)
+    blocks = map_blocks(lambda rows: coder.code(Y[rows])[0], slices, n_jobs)
     return _stack(blocks, Y, D)
 
 
@@ -132,7 +133,8 @@ def encode_joint(
     module = load_backend(backend)
     with one_blas_thread():
         coder = module.JointCoder(D, *stop)
-    blocks = map_blocks(lambda rows: coder.code(Y[:, rows])[0], row_blocks(Y.shape[1]), n_jobs)
+    slices = row_blocks(Y.shape[1], module.BLOCK_ROWS)
+    blocks = map_blocks(lambda rows: coder.code(Y[:, rows])[0], slices, n_jobs)
     channels = list(zip(*blocks, strict=True)) or [()] * len(Y)
     return [_stack(parts, Y[0], D[0]) for parts in channels]
 
@@ -170,7 +172,8 @@ def encode_lasso(
 
     def codes() -> Iterator[csr_array]:
         nonlocal n_unfinished
-        for S, missed in map_blocks(lambda rows: coder.code(Y[rows]), row_blocks(len(Y)), n_jobs):
+        slices = row_blocks(len(Y), module.BLOCK_ROWS)
+        for S, missed in map_blocks(lambda rows: coder.code(Y[rows]), slices, n_jobs):
             n_unfinished += missed
             yield S
 
@@ -263,7 +266,7 @@ def class_residuals(
     module = load_backend(backend)
     blocks = map_blocks(
         lambda rows: module.class_residuals(D, Y[rows], S[rows], classes, n_classes),
-        row_blocks(len(Y)),
+        row_blocks(len(Y), module.BLOCK_ROWS),
         n_jobs,
     )
     return np.concatenate([np.empty((0, n_classes)), *blocks])

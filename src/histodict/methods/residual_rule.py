@@ -67,9 +67,8 @@ class ResidualClassifier(PatchClassifier):
         def work(rows: slice) -> tuple[csr_array, NDArray[np.float64], int]:
             return code(np.ascontiguousarray(samples[rows], dtype=D.dtype))
 
-        codes, residuals, missed = zip(
-            *map_blocks(work, row_blocks(len(samples)), self.n_jobs), strict=True
-        )
+        blocks = row_blocks(len(samples), load_backend(self.backend).BLOCK_ROWS)
+        codes, residuals, missed = zip(*map_blocks(work, blocks, self.n_jobs), strict=True)
         warn_unfinished(sum(missed), len(samples), _CODE_TOLERANCE)
         return vstack(codes, format="csr"), np.concatenate(residuals)
 
@@ -90,6 +89,7 @@ class ResidualClassifier(PatchClassifier):
         n_classes = len(self.classes_)
 
         def code(Y: NDArray[Any]) -> tuple[csr_array, NDArray[np.float64], int]:
+            Y = module.place(Y, D.dtype)
             S, n_unfinished = coder.code(Y)
             return S, module.class_residuals(D, Y, S, atom_classes, n_classes), n_unfinished
 
