@@ -31,7 +31,6 @@ from tests.images.files import save_plain, save_png_header, texture
 
 SETTINGS = ("patch_px=16", "downsample=1", "patches_per_class=800", "n_atoms=40", "n_iter=4")
 SIZE = (240, 180)
-awaited = pytest.mark.xfail(strict=True, reason="wants changes in cli, runs and pipeline")
 
 
 @dataclass
@@ -166,7 +165,6 @@ def test_predict_says_what_is_wrong_and_answers_the_others(name, model, good, tm
     assert sorted(outcome.rows) == ["a good one.jpg", "z good one.jpg"]
 
 
-@awaited
 def test_the_path_of_a_broken_file_is_said_once(model, tmp_path):
     path = tmp_path / "empty.jpg"
     path.touch()
@@ -191,7 +189,6 @@ def test_predict_lists_all_broken_files_for_programs_too(model, good, tmp_path, 
     assert "there is no such file; check the name and the folder" in reasons["missing.jpg"]
 
 
-@awaited
 def test_an_image_of_glass_is_answered_with_no_tissue(model, tmp_path):
     Image.new("RGB", SIZE, (243, 242, 244)).save(tmp_path / "glass.png")
     arguments = ["predict", model, tmp_path / "glass.png", "--output", tmp_path / "out", "--json"]
@@ -205,7 +202,6 @@ def test_an_image_of_glass_is_answered_with_no_tissue(model, tmp_path):
     assert (row["label"], row["n_patches"], row["score"]) == ("no tissue", 0, None)
 
 
-@awaited
 def test_predict_with_nothing_to_answer_still_ends_in_order(model, tmp_path):
     (tmp_path / "empty.jpg").touch()
     outcome = predict(model, tmp_path / "out", tmp_path / "empty.jpg", tmp_path / "missing.jpg")
@@ -236,7 +232,6 @@ def test_train_stops_before_it_learns_and_names_the_file(name, classes, tmp_path
     assert not (tmp_path / "model.histodict").exists()
 
 
-@awaited
 @pytest.mark.parametrize("name", SMALL)
 def test_train_refuses_an_image_smaller_than_a_patch(name, classes, tmp_path, rng):
     words = make(name, classes / "healthy", rng)
@@ -447,7 +442,6 @@ def test_names_in_any_script(tissue, tmp_path):
         assert labels <= {"gesünd", "entzündet"}
 
 
-@awaited
 def test_names_in_brackets_are_said_as_they_are(model, tmp_path):
     name = "scan [red] [1].jpg"
     (tmp_path / name).touch()
@@ -456,7 +450,6 @@ def test_names_in_brackets_are_said_as_they_are(model, tmp_path):
     assert name in outcome.said
 
 
-@awaited
 def test_a_name_that_is_no_text_does_not_stop_the_others(model, good, tmp_path):
     """Archives of old systems hold names in Latin-1, which are not UTF-8."""
     images = tmp_path / "images"
@@ -589,7 +582,6 @@ def test_a_model_of_one_pixel_size_asks_for_it(tissue, good, pixels, tmp_path):
     assert "coarser than the 0.5 µm" in predict(path, tmp_path / "out", coarse).said
 
 
-@awaited
 def test_train_refuses_images_of_different_pixel_sizes(classes, tmp_path):
     rows = [f"{row},{0.25 if i % 3 else 0.5}" for i, row in enumerate(rows_of(classes))]
     table = write_table(classes, rows, "path,label,patient,mpp")

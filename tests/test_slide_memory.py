@@ -102,7 +102,6 @@ def check_complete(folder, side):
     assert judged[on_tissue].mean() > 0.8  # lumens are glass, too
 
 
-@pytest.mark.xfail(strict=True, reason="wants changes in reports.geojson and runs")
 def test_outlines_are_written_one_by_one(tmp_path):
     """A slide has hundreds of thousands of patches; as a list, their outlines fill gigabytes."""
     n = 50

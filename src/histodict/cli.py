@@ -619,16 +619,25 @@ def _run_model(
 def _tell_result(result: RunResult, words: str, as_json: bool) -> None:
     """The summary or JSON; then what was not done, which makes the exit status 1."""
     if as_json:
-        failures = [{"path": str(path), "reason": reason} for path, reason in result.failures]
+        failures = [
+            {"path": _printable(str(path)), "reason": _printable(reason)}
+            for path, reason in result.failures
+        ]
         content = {"rows": result.rows, "regions": result.regions, "failures": failures}
         typer.echo(json.dumps(content, ensure_ascii=False))
     else:
         again = f" ({result.n_skipped} were done before)" if result.n_skipped else ""
         typer.echo(f"{len(result.rows)} images{again}: {words}")
     for path, reason in result.failures:
-        _errors.print(f"[red]Not done:[/] {path}: {reason}", soft_wrap=True)
+        words = reason if reason.startswith(str(path)) else f"{path}: {reason}"
+        _errors.print(f"[red]Not done:[/] {escape(_printable(words))}", soft_wrap=True)
     if result.failures:
         raise typer.Exit(1)
+
+
+def _printable(text: str) -> str:
+    """File names of old systems may hold bytes that are not UTF-8."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def _counts(labels: list[str]) -> str:

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterable
 from copy import copy
 from dataclasses import dataclass
 from functools import partial
@@ -31,6 +32,7 @@ from .pipeline import PatchMap, RegionDetector, TissueClassifier
 from .reports.geojson import patch_features, region_features, save_geojson
 from .reports.overlay import Rings, save_overlay
 
+_IMAGE_COLUMNS = ("path", "label", "score", "threshold", "n_patches")
 _REGION_COLUMNS = ("path", "region", "label", "n_patches", "score", "area_px", "area_um2")
 
 
@@ -51,7 +53,7 @@ class _Findings:
     row: Row
     regions: list[Row]
     patch_map: PatchMap | None
-    features: list[dict[str, Any]]
+    features: Iterable[dict[str, Any]]
     outlines: Rings = ()
 
 
@@ -100,24 +102,29 @@ def run_images(
             continue
         if not found:
             for row in (content["row"], *content["regions"]):
-                row["path"] = str(image)
+                row["path"] = _text(image)
             with written_whole(file) as partial_file:
                 partial_file.write_text(json.dumps(content | {"stamp": stamp}), encoding="utf-8")
         rows.append(content["row"])
         regions.extend(content["regions"])
         tell(image)
     if isinstance(model, RegionDetector):
-        write_table(folder / "detections", rows)
+        write_table(folder / "detections", rows, _IMAGE_COLUMNS[:3])
         write_table(folder / "regions", regions, _REGION_COLUMNS)
     else:
-        write_table(folder / "predictions", rows)
+        write_table(folder / "predictions", rows, _IMAGE_COLUMNS)
     return RunResult(rows, regions, failures, len(images) - len(missing))
 
 
 def image_key(image: Path) -> str:
     """A file name for what belongs to an image, the same each time."""
-    place = hashlib.sha256(str(image.resolve()).encode()).hexdigest()[:8]
-    return f"{image.stem}-{place}"
+    place = hashlib.sha256(os.fsencode(image.resolve())).hexdigest()[:8]
+    return f"{_text(Path(image.stem))}-{place}"
+
+
+def _text(path: Path) -> str:
+    """A path for a table; what is not UTF-8 in it, in names of old systems, is marked."""
+    return os.fsencode(path).decode("utf-8", "replace")
 
 
 def _stamp(image: Path, model_digest: str, mpp: float | None) -> list[Any]:
@@ -176,9 +183,9 @@ def _predict(
     answer = model.predict(image, mpp=mpp)
     shares = {f"proportion_{name}": value for name, value in answer.proportions.items()}
     row = {
-        "path": str(image),
+        "path": _text(image),
         "label": answer.label or "no tissue",
-        "score": answer.score,
+        "score": answer.score if answer.n_patches or answer.label else None,
         "threshold": answer.threshold,
         "n_patches": answer.n_patches,
     }
@@ -195,7 +202,7 @@ def _detect(
 ) -> _Findings:
     answer = model.detect(image, mpp=mpp)
     row = {
-        "path": str(image),
+        "path": _text(image),
         "label": answer.label or "no tissue",
         "score": answer.score,
         "least_patches": answer.least_patches,
@@ -205,7 +212,7 @@ def _detect(
     }
     regions = [
         {
-            "path": str(image),
+            "path": _text(image),
             "region": number + 1,
             "label": model.classes_[1],
             "n_patches": region.n_patches,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from functools import cache
+from functools import lru_cache
 from numbers import Integral
 from typing import Any, TypeVar
 
@@ -38,8 +39,9 @@ def count_jobs(n_jobs: int | None) -> int:
     return int(n_jobs) if n_jobs > 0 else max(1, cores + 1 + int(n_jobs))
 
 
-@cache
-def _blas() -> ThreadpoolController:
+@lru_cache(maxsize=1)
+def _blas(n_modules: int) -> ThreadpoolController:
+    """The BLAS libraries in this process; a module imported since may have brought another."""
     return ThreadpoolController().select(user_api="blas")
 
 
@@ -54,7 +56,7 @@ class _SharedLimit:
     def __enter__(self) -> None:
         with self._lock:
             if self._n_inside == 0:
-                self._limit = _blas().limit(limits=1)
+                self._limit = _blas(len(sys.modules)).limit(limits=1)
             self._n_inside += 1
 
     def __exit__(self, *error: object) -> None:

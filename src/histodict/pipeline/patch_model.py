@@ -89,7 +89,6 @@ class PatchModel:
         executor: Executor | None = None,
     ) -> int:
         """Sample patches, about as many from every image of a class, and train; their number."""
-        self.mpp_ = common_mpp([source.record for source in sources])
         X, y = self._training_vectors(sources, callback, executor)
         n_components = self.recipe.components
         self.projection_ = None
@@ -165,16 +164,19 @@ class PatchModel:
         labels = np.array([source.label for source in sources])
         wanted = [-(-recipe.patches_per_class // int(np.sum(labels == label))) for label in labels]
 
-        def work(place: int) -> NDArray[np.float32]:
+        def work(place: int) -> tuple[NDArray[np.float32], float | None]:
             source = sources[place]
             rng = np.random.default_rng([self.random_state, place])
             record = source.record
             with open_view(record.path, record.mpp, recipe, cache=self.cache) as view:
+                view.grid()  # says so if the image is too small
                 allowed = _allowed_corners(source, view, recipe.patch_px)
-                return view.sample_vectors(wanted[place], rng, allowed)
+                return view.sample_vectors(wanted[place], rng, allowed), view.mpp
 
         executor = executor or Threads(self.n_jobs)
-        parts = for_every(work, len(sources), "patches", callback, executor)
+        found = for_every(work, len(sources), "patches", callback, executor)
+        parts = [vectors for vectors, _ in found]
+        self.mpp_ = _common_mpp([mpp for _, mpp in found], recipe)
         y = np.repeat(labels, [len(part) for part in parts])
         counts = np.bincount(y, minlength=len(self.classes))
         for name, count in zip(self.classes, counts, strict=True):
@@ -194,9 +196,20 @@ def for_every(
     return results
 
 
-def common_mpp(records: Sequence[Record]) -> float | None:
-    values = {record.mpp for record in records}
-    return values.pop() if len(values) == 1 else None
+def _common_mpp(sizes: Sequence[float | None], recipe: Recipe) -> float | None:
+    """The pixel size of the images, if all have one; refuses a mixture that is not reduced to one.
+
+    With a recipe's own pixel size every image is reduced to it, and none has to match another.
+    """
+    known = [size for size in sizes if size is not None]
+    if recipe.mpp is not None or len(known) < len(sizes):
+        return None
+    if max(known) > 1.1 * min(known):
+        raise ValueError(
+            f"the training images have pixel sizes (mpp) from {min(known):g} to {max(known):g} µm: "
+            f"reduce them to a common one with the setting mpp={max(known):g}, or leave some out"
+        )
+    return float(np.median(known))
 
 
 def _allowed_corners(source: PatchSource, view: View, patch_px: int) -> Allowed | None:

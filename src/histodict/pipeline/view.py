@@ -60,7 +60,12 @@ class View:
 
     def grid(self) -> PatchGrid:
         recipe = self._recipe
-        return PatchGrid.over(self.size, recipe.patch_px, recipe.grid_stride_px, self.downsample)
+        try:
+            return PatchGrid.over(
+                self.size, recipe.patch_px, recipe.grid_stride_px, self.downsample
+            )
+        except ValueError as error:
+            raise ImageError(f"{self._source.path}: {error}") from error
 
     def chunk_vectors(
         self, grid: PatchGrid, rows: slice, columns: slice

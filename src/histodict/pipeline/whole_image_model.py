@@ -17,7 +17,6 @@ from ..images.manifest import Record
 from ..images.readers import ImageError
 from ..methods.registry import method_entry
 from ..recipes import Recipe
-from .patch_model import common_mpp
 from .view import open_view
 
 _MOST_PIXELS = 50_000_000
@@ -51,7 +50,8 @@ class WholeImageModel:
         self, records: Sequence[Record], labels: NDArray[np.int64], callback: Callback = ignore
     ) -> None:
         """One vector per image, all of them kept; then the method's own training."""
-        self.mpp_ = common_mpp(records)
+        sizes = {record.mpp for record in records}
+        self.mpp_ = sizes.pop() if len(sizes) == 1 else None
         X = self._vectors({r.path: r.mpp for r in records}, None, callback)
         method = method_entry(self.recipe.method).make(
             self.recipe.method_parameters, random_state=self.random_state, n_jobs=self.n_jobs

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import uuid
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,23 +23,19 @@ from .overlay import COLOURS
 
 def patch_features(
     patch_map: PatchMap, classes: list[str], offset: tuple[int, int]
-) -> list[dict[str, Any]]:
-    """One detection per patch on tissue, with its class and margin."""
-    features = []
-    for row, column in np.argwhere(patch_map.winners != BLANK).tolist():
+) -> Iterator[dict[str, Any]]:
+    """One detection per patch on tissue, with its class and margin; a slide has a million."""
+    for row, column in map(np.ndarray.tolist, np.argwhere(patch_map.winners != BLANK)):
         place = int(patch_map.winners[row, column])
         margin = float(patch_map.margins[row, column, place])
         ring = _shifted(_ring(patch_map, row, column), offset)
-        features.append(
-            _feature(
-                f"patch {row} {column}",
-                {"type": "Polygon", "coordinates": [ring]},
-                "detection",
-                (classes[place], place),
-                {"margin": margin},
-            )
+        yield _feature(
+            f"patch {row} {column}",
+            {"type": "Polygon", "coordinates": [ring]},
+            "detection",
+            (classes[place], place),
+            {"margin": margin},
         )
-    return features
 
 
 def region_features(
@@ -81,10 +78,14 @@ def _feature(
     }
 
 
-def save_geojson(path: Path, features: list[dict[str, Any]]) -> None:
-    with written_whole(path) as partial:
-        collection = {"type": "FeatureCollection", "features": features}
-        partial.write_text(json.dumps(collection, ensure_ascii=False), encoding="utf-8")
+def save_geojson(path: Path, features: Iterable[dict[str, Any]]) -> None:
+    """Written one by one: as a whole, the outlines of a slide's patches fill gigabytes."""
+    with written_whole(path) as partial, partial.open("w", encoding="utf-8") as file:
+        file.write('{"type": "FeatureCollection", "features": [')
+        for place, feature in enumerate(features):
+            file.write(",\n" if place else "\n")
+            file.write(json.dumps(feature, ensure_ascii=False))
+        file.write("\n]}\n")
 
 
 def _ring(patch_map: PatchMap, row: int, column: int) -> list[tuple[float, float]]:
