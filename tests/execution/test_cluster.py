@@ -72,7 +72,9 @@ def kill_a_worker(cluster: Cluster) -> None:
 
 def files_of(folder):
     return sorted(
-        p.relative_to(folder) for p in folder.rglob("*") if p.is_file() and p.parent.name != "done"
+        p.relative_to(folder)
+        for p in folder.rglob("*")
+        if p.is_file() and p.parent.name != "done" and not p.name.startswith(".")
     )
 
 

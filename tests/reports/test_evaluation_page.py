@@ -261,7 +261,8 @@ def test_what_failed_is_named_and_left_out(images, tmp_path):
     assert done.methods == []
     page = report(done, tmp_path)
     assert "Not everything was done" in page.text
-    assert "dfdl, repeat 1, fold 1, seed 0: ValueError: no tissue was found" in page.text
+    assert "dfdl, repeat 1, fold 1, seed 0: ImageError: " in page.text
+    assert "less than one patch of 400 x 400" in page.text
     assert "Model card" not in page.text
     assert "histodict 0." in page.text  # the provenance is there all the same
 

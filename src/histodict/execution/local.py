@@ -51,19 +51,22 @@ class _SharedLimit:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._n_inside = 0
-        self._limit: Any = None
+        self._limits: list[Any] = []
+        self._n_modules = 0
 
     def __enter__(self) -> None:
         with self._lock:
-            if self._n_inside == 0:
-                self._limit = _blas(len(sys.modules)).limit(limits=1)
+            if self._n_inside == 0 or len(sys.modules) != self._n_modules:
+                self._n_modules = len(sys.modules)
+                self._limits.append(_blas(self._n_modules).limit(limits=1))
             self._n_inside += 1
 
     def __exit__(self, *error: object) -> None:
         with self._lock:
             self._n_inside -= 1
             if self._n_inside == 0:
-                self._limit.restore_original_limits()
+                while self._limits:
+                    self._limits.pop().restore_original_limits()
 
 
 _LIMIT = _SharedLimit()
