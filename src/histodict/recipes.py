@@ -22,12 +22,13 @@ class Recipe:
 
     Patches are cut from the image reduced to `mpp` µm per pixel if that is given, else reduced by
     the factor `downsample`. `method_parameters` go to the method as they are. With `neighbours` > 0
-    a patch is judged together with those so many steps around it. With `components` > 0 vectors are
-    reduced to so many principal components of the training vectors. With `rule_folds` > 1 the rule
-    is fitted on images of patients that the patches were not learnt from, in so many folds, and
-    answers come with calibrated probabilities; training takes as many times longer. With
-    `candidates` > 1 so many recipes are tried on inner folds of the training patients first, this
-    one among them, and the best is trained.
+    a patch is judged together with those so many steps around it. With `context` > 1 the vector of
+    a patch also shows its surroundings, so many times as wide, in as many pixels. With `components`
+    > 0 vectors are reduced to so many principal components of the training vectors. With
+    `rule_folds` > 1 the rule is fitted on images of patients that the patches were not learnt from,
+    in so many folds, and answers come with calibrated probabilities; training takes as many times
+    longer. With `candidates` > 1 so many recipes are tried on inner folds of the training patients
+    first, this one among them, and the best is trained.
     """
 
     method: str = "dfdl"
@@ -47,16 +48,20 @@ class Recipe:
     rule_folds: int = 0
     candidates: int = 0
     whiten: bool = False
+    context: int = 1
 
     def __post_init__(self) -> None:
         check_whole_number("patch_px", self.patch_px, 2)
         check_whole_number("patches_per_class", self.patches_per_class, 1)
         check_whole_number("neighbours", self.neighbours, 0)
+        check_whole_number("context", self.context, 1)
         check_whole_number("components", self.components, 0)
         check_whole_number("rule_folds", self.rule_folds, 0)
         check_whole_number("candidates", self.candidates, 0)
         if self.rule_folds and self.rule == "codes":
             raise ValueError("rule_folds needs a rule that means the same in every fold, not codes")
+        if is_network(self.vectors) and self.context > 1:
+            raise ValueError("a network's cells know their surroundings: leave context at 1")
         if is_network(self.vectors) and self.turn_patches:
             raise ValueError("turn_patches turns pixels: it does not go with a network's vectors")
         check_number("downsample", self.downsample, low=1)

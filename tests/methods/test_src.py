@@ -91,15 +91,11 @@ def test_a_training_sample_is_its_own_explanation(rng):
     assert model.score(X, y) == 1.0
 
 
-def test_predicts_as_dictol_does(rng, monkeypatch):
+def test_predicts_as_dictol_does(rng, dictol):
     """An implementation by others of the same problem, on classes that overlap."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        peer = pytest.importorskip("dictol.SRC", exc_type=ImportError)
-    monkeypatch.setattr(peer.utils, "vec", np.ravel)  # its own asks numpy what numpy 2 refuses
     X, y, Z, truth = halves(rng, *subspaces(rng, (120, 80, 100), dimension=14, noise=0.7))
     order = np.argsort(y, kind="stable")  # it wants samples class by class, labels from 1
-    theirs = peer.SRC(lamb=0.05)
+    theirs = dictol.SRC.SRC(lamb=0.05)
     theirs.fit(unit_rows(X[order]).T, y[order] + 1)
     with one_blas_thread():
         answers = np.ravel(theirs.predict(unit_rows(Z).T, iterations=200)) - 1

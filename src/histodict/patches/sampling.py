@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .grid import Pixels
+from .surroundings import block_means, overlap_px, read_mirrored
 
 # An image of fewer reduced pixels is read whole; from a larger one the patches are read singly.
 _WHOLE_PX = 50_000_000
@@ -25,8 +26,11 @@ def sample_patches(
     rng: np.random.Generator,
     accept: Accept,
     allowed: Allowed | None = None,
+    context: int = 1,
 ) -> NDArray[np.uint8]:
     """Up to n_patches patches (n, patch_px, patch_px, 3) at random places, overlaps allowed.
+
+    With `context` > 1 pairs of a patch and its surroundings (n, 2, patch_px, patch_px, 3).
 
     `allowed(corners)` says, before anything is read, which places may be used, given
     reduced-image corners (n, 2) as x, y; `accept(patches)` which patches. Fewer are returned where
@@ -34,15 +38,16 @@ def sample_patches(
     """
     width, height = (int(length / downsample) for length in source.size)
     if width < patch_px or height < patch_px:
-        return np.empty((0, patch_px, patch_px, 3), np.uint8)
-    cut_out = _cutter(source, patch_px, downsample, width * height)
+        return np.empty((0, *([2] if context > 1 else []), patch_px, patch_px, 3), np.uint8)
+    cut_out = _cutter(source, patch_px, downsample, width * height, context)
     limits = [width - patch_px + 1, height - patch_px + 1]
     found: list[NDArray[np.uint8]] = []
     missing = n_patches
     for _ in range(_MOST_TRIES):
         corners = _draw_corners(missing, limits, rng, allowed)
         patches = cut_out(corners)
-        chosen = patches[accept(patches)] if len(patches) else patches
+        own = patches[:, 0] if context > 1 else patches
+        chosen = patches[accept(own)] if len(patches) else patches
         found.append(chosen)
         missing -= len(chosen)
         if missing == 0:
@@ -61,39 +66,42 @@ def _draw_corners(
 
 
 def turn_at_random(patches: NDArray[np.uint8], rng: np.random.Generator) -> NDArray[np.uint8]:
-    """Each patch in one of its eight rotations and reflections."""
+    """Each patch, or pair, in one of its eight rotations and reflections."""
     turned = patches.copy()
     which = rng.integers(0, 8, len(patches))
     for choice in range(1, 8):
         own = which == choice
-        rotated = np.rot90(patches[own], choice % 4, axes=(1, 2))
-        turned[own] = rotated[:, :, ::-1] if choice >= 4 else rotated
+        rotated = np.rot90(patches[own], choice % 4, axes=(-3, -2))
+        turned[own] = rotated[..., ::-1, :] if choice >= 4 else rotated
     return turned
 
 
 def _cutter(
-    source: Pixels, patch_px: int, downsample: float, n_pixels: int
+    source: Pixels, patch_px: int, downsample: float, n_pixels: int, context: int
 ) -> Callable[[NDArray[np.int64]], NDArray[np.uint8]]:
+    """From corners of patches to the patches, with their surroundings if context > 1."""
+    before, after = overlap_px(patch_px, context)
+    side = patch_px * context
     if n_pixels <= _WHOLE_PX:
-        whole = source.read(0, 0, *source.size, downsample)
+        width, height = (int(length / downsample) for length in source.size)
+        whole = read_mirrored(source, -before, width + after, -before, height + after, downsample)
 
-        def cut_out(corners: NDArray[np.int64]) -> NDArray[np.uint8]:
-            steps = np.arange(patch_px)
-            rows = np.minimum(corners[:, 1, None] + steps, whole.shape[0] - 1)
-            columns = np.minimum(corners[:, 0, None] + steps, whole.shape[1] - 1)
-            return whole[rows[:, :, None], columns[:, None, :]]
+        def read_field(x: int, y: int) -> NDArray[np.uint8]:
+            return whole[y : y + side, x : x + side]
+    else:
 
-        return cut_out
+        def read_field(x: int, y: int) -> NDArray[np.uint8]:
+            left, top = x - before, y - before
+            return read_mirrored(source, left, left + side, top, top + side, downsample)
 
-    side = round(patch_px * downsample)
+    def cut_out(corners: NDArray[np.int64]) -> NDArray[np.uint8]:
+        found = np.empty((len(corners), min(context, 2), patch_px, patch_px, 3), np.uint8)
+        own = slice(before, before + patch_px)
+        for pictures, (x, y) in zip(found, corners.tolist(), strict=True):
+            field = read_field(x, y)
+            pictures[0] = field[own, own]
+            if context > 1:
+                pictures[1] = block_means(field, context)
+        return found if context > 1 else found[:, 0]
 
-    def read_each(corners: NDArray[np.int64]) -> NDArray[np.uint8]:
-        patches = np.empty((len(corners), patch_px, patch_px, 3), np.uint8)
-        for patch, (x, y) in zip(patches, corners, strict=True):
-            region = source.read(
-                round(x * downsample), round(y * downsample), side, side, downsample
-            )
-            patch[:] = region[:patch_px, :patch_px]
-        return patches
-
-    return read_each
+    return cut_out

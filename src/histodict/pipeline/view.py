@@ -16,6 +16,7 @@ from ..images.tissue import TissueThreshold, tissue_fraction
 from ..networks import is_network, open_network
 from ..patches.grid import PatchGrid
 from ..patches.sampling import Allowed, sample_patches, turn_at_random
+from ..patches.surroundings import read_pairs
 from ..patches.vectors import VECTORS
 from ..recipes import Recipe
 
@@ -71,8 +72,11 @@ class View:
         self, grid: PatchGrid, rows: slice, columns: slice
     ) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
         """Of a chunk: which patches are tissue (rows, columns), and these patches' vectors."""
-        patches = grid.read(self, rows, columns)
-        tissue = self.on_tissue(patches)
+        if self._recipe.context > 1:
+            patches = read_pairs(grid, self, rows, columns, self._recipe.context)
+        else:
+            patches = grid.read(self, rows, columns)[:, None]
+        tissue = self.on_tissue(patches[:, 0])
         shape = (rows.stop - rows.start, columns.stop - columns.start)
         if self._network is None or not tissue.any():
             vectors = self._pixel_vectors(patches[tissue])
@@ -94,10 +98,12 @@ class View:
             rng,
             self.on_tissue,
             allowed,
+            self._recipe.context,
         )
         if self._recipe.turn_patches:
             patches = turn_at_random(patches, rng)
-        return self._pixel_vectors(patches)
+        size = self._recipe.patch_px
+        return self._pixel_vectors(patches.reshape(len(patches), -1, size, size, 3))
 
     def on_tissue(self, patches: NDArray[np.uint8]) -> NDArray[np.bool_]:
         if len(patches) == 0:
@@ -105,9 +111,14 @@ class View:
         return tissue_fraction(patches, self._tissue) >= self._recipe.least_tissue
 
     def _pixel_vectors(self, patches: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """Of patches (n, n_scales, patch_px, patch_px, 3); the scales weigh the same."""
         if self._network is not None:
             return np.empty((0, 1), np.float32)
-        return VECTORS[self._recipe.vectors](self.normalise(patches))
+        n_scales = patches.shape[1]
+        parts = [
+            VECTORS[self._recipe.vectors](self.normalise(patches[:, i])) for i in range(n_scales)
+        ]
+        return parts[0] if n_scales == 1 else np.hstack(parts) / np.float32(n_scales**0.5)
 
     # ------------------------------------------------------------ vectors of a network
 

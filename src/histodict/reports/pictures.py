@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from ..patches.vectors import as_pictures
+
 INK = "#22303c"
 
 
@@ -27,7 +29,7 @@ def atom_sheet(
 
     Each atom is stretched to its own range: what counts is its pattern, not its sign or scale.
     """
-    atoms = D[:n_atoms].reshape(-1, 3, patch_px, patch_px).transpose(0, 2, 3, 1)
+    atoms = as_pictures(D[:n_atoms], patch_px)
     low = atoms.min(axis=(1, 2, 3), keepdims=True)
     high = atoms.max(axis=(1, 2, 3), keepdims=True)
     pictures = (255 * (atoms - low) / np.maximum(high - low, 1e-12)).astype(np.uint8)

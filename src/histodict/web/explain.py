@@ -18,6 +18,7 @@ from ..images.manifest import Record
 from ..methods.residual_rule import ResidualClassifier
 from ..model_file import Model
 from ..patches.grid import PatchGrid
+from ..patches.vectors import are_pictures, as_pictures
 from ..pipeline import BLANK, PatchMap
 from ..pipeline.patch_model import PatchModel
 from ..pipeline.view import View, open_view
@@ -48,7 +49,7 @@ class Atoms:
         if len(D) != method.n_codes_:
             return None
         side = model.recipe.patch_px
-        return cls(D, classes, side if D.shape[1] == 3 * side * side else None)
+        return cls(D, classes, side if are_pictures(D.shape[1], side) else None)
 
     def picture(self, atom: int) -> bytes:
         """An atom as PNG, stretched to its own range: what counts is its pattern."""
@@ -168,8 +169,8 @@ def _parts(
 def _picture(
     vector: NDArray[Any], side: int, ends: tuple[float, float] | None = None
 ) -> NDArray[np.uint8]:
-    """A channel-planar vector as an RGB picture, `ends` as black and white."""
-    pixels = vector.reshape(3, side, side).transpose(1, 2, 0)
+    """A vector of pixels as an RGB picture, `ends` as black and white."""
+    pixels = as_pictures(vector[None], side)[0]
     low, high = ends if ends is not None else (float(pixels.min()), float(pixels.max()))
     scaled = (pixels - low) / max(high - low, 1e-12)
     return _enlarged((255 * np.clip(scaled, 0, 1)).astype(np.uint8))

@@ -91,7 +91,7 @@ def run(
         note=f"Operations of one iteration's coding at {counted_at}. Times: published for that "
         "size (MATLAB); measured here for a whole training at "
         f"{measured_at}, {measured_at.n_iter} iterations, {count_jobs(n_jobs)} threads; recorded "
-        f"with histodict at the published size and {counted_at.n_iter} iterations, where the table "
+        "with histodict at the published size with its own number of iterations, where the table "
         "of recorded times has the method.",
         rows=rows,
         words=_printed(rows, counted_at, measured_at),
@@ -124,19 +124,21 @@ def _row(method: str, problem: Problem, seconds: float) -> Row:
         "published time": times["printed"],
         "published seconds": 3600 * float(times["hours"]),
         "measured seconds": seconds,
-        "recorded seconds": _recorded(method, problem),
+        **_recorded(method, problem),
     }
 
 
-def _recorded(method: str, problem: Problem) -> float | None:
-    """Our own time at this size and number of iterations, of the fastest machine in the table."""
+def _recorded(method: str, problem: Problem) -> Row:
+    """Our own time at this size with the method's own iterations, of the fastest machine."""
     sizes = asdict(problem)
+    del sizes["n_iter"]
     own = [
-        float(row["seconds"])
+        (float(row["seconds"]), int(row["n_iter"]))
         for row in read_table("recorded_times")
         if row["method"] == method and all(int(row[name]) == n for name, n in sizes.items())
     ]
-    return min(own, default=None)
+    seconds, n_iter = min(own, default=(None, None))
+    return {"recorded seconds": seconds, "recorded iterations": n_iter}
 
 
 def _printed(rows: list[Row], counted_at: Problem, measured_at: Problem) -> str:
@@ -147,16 +149,16 @@ def _printed(rows: list[Row], counted_at: Problem, measured_at: Problem) -> str:
         counts = [scientific(row[f"operations q={q}"]) for q in STEPS]
         recorded = row["recorded seconds"]
         times = [row["published time"], f"{row['measured seconds']:.2f} s"]
-        times.append("not recorded" if recorded is None else f"{recorded:.0f} s")
+        rounds = row["recorded iterations"]
+        times.append("not recorded" if recorded is None else f"{recorded:.0f} s ({rounds} it.)")
         lines.append([row["method"], row["formula"], *counts, *times])
     widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
     table = [
         "  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)) for line in lines
     ]
     sizes = (
-        f"Operations of one iteration, and times recorded with histodict, at {counted_at}, "
-        f"{counted_at.n_iter} iterations; measured here at {measured_at}, "
-        f"{measured_at.n_iter} iterations"
+        f"Operations of one iteration, and times recorded with histodict, at {counted_at}; "
+        f"measured here at {measured_at}, {measured_at.n_iter} iterations"
     )
     return "\n".join([*(line.rstrip() for line in table), sizes])
 

@@ -1,0 +1,65 @@
+"""A patch together with its surroundings, seen at a coarser scale.
+
+The surroundings are `context` times as wide as the patch, have the same centre, and are reduced to
+as many pixels: a cell and what it lies in, in two pictures of one size. Beyond the image lies its
+mirror image.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .grid import PatchGrid, Pixels, cut
+
+
+def overlap_px(patch_px: int, context: int) -> tuple[int, int]:
+    """How far the surroundings reach beyond the patch: before and after it."""
+    both = patch_px * (context - 1)
+    return both // 2, both - both // 2
+
+
+def read_pairs(
+    grid: PatchGrid, source: Pixels, rows: slice, columns: slice, context: int
+) -> NDArray[np.uint8]:
+    """Patches of a chunk and their surroundings: (n_patches, 2, patch_px, patch_px, 3)."""
+    p, stride = grid.patch_px, grid.stride_px
+    before, after = overlap_px(p, context)
+    spans = [
+        (part.start * stride - before, (part.stop - 1) * stride + p + after)
+        for part in (columns, rows)
+    ]
+    area = read_mirrored(source, *spans[0], *spans[1], grid.downsample)
+    own = cut(area[before : len(area) - after, before : area.shape[1] - after], p, stride)
+    windows = np.lib.stride_tricks.sliding_window_view(area, (context * p,) * 2, axis=(0, 1))
+    wide = windows[::stride, ::stride].transpose(0, 1, 3, 4, 2)
+    around = np.empty_like(own).reshape(*wide.shape[:2], p, p, 3)
+    for line, fields in zip(around, wide, strict=True):  # a line of the grid at a time: less memory
+        line[:] = block_means(fields, context)
+    return np.stack([own, around.reshape(own.shape)], axis=1)
+
+
+def read_mirrored(
+    source: Pixels, left: int, right: int, top: int, bottom: int, downsample: float
+) -> NDArray[np.uint8]:
+    """Pixels of the reduced image from left to right and top to bottom, which may lie outside."""
+    size = [int(length / downsample) for length in source.size]
+    inside = [(max(0, left), min(size[0], right)), (max(0, top), min(size[1], bottom))]
+    (x0, x1), (y0, y1) = inside
+    pixels = source.read(
+        round(x0 * downsample),
+        round(y0 * downsample),
+        round((x1 - x0) * downsample),
+        round((y1 - y0) * downsample),
+        downsample,
+    )[: y1 - y0, : x1 - x0]
+    missing = ((y0 - top, bottom - y1), (x0 - left, right - x1), (0, 0))
+    return np.pad(pixels, missing, mode="symmetric") if np.any(missing) else pixels
+
+
+def block_means(pictures: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
+    """Pictures (..., h, w, 3) reduced by a whole number: each pixel is the mean of its block."""
+    *shape, height, width, _ = pictures.shape
+    blocks = pictures.reshape(*shape, height // size, size, width // size, size, 3)
+    means = blocks.sum(axis=(-4, -2), dtype=np.uint32)
+    return ((means + size * size // 2) // (size * size)).astype(np.uint8)

@@ -1,0 +1,99 @@
+"""A patch with its surroundings: the same place, twice, at two scales."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from histodict.patches.grid import PatchGrid
+from histodict.patches.sampling import sample_patches, turn_at_random
+from histodict.patches.surroundings import block_means, read_mirrored, read_pairs
+from histodict.patches.vectors import as_pictures, centred
+
+
+class Picture:
+    """Pixels in memory, as an image source."""
+
+    def __init__(self, pixels):
+        self.pixels = pixels
+        self.size = (pixels.shape[1], pixels.shape[0])
+
+    def read(self, x, y, width, height, downsample=1.0):
+        assert x >= 0 and y >= 0, "read inside the image"
+        step = int(downsample)
+        part = self.pixels[y : y + height, x : x + width]
+        return block_means(part, step) if step > 1 else part
+
+
+@pytest.fixture
+def picture(rng):
+    return Picture(rng.integers(0, 256, (70, 90, 3)).astype(np.uint8))
+
+
+@pytest.mark.parametrize(("context", "downsample"), [(2, 1), (3, 1), (4, 1), (2, 2)])
+def test_pairs_are_the_patch_and_the_mean_of_what_lies_around(picture, context, downsample):
+    grid = PatchGrid.over(picture.size, 8, 6, downsample)
+    rows, columns = slice(0, grid.n_rows), slice(0, grid.n_columns)
+    pairs = read_pairs(grid, picture, rows, columns, context)
+    np.testing.assert_array_equal(pairs[:, 0], grid.read(picture, rows, columns))
+
+    whole = picture.read(0, 0, *picture.size, downsample)
+    half = 8 * context // 2
+    wide = np.pad(whole, ((half, half), (half, half), (0, 0)), mode="symmetric")
+    for place in (0, 7, len(pairs) // 2, len(pairs) - 1):
+        row, column = divmod(place, grid.n_columns)
+        y, x = row * 6 + 4, column * 6 + 4  # the middle of the patch, in `wide` the field's corner
+        field = wide[y : y + 2 * half, x : x + 2 * half].astype(float)
+        blocks = field.reshape(8, context, 8, context, 3).mean(axis=(1, 3))
+        assert np.abs(pairs[place, 1] - blocks).max() <= 0.5
+
+
+def test_chunks_give_what_the_whole_gives(picture):
+    grid = PatchGrid.over(picture.size, 8, 8, 1)
+    whole = read_pairs(grid, picture, slice(0, grid.n_rows), slice(0, grid.n_columns), 4)
+    shape = (grid.n_rows, grid.n_columns)
+    part = read_pairs(grid, picture, slice(2, 5), slice(3, 7), 4)
+    np.testing.assert_array_equal(
+        part, whole.reshape(*shape, *whole.shape[1:])[2:5, 3:7].reshape(part.shape)
+    )
+
+
+def test_samples_are_pairs_of_the_grid(picture, rng):
+    """Places of the grid, drawn at random, give the grid's own pairs."""
+    grid = PatchGrid.over(picture.size, 8, 1, 1)
+    pairs = read_pairs(grid, picture, slice(0, grid.n_rows), slice(0, grid.n_columns), 2)
+    known = {pair.tobytes() for pair in pairs}
+    drawn = sample_patches(
+        picture, 50, 8, 1.0, rng, lambda p: p[..., 0].mean((1, 2)) > 100, context=2
+    )
+    assert drawn.shape == (50, 2, 8, 8, 3)
+    assert all(pair.tobytes() in known for pair in drawn)
+    turned = turn_at_random(drawn, rng)
+    for before, after in zip(drawn, turned, strict=True):
+        ways = [np.rot90(before, k, axes=(1, 2)) for k in range(4)]
+        assert any(np.array_equal(after, w) or np.array_equal(after, w[:, :, ::-1]) for w in ways)
+
+
+def test_beyond_the_image_lies_its_mirror(picture):
+    area = read_mirrored(picture, -3, 5, -2, 4, 1.0)
+    np.testing.assert_array_equal(area[2:, 3:], picture.pixels[:4, :5])
+    np.testing.assert_array_equal(area[:2], area[2:4][::-1])
+    np.testing.assert_array_equal(area[:, :3], area[:, 3:6][:, ::-1])
+    wider = read_mirrored(picture, -100, 190, 0, 70, 1.0)  # more than the image is wide
+    assert wider.shape == (70, 290, 3)
+
+
+def test_pictures_of_vectors_stand_side_by_side(rng):
+    patches = rng.integers(0, 256, (5, 2, 8, 8, 3)).astype(np.uint8)
+    vectors = np.hstack([centred(patches[:, 0]), centred(patches[:, 1])])
+    pictures = as_pictures(vectors, 8)
+    assert pictures.shape == (5, 8, 16, 3)
+    for i, half in enumerate((pictures[:, :, :8], pictures[:, :, 8:])):
+        flat = half.reshape(5, -1)
+        values = patches[:, i].reshape(5, -1).astype(float)
+        values -= values.mean(axis=1, keepdims=True)
+        np.testing.assert_allclose(
+            flat / np.linalg.norm(flat, axis=1, keepdims=True),
+            values / np.linalg.norm(values, axis=1, keepdims=True),
+            atol=1e-5,
+        )
