@@ -53,8 +53,8 @@ def test_the_better_half_goes_on(manifest, monkeypatch):
     seen = []
     trials = choose_recipe(manifest, recipes, callback=lambda p: seen.append((p.done, p.total)))
     assert trials[0].recipe.patch_px == 15
-    assert [len(trial.values) for trial in trials] == [3, 3, 2, 2, 1, 1, 1, 1]
-    assert len(asked) == 8 + 4 + 2 == seen[-1][0] == seen[-1][1]
+    assert [len(trial.values) for trial in trials] == [3, 3, 3, 2, 2, 1, 1, 1]
+    assert len(asked) == 8 + 5 + 3 == seen[-1][0] == seen[-1][1]
 
 
 def test_no_test_patient_is_trained_on_and_found_values_are_kept(manifest, tmp_path, monkeypatch):

@@ -101,6 +101,14 @@ def train(
     split: Annotated[
         str | None, typer.Option(help="Use only rows with this value in the CSV's split column.")
     ] = None,
+    start_from: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="MODEL",
+            help="Go on from the dictionaries of this model, made with the same settings: quicker "
+            "after a few labels have changed.",
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(help="The same seed gives the same model.")] = 0,
     jobs: JobsOption = None,
     cluster: ClusterOption = None,
@@ -133,8 +141,9 @@ def train(
         else:
             model = TissueClassifier(recipe, random_state=seed, n_jobs=jobs)
         _check_folder(output)
+        start = _load_start(start_from, type(model))
         with _open_executor(cluster) as executor, _bars() as bars:
-            model.fit(manifest, callback=_show(bars), executor=executor)
+            model.fit(manifest, callback=_show(bars), executor=executor, start_from=start)
         save_model(model, output)
     seconds = time.perf_counter() - started
     facts = {
@@ -154,6 +163,18 @@ def train(
             f"Learnt {' / '.join(model.classes_)} from {facts['n_images']} images "
             f"in {seconds:.0f} s: {output}"
         )
+
+
+def _load_start(path: Path | None, kind: type) -> Any:
+    """The model to go on from, which must answer the same question."""
+    from .model_file import load_model
+
+    if path is None:
+        return None
+    start = load_model(path)
+    if not isinstance(start, kind):
+        raise ValueError(f"{path}: answers another question than the model to be made")
+    return start
 
 
 @app.command()

@@ -30,7 +30,7 @@ from .recipes import Recipe
 
 Model = TissueClassifier | RegionDetector
 
-SCHEMA = 2
+SCHEMA = 3
 SUFFIX = ".histodict"
 _KEY = "histodict"
 _KINDS: dict[str, type[Model]] = {

@@ -60,6 +60,12 @@ class Recipe:
         check_whole_number("candidates", self.candidates, 0)
         if self.rule_folds and self.rule == "codes":
             raise ValueError("rule_folds needs a rule that means the same in every fold, not codes")
+        n_channels = self.method_parameters.get("n_channels", 3)
+        if self.method == "shirc" and self.context > 1 and n_channels != 6:
+            raise ValueError(
+                "shirc codes every channel by itself, and with context > 1 there are six: set "
+                "n_channels=6 as well"
+            )
         if is_network(self.vectors) and self.context > 1:
             raise ValueError("a network's cells know their surroundings: leave context at 1")
         if is_network(self.vectors) and self.turn_patches:
@@ -144,8 +150,13 @@ def _read_value(name: str, text: str, kind: str) -> Any:
 PRESETS = {
     # As published: 20 × 20 RGB patches, 10,000 per class.
     "paper": Recipe(),
-    # Against differences of stain between patients; the rule uses how clearly patches were won.
+    # Against differences of stain between patients; a patch is seen with its surroundings, codes
+    # are sparser than published, and the rule uses how clearly patches were won.
     "default": Recipe(
+        method_parameters={"penalty": 0.4},
+        patch_px=16,
+        downsample=2.0,
+        context=2,
         patches_per_class=6_000,
         turn_patches=True,
         stain="reinhard",
@@ -184,11 +195,13 @@ def preset(name: str, method: str = "dfdl") -> Recipe:
         return _read_recipe(Path(name))
     if name not in PRESETS:
         raise ValueError(f"preset must be one of {sorted(PRESETS)}, not {name!r}")
-    entry = method_entry(method)
-    parameters = entry.published if name == "paper" else entry.small
-    return PRESETS[name].with_changes(
-        method=method, method_parameters=dict(parameters), rule=entry.rule
-    )
+    entry, base = method_entry(method), PRESETS[name]
+    known = inspect.signature(entry.load()).parameters
+    parameters = {k: v for k, v in base.method_parameters.items() if k in known}
+    parameters |= entry.published if name == "paper" else entry.small
+    if method == "shirc" and base.context > 1:
+        parameters["n_channels"] = 6  # three colours of the patch, three of its surroundings
+    return base.with_changes(method=method, method_parameters=parameters, rule=entry.rule)
 
 
 def _read_recipe(path: Path) -> Recipe:

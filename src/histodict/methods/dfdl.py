@@ -15,7 +15,7 @@ discriminative feature-oriented dictionary learning", IEEE Transactions on Medic
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -80,6 +80,7 @@ class DFDL(ResidualClassifier):
     n_iter_ : iterations of the class that took longest
     """
 
+    fitted_arrays: ClassVar[tuple[str, ...]] = ("dictionaries_", "n_nonzero_")
     n_nonzero_: NDArray[np.int64]
 
     def __init__(

@@ -10,11 +10,14 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
 
+MEAN_VECTOR = "mean-vector"
+
 
 @dataclass(frozen=True)
 class MethodEntry:
     """`home` is module:class; `small` are the parameters of the default preset, `published` those
-    of the paper's comparison. `features` names the vector of a whole image; None: patches.
+    of the paper's comparison. `features` names the vector of a whole image, MEAN_VECTOR the mean of
+    its patches' vectors; None: patches.
     """
 
     home: str
@@ -119,6 +122,13 @@ METHODS: dict[str, MethodEntry] = {
         "vector_heads:NearestPatches",
         "votes of the nearest training patches: a baseline for learned vectors",
         rule="margin",
+    ),
+    "mean-logistic": MethodEntry(
+        "vector_heads:LogisticPatches",
+        "logistic regression on the mean patch vector of an image: what most would try first",
+        features=MEAN_VECTOR,
+        small={"standardise": True},
+        published={"standardise": True},
     ),
     "lbp-colour": MethodEntry(
         "support_vectors:SupportVectors",

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array
 from sklearn.linear_model import LogisticRegression
+from sklearn.preprocessing import StandardScaler
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from ..dictionaries.atoms import normalise
@@ -94,6 +95,7 @@ class LogisticPatches(_Head):
     Parameters
     ----------
     C : inverse strength of the ridge, as in scikit-learn
+    standardise : bring every feature to mean 0 and deviation 1 first
     n_jobs : threads; None for all cores
     """
 
@@ -101,17 +103,24 @@ class LogisticPatches(_Head):
     weights_: NDArray[Any]
     bias_: NDArray[Any]
 
-    def __init__(self, C: float = 1.0, *, n_jobs: int | None = None) -> None:
+    def __init__(
+        self, C: float = 1.0, *, standardise: bool = False, n_jobs: int | None = None
+    ) -> None:
         self.C = C
+        self.standardise = standardise
         self.n_jobs = n_jobs
 
     def fit(self, X: ArrayLike, y: ArrayLike, *, callback: Callback = ignore) -> LogisticPatches:
         check_number("C", self.C, above=True)
         samples, self.classes_, labels = check_labelled(self, X, y)
+        scaler = StandardScaler(with_mean=self.standardise, with_std=self.standardise)
         with one_blas_thread():
             model = LogisticRegression(C=self.C, class_weight="balanced", max_iter=2000)
-            model.fit(samples, labels)
+            model.fit(scaler.fit_transform(samples), labels)
         weights, bias = model.coef_, model.intercept_
+        if self.standardise:
+            weights = weights / scaler.scale_
+            bias = bias - weights @ scaler.mean_
         if len(self.classes_) == 2:  # one row stands for the difference of two
             weights = np.concatenate([-weights / 2, weights / 2])
             bias = np.concatenate([-bias / 2, bias / 2])

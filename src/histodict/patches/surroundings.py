@@ -59,7 +59,8 @@ def read_mirrored(
 
 def block_means(pictures: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
     """Pictures (..., h, w, 3) reduced by a whole number: each pixel is the mean of its block."""
-    *shape, height, width, _ = pictures.shape
-    blocks = pictures.reshape(*shape, height // size, size, width // size, size, 3)
-    means = blocks.sum(axis=(-4, -2), dtype=np.uint32)
-    return ((means + size * size // 2) // (size * size)).astype(np.uint8)
+    total = np.zeros(pictures[..., ::size, ::size, :].shape, np.uint32)
+    for row in range(size):  # many times as fast as a sum over axes
+        for column in range(size):
+            total += pictures[..., row::size, column::size, :]
+    return ((total + size * size // 2) // (size * size)).astype(np.uint8)

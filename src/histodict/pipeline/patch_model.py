@@ -87,17 +87,25 @@ class PatchModel:
         sources: Sequence[PatchSource],
         callback: Callback = ignore,
         executor: Executor | None = None,
+        start_from: PatchModel | None = None,
     ) -> int:
-        """Sample patches, about as many from every image of a class, and train; their number."""
+        """Sample patches, about as many from every image of a class, and train; their number.
+
+        `start_from`: a model of the same recipe and classes, whose dictionaries are gone on from.
+        """
         X, y = self._training_vectors(sources, callback, executor)
         n_components = self.recipe.components
-        self.projection_ = None
-        if n_components:
+        self.projection_ = start_from.projection_ if start_from else None
+        if n_components and not self.projection_:
             self.projection_ = Projection.fit(X, n_components, whiten=self.recipe.whiten)
-            X = self.projection_(X)
+        X = self.project(X)
         self.method_ = method_entry(self.recipe.method).make(
             self.recipe.method_parameters, random_state=self.random_state, n_jobs=self.n_jobs
         )
+        if start_from:
+            self.method_.set_params(warm_start=True)
+            for name in ("classes_", "n_features_in_", *self.method_.fitted_arrays):
+                setattr(self.method_, name, getattr(start_from.method_, name))
         options = {"callback": callback, "executor": executor}
         # Most methods train in this process alone.
         known = signature(self.method_.fit).parameters
@@ -152,6 +160,18 @@ class PatchModel:
             return chunk, tissue, nothing, np.zeros(method.n_codes_)
         S, distances = method.encode(self.project(vectors))
         return chunk, tissue, distances, np.asarray(abs(S).sum(axis=0), dtype=np.float64).ravel()
+
+    def start(self, other: object) -> PatchModel:
+        """The other model, if training can go on from it: a ValueError says why it cannot."""
+        known = signature(method_entry(self.recipe.method).load()).parameters
+        if "warm_start" not in known or not isinstance(other, PatchModel):
+            raise ValueError(f"the method {self.recipe.method!r} cannot go on from another model")
+        if (self.recipe, self.classes) != (other.recipe, other.classes):
+            raise ValueError(
+                "training can go on only from a model with the same settings and classes: leave "
+                "out the model to start from, or the changes"
+            )
+        return other
 
     def project(self, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
         """Patch vectors as the method sees them."""

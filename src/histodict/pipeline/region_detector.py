@@ -115,16 +115,19 @@ class RegionDetector:
         *,
         callback: Callback = ignore,
         executor: Executor | None = None,
+        start_from: RegionDetector | None = None,
     ) -> RegionDetector:
         """Train on patches inside and outside the regions, then choose m on the same images.
 
-        `executor` reads the images and codes their patches; None: threads.
+        `executor` reads the images and codes their patches; None: threads. `start_from`: a model
+        of the same recipe and classes; its dictionaries are gone on from (a warm start).
         """
         self.classes_ = _choose_classes(manifest, self.region)
         records = manifest.records
         sources = [s for record in records for s in _sources(record, self.classes_[1])]
         model = PatchModel(self.recipe, self.classes_, self.random_state, self.n_jobs, self.cache)
-        n_patches = model.fit(sources, callback, executor)
+        start = model.start(start_from.model_) if start_from else None
+        n_patches = model.fit(sources, callback, executor, start)
 
         def look(place: int, patch_map: PatchMap, evidence: Evidence) -> Findings:
             tissue = patch_map.winners != BLANK

@@ -95,10 +95,12 @@ class TissueClassifier:
         *,
         callback: Callback = ignore,
         executor: Executor | None = None,
+        start_from: TissueClassifier | None = None,
     ) -> TissueClassifier:
         """Train the method, then fit the rule for patches on the same images.
 
-        `executor` reads the images and codes their patches; None: threads.
+        `executor` reads the images and codes their patches; None: threads. `start_from`: a model
+        of the same recipe and classes; its dictionaries are gone on from (a warm start).
         """
         classes = list(manifest.classes)
         if len(classes) < 2:
@@ -115,7 +117,9 @@ class TissueClassifier:
         if self.recipe.candidates > 1:
             self._choose_recipe(manifest, callback)
         if method_entry(self.recipe.method).features is None:
-            self._fit_patches(manifest, labels, callback, executor)
+            self._fit_patches(manifest, labels, callback, executor, start_from)
+        elif start_from is not None:
+            raise ValueError(f"the method {self.recipe.method!r} cannot go on from another model")
         elif executor is not None:
             raise ValueError(
                 f"the method {self.recipe.method!r} looks at the image as a whole and trains on "
@@ -191,10 +195,14 @@ class TissueClassifier:
         labels: NDArray[np.int64],
         callback: Callback,
         executor: Executor | None,
+        start_from: TissueClassifier | None,
     ) -> None:
         model = PatchModel(self.recipe, self.classes_, self.random_state, self.n_jobs, self.cache)
         everything = list(range(len(labels)))
-        self.training_["n_patches"] = _fit(model, manifest, labels, everything, callback, executor)
+        start = model.start(start_from.model_) if start_from else None
+        self.training_["n_patches"] = _fit(
+            model, manifest, labels, everything, callback, executor, start
+        )
         if self.recipe.rule_folds > 1:
             evidence = _unseen_evidence(model, manifest, labels, callback, executor)
         else:
@@ -215,9 +223,10 @@ def _fit(
     places: list[int],
     callback: Callback,
     executor: Executor | None,
+    start_from: PatchModel | None = None,
 ) -> int:
     sources = [PatchSource(manifest.records[i], int(labels[i])) for i in places]
-    return model.fit(sources, callback, executor)
+    return model.fit(sources, callback, executor, start_from)
 
 
 def _unseen_evidence(

@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -32,20 +32,33 @@ from ..recipes import Recipe
 from .tissue_classifier import TissueClassifier
 
 _N_FOLDS = 3
-# What may differ from the recipe to start from; the first value of each is tried most.
-PIXEL_CHOICES: dict[str, Sequence[Any]] = {
-    "stain": ("reinhard", "none", "macenko"),
-    "vectors": ("centred", "rgb", "channel-centred"),
-    "downsample": (1.0, 2.0, 4.0),
-    "rule": ("margin", "codes", "proportion"),
-    "patch_px": (20, 12),
-}
-NETWORK_CHOICES: dict[str, Sequence[Any]] = {
-    "stain": ("reinhard", "none"),
-    "downsample": (1.0, 2.0),
-    "rule": ("proportion", "margin", "codes"),
-    "components": (200, 100),
-}
+# Another recipe must be better than the one to start from by so much: inner folds are few.
+_WORTH = 0.02
+Change = dict[str, Any]
+# What may differ from the recipe to start from; settings that go together stand together.
+PIXEL_CHOICES: tuple[tuple[Change, ...], ...] = (
+    (  # how much of the tissue a vector shows, and how finely
+        {"downsample": 1.0, "patch_px": 16, "stride_px": 24, "context": 4},
+        {"downsample": 2.0, "patch_px": 16, "stride_px": 16, "context": 2},
+        {"downsample": 1.0, "patch_px": 20, "stride_px": 20, "context": 1},
+        {"downsample": 2.0, "patch_px": 20, "stride_px": 20, "context": 1},
+    ),
+    (  # how far colours count
+        {"stain": "reinhard", "vectors": "centred"},
+        {"stain": "reinhard", "vectors": "rgb"},
+        {"stain": "none", "vectors": "rgb"},
+        {"stain": "macenko", "vectors": "centred"},
+        {"stain": "reinhard", "vectors": "channel-centred"},
+    ),
+    ({"rule": "margin"}, {"rule": "codes"}),
+    ({"penalty": 0.4}, {"penalty": 0.2}),
+)
+NETWORK_CHOICES: tuple[tuple[Change, ...], ...] = (
+    ({"downsample": 1.0}, {"downsample": 2.0}),
+    ({"stain": "reinhard"}, {"stain": "none"}, {"stain": "macenko"}),
+    ({"rule": "proportion"}, {"rule": "margin"}, {"rule": "codes"}),
+    ({"components": 200}, {"components": 100}),
+)
 
 
 @dataclass(frozen=True)
@@ -68,18 +81,34 @@ class Trial:
 
 
 def candidates(base: Recipe, n_candidates: int, random_state: int) -> list[Recipe]:
-    """The recipe itself, then others at random from the choices, each once."""
-    choices = NETWORK_CHOICES if is_network(base.vectors) else PIXEL_CHOICES
-    every = [dict(zip(choices, values, strict=True)) for values in product(*choices.values())]
-    rng = np.random.default_rng(random_state)
+    """The recipe itself, those with one group changed, then others at random; each once."""
+    groups = NETWORK_CHOICES if is_network(base.vectors) else PIXEL_CHOICES
+    single = [change for group in groups for change in group]
+    mixed = [_merged(changes) for changes in product(*groups)]
+    order = np.random.default_rng(random_state).permutation(len(mixed))
     found = [base]
-    for place in rng.permutation(len(every)):
-        recipe = base.with_changes(**every[place])
+    for change in [*single, *(mixed[place] for place in order)]:
+        recipe = _changed(base, change)
         if recipe not in found:
             found.append(recipe)
-        if len(found) == n_candidates:
-            break
-    return found
+    return found[:n_candidates]
+
+
+def _merged(changes: Sequence[Change]) -> Change:
+    return {name: value for change in changes for name, value in change.items()}
+
+
+def _changed(base: Recipe, change: Change) -> Recipe:
+    """The recipe with a change; settings that its method does not have are left out of it."""
+    own = {f.name for f in fields(base)}
+    parameters = {k: v for k, v in change.items() if k not in own and base.knows(k)}
+    if base.method == "shirc":
+        parameters["n_channels"] = 6 if change.get("context", base.context) > 1 else 3
+    return replace(
+        base,
+        method_parameters=base.method_parameters | parameters,
+        **{k: v for k, v in change.items() if k in own},
+    )
 
 
 def choose_recipe(
@@ -93,7 +122,8 @@ def choose_recipe(
 ) -> list[Trial]:
     """The recipes, best first; those that were tried on more folds come before the others.
 
-    With a cache, values that were found before are read, so that a run that was stopped goes on.
+    The first recipe given is tried on all folds, and stays the best unless another is clearly
+    better. With a cache, values that were found before are read: a run that was stopped goes on.
     """
     splits = list(k_folds(manifest, _N_FOLDS, random_state=random_state))
     trials = [Trial(recipe, ()) for recipe in recipes]
@@ -107,17 +137,25 @@ def choose_recipe(
             tried.append(Trial(trial.recipe, (*trial.values, value)))
             done += 1
             callback(Progress("tune", done, total))
-        ranked = sorted(tried, key=lambda trial: -trial.mean)
-        keep = max(2, -(-len(ranked) // 2)) if split is not splits[-1] else len(ranked)
-        trials, beaten = ranked[:keep], ranked[keep:] + beaten
-    return trials + beaten
+        first, *others = tried
+        others.sort(key=lambda trial: -trial.mean)
+        keep = max(1, len(tried) // 2) if split is not splits[-1] else len(others)
+        trials, beaten = [first, *others[:keep]], others[keep:] + beaten
+    return _in_order(trials) + beaten
+
+
+def _in_order(trials: list[Trial]) -> list[Trial]:
+    """Best first; the recipe to start from, the first one here, comes before its equals."""
+    first, *others = trials
+    better = [trial for trial in others if trial.mean > first.mean + _WORTH]
+    return [*better, first, *others[len(better) :]]
 
 
 def _n_trainings(n_recipes: int) -> int:
     total, n = 0, n_recipes
     for _ in range(_N_FOLDS):
         total += n
-        n = min(n, max(2, -(-n // 2)))
+        n = min(n, 1 + max(1, n // 2))
     return total
 
 

@@ -12,10 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..execution.array_cache import ArrayCache
-from ..execution.progress import Callback, ignore
+from ..execution.local import map_blocks
+from ..execution.progress import Callback, Progress, ignore
 from ..images.manifest import Record
 from ..images.readers import ImageError
-from ..methods.registry import method_entry
+from ..methods.registry import MEAN_VECTOR, method_entry
 from ..recipes import Recipe
 from .view import open_view
 
@@ -69,10 +70,17 @@ class WholeImageModel:
         trained_mpp: float | None,
         callback: Callback = ignore,
     ) -> NDArray[np.float64]:
-        from ..features.cache import image_features  # brings the image libraries
-
         features = method_entry(self.recipe.method).features
         assert features is not None
+        if features == MEAN_VECTOR:
+            work = partial(_mean_vector, self.recipe, trained_mpp, self.cache)
+            means = []
+            for mean in map_blocks(lambda item: work(*item), images.items(), self.n_jobs):
+                means.append(mean)
+                callback(Progress("features", len(means), len(images)))
+            return np.stack(means)
+        from ..features.cache import image_features  # brings the image libraries
+
         recipe = self.recipe
         reduction = [recipe.stain, recipe.downsample]
         if recipe.mpp is not None:
@@ -100,3 +108,24 @@ def _whole(
                 "image as a whole: use a method that works on patches, or a larger downsample"
             )
         return view.normalise(view.read(0, 0, width, height, view.downsample)[None])[0]
+
+
+def _mean_vector(
+    recipe: Recipe,
+    trained_mpp: float | None,
+    cache: ArrayCache | None,
+    path: Path,
+    mpp: float | None,
+) -> NDArray[np.float64]:
+    """The mean of the vectors of an image's patches on tissue."""
+    total, n_patches = np.zeros(1), 0
+    with open_view(path, mpp, recipe, trained_mpp, cache) as view:
+        grid = view.grid()
+        for chunk in grid.chunks():
+            _, vectors = view.chunk_vectors(grid, *chunk)
+            if len(vectors):
+                total = total + vectors.sum(axis=0, dtype=np.float64)
+                n_patches += len(vectors)
+    if n_patches == 0:
+        raise ImageError(f"{path}: no tissue was found, and so there is no vector to judge")
+    return total / n_patches

@@ -21,7 +21,7 @@ from ..images.manifest import Manifest, Record
 from ..images.masks import RegionMask
 from ..images.readers import open_image
 from ..model_file import Model, load_model, save_model
-from ..pipeline import RegionDetector
+from ..pipeline import RegionDetector, TissueClassifier
 from ..pipeline.patch_model import PatchModel
 from ..recipes import Recipe
 from .datasets import image_id_of
@@ -102,7 +102,7 @@ def train(job: Job, diary: Diary) -> None:
         recipe = Recipe.from_dict(request["recipe"])
         cache = job.folder.parents[1] / "cache"  # the user's; a second training is quicker
         model = make_model(recipe, request["regions"], request["seed"], cache)
-        model.fit(learn, callback=diary.tell)
+        model.fit(learn, callback=diary.tell, start_from=_parent(job, model, learn))
         save_model(model, path)
     if isinstance(model.model_, PatchModel) and not (job.folder / "gallery.npz").is_file():
         diary.tell(Progress("gallery", 0, 1))
@@ -110,6 +110,22 @@ def train(job: Job, diary: Diary) -> None:
         diary.tell(Progress("gallery", 1, 1))
     rows = _answers(model, test, job.folder / "maps", diary)
     write_json(job.folder / "results.json", _results(model, rows))
+
+
+def _parent(job: Job, model: Model, learn: Manifest) -> Any:
+    """The model that was corrected, to go on from; None where this one has to start afresh.
+
+    It learnt from the same patients: those kept for testing are kept from it too.
+    """
+    path = job.folder.parent / str(job.request.get("parent")) / MODEL_NAME
+    if not path.is_file():
+        return None
+    parent = load_model(path)
+    same = parent.recipe == model.recipe
+    if isinstance(parent, TissueClassifier):
+        same = same and parent.classes_ == list(learn.classes)
+    method = parent.model_.method_
+    return parent if same and "warm_start" in method.get_params() else None
 
 
 def _answers(model: Model, test: Manifest, folder: Path, diary: Diary) -> list[dict[str, Any]]:

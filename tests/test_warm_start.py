@@ -1,0 +1,75 @@
+"""Going on from a model: after labels changed, or when more images came."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from histodict import TissueClassifier
+from histodict.cli import app
+from histodict.images.manifest import read_manifest
+from histodict.images.synthetic import write_synthetic_set
+from histodict.model_file import load_model, save_model
+from histodict.recipes import Recipe
+
+SMALL = Recipe(
+    method_parameters={"n_atoms": 12, "n_iter": 30, "tol": 1e-3},
+    patch_px=10,
+    patches_per_class=600,
+    vectors="centred",
+    rule="margin",
+)
+
+
+@pytest.fixture(scope="module")
+def manifest(tmp_path_factory):
+    folder = write_synthetic_set(tmp_path_factory.mktemp("set") / "t", 4, 2, size=(120, 100))
+    return read_manifest(folder / "manifest.csv")
+
+
+@pytest.fixture(scope="module")
+def first(manifest):
+    return TissueClassifier(SMALL, random_state=0).fit(manifest)
+
+
+def test_it_starts_where_the_other_ended(manifest, first, tmp_path):
+    """On the same images the objective starts at the end of the first training, and soon stops."""
+    loaded = load_model(save_model(first, tmp_path / "first.histodict"))
+    stages = set()
+    second = TissueClassifier(SMALL, random_state=0).fit(
+        manifest, start_from=loaded, callback=lambda p: stages.add(p.stage)
+    )
+    assert "initialise" not in stages
+    before, after = first.model_.method_, second.model_.method_
+    np.testing.assert_array_equal(before.n_nonzero_, after.n_nonzero_)
+    assert after.n_iter_ < before.n_iter_
+    for old, new in zip(before.objective_, after.objective_, strict=True):
+        assert new[0] <= old[-1] + 1e-3 * abs(old[0]) < old[0]
+
+
+def test_it_refuses_another_recipe_and_a_method_that_cannot(manifest, first):
+    other = SMALL.with_changes(patch_px=12)
+    with pytest.raises(ValueError, match="same settings"):
+        TissueClassifier(other).fit(manifest, start_from=first)
+    plain = SMALL.with_changes(method="odl", method_parameters={"n_atoms": 8})
+    with pytest.raises(ValueError, match="cannot go on"):
+        TissueClassifier(plain).fit(manifest, start_from=TissueClassifier(plain).fit(manifest))
+
+
+def test_on_the_command_line(manifest, tmp_path):
+    settings = [
+        part
+        for text in ("n_atoms=12", "n_iter=5", "patches_per_class=300")
+        for part in ("--set", text)
+    ]
+    one, two = str(tmp_path / "one.histodict"), str(tmp_path / "two.histodict")
+    data = [str(manifest.root / "manifest.csv"), *settings]
+    run = CliRunner().invoke(app, ["train", *data, "-o", one])
+    assert run.exit_code == 0, run.output
+    run = CliRunner().invoke(app, ["train", *data, "-o", two, "--start-from", one])
+    assert run.exit_code == 0, run.output
+    run = CliRunner().invoke(
+        app, ["train", *data, "--set", "n_atoms=13", "-o", two, "--start-from", one]
+    )
+    assert run.exit_code == 2 and "same settings" in run.output
