@@ -3,6 +3,9 @@ PYTHON ?= python3
 # PyTorch's CPU build is enough for the tests; name another wheel here for a GPU.
 TORCH ?= torch==2.13.0
 
+# Test files run side by side in so many processes.
+TEST_PROCESSES ?= 2
+
 VENV := .venv
 BIN  := $(VENV)/bin
 PIP  := $(BIN)/python -m pip --disable-pip-version-check -qq
@@ -25,7 +28,7 @@ demo: $(READY)  ## Learn from made-up tissue and make a page of it
 	$(BIN)/python -m histodict.cli demo
 
 test: lint  ## Lint, check types and run the tests
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile
 
 lint: $(READY)  ## Check style, formatting and types
 	$(BIN)/ruff check .

@@ -102,8 +102,7 @@ class View:
         )
         if self._recipe.turn_patches:
             patches = turn_at_random(patches, rng)
-        size = self._recipe.patch_px
-        return self._pixel_vectors(patches.reshape(len(patches), -1, size, size, 3))
+        return self._pixel_vectors(patches if self._recipe.context > 1 else patches[:, None])
 
     def on_tissue(self, patches: NDArray[np.uint8]) -> NDArray[np.bool_]:
         if len(patches) == 0:
