@@ -229,6 +229,7 @@ function learnt(model) {
   return h("section", {}, h("h2", {}, "What it has learnt"),
     h("p", {}, "The building blocks (atoms) each class uses most. A patch is rebuilt from a few of them; ",
       "the class whose blocks rebuild it best wins it. Choose one to see the patches that use it. ",
+      "Two pictures side by side: the patch, and its surroundings at a coarser scale. ",
       "Blocks that are no pictures, as with embeddings, are shown as the patch that uses them most."),
     h("div", { class: "row" }, model.atoms.map(sheet)), users);
 }
