@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from PIL import Image
 from typer.testing import CliRunner
 
 from histodict import TissueClassifier
@@ -76,3 +79,16 @@ def test_a_method_of_whole_images_cannot_find_regions(tmp_path):
         ["train", ".", "--method", "lbp-colour", "--regions", "x", "-o", str(tmp_path / "m")],
     )
     assert run.exit_code == 2
+
+
+def test_glass_has_no_mean_vector_and_gets_no_answer(halves, tmp_path):
+    train, _ = halves
+    glass = tmp_path / "glass.png"
+    Image.new("RGB", (160, 120), (243, 242, 244)).save(glass)
+    records = (*train.records, replace(train.records[0], path=glass))
+    model = TissueClassifier(small_recipe("mean-logistic")).fit(replace(train, records=records))
+    answer = model.predict(glass, mpp=train.records[0].mpp)
+    assert answer.label is None and np.isnan(answer.scores).all() and len(answer.scores) == 1
+    only = tuple(replace(r, path=glass) if r.label == train.classes[0] else r for r in records)
+    with pytest.raises(ValueError, match=f"no tissue .* {train.classes[0]!r}"):
+        TissueClassifier(small_recipe("mean-logistic")).fit(replace(train, records=only))

@@ -108,3 +108,39 @@ def test_tune_then_train_on_the_command_line(manifest, tmp_path):
 def test_a_trial_has_mean_and_spread():
     trial = Trial(FAST, (0.5, 0.7))
     assert trial.mean == pytest.approx(0.6) and trial.spread == pytest.approx(0.1)
+
+
+def test_what_would_not_go_together_is_not_tried():
+    """rule_folds refuses pooled codes; a method of whole images has no patches to vary."""
+    folds = FAST.with_changes(rule_folds=3)
+    assert {recipe.rule for recipe in candidates(folds, 50, 0)} == {"margin"}
+    whole = candidates(preset("default", "lbp-colour"), 50, 0)
+    assert len(whole) == 9 and len({(r.stain, r.downsample) for r in whole}) == 9
+    shirc = candidates(preset("default", "shirc"), 50, 0)
+    assert {(r.context > 1, r.method_parameters["n_channels"]) for r in shirc} == {
+        (True, 6),
+        (False, 3),
+    }
+    auto = candidates(preset("auto").with_changes(candidates=0), 12, 0)
+    grids = {(r.patch_px, r.grid_stride_px, r.downsample, r.context) for r in auto}
+    assert len(grids) == 4
+    with pytest.raises(ValueError, match="candidates"):
+        candidates(FAST, 0, 0)
+
+
+def test_a_candidate_that_does_not_fit_the_images_is_passed_over(manifest):
+    """Patches larger than the images: of no use, but no reason to stop."""
+    large = FAST.with_changes(patch_px=200)
+    trials = choose_recipe(manifest, [FAST, large], n_jobs=1)
+    assert [trial.recipe for trial in trials] == [FAST, large] and trials[1].mean == 0
+    with pytest.raises(ValueError, match="less than one patch"):
+        choose_recipe(manifest, [large, FAST], n_jobs=1)
+
+
+def test_what_was_given_stays_unless_another_is_clearly_better(manifest, monkeypatch):
+    values = {10: 0.80, 11: 0.815, 12: 0.81, 13: 0.83}
+    monkeypatch.setattr(tuning, "_value", lambda m, s, recipe, *rest: values[recipe.patch_px])
+    recipes = [FAST.with_changes(patch_px=px) for px in (10, 11, 12)]
+    assert choose_recipe(manifest, recipes)[0].recipe.patch_px == 10
+    recipes.append(FAST.with_changes(patch_px=13))
+    assert choose_recipe(manifest, recipes)[0].recipe.patch_px == 13

@@ -73,3 +73,10 @@ def test_on_the_command_line(manifest, tmp_path):
         app, ["train", *data, "--set", "n_atoms=13", "-o", two, "--start-from", one]
     )
     assert run.exit_code == 2 and "same settings" in run.output
+
+
+def test_the_model_remembers_what_it_started_from(manifest, first):
+    second = TissueClassifier(SMALL, random_state=0).fit(manifest, start_from=first)
+    assert second.training_["started_from"] == first.training_
+    with pytest.raises(ValueError, match="not the preset auto"):
+        TissueClassifier(SMALL.with_changes(candidates=3)).fit(manifest, start_from=first)

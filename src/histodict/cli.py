@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,6 +24,7 @@ from .execution.progress import Callback, Progress
 if TYPE_CHECKING:
     from .execution.executor import Executor
     from .images.manifest import Manifest
+    from .recipes import Recipe
     from .runs import RunResult
 
 app = typer.Typer(
@@ -388,8 +390,9 @@ def tune(
 ) -> None:
     """Find the settings that suit your images.
 
-    Recipes that differ in stain normalisation, scale, patch size, vectors and rule are tried on
-    inner folds: patients they are tested on were not trained on. Give it training patients only.
+    Recipes that differ in stain normalisation, scale, surroundings, vectors, penalty and rule are
+    tried on inner folds: patients they are tested on were not trained on. The settings given are
+    kept unless others are better by 0.02. Give it training patients only.
     Then train with what was found:
 
         histodict tune train.csv --output recipe.json
@@ -407,6 +410,7 @@ def tune(
         _check_folder(output)
         manifest = _read_data(data, column or [], split)
         base = named_preset(preset, method).with_settings(_pairs("--set", setting or []))
+        base = replace(base, candidates=0)
         with _bars() as bars:
             trials = choose_recipe(
                 manifest,
@@ -424,13 +428,21 @@ def tune(
         return
     table = Table("score", "spread", "folds", "settings", box=None)
     for trial in trials:
-        chosen = trial.recipe.to_dict()
-        changed = [f"{k}={v}" for k, v in chosen.items() if v != base.to_dict()[k]]
+        changed = [f"{k}={v}" for k, v in _flat(trial.recipe).items() if v != _flat(base).get(k)]
         words = ", ".join(changed) or "as given"
         values = f"{trial.mean:.3f}", f"{trial.spread:.3f}", str(len(trial.values))
         table.add_row(*values, words)
     Console().print(table)
-    typer.echo(f"Best: {output}. Score: mean of balanced accuracy and AUC on inner folds.")
+    typer.echo(
+        f"Best: {output}. Score: mean of balanced accuracy and AUC on inner folds; the settings "
+        "given stay first unless others are better by 0.02."
+    )
+
+
+def _flat(recipe: Recipe) -> dict[str, Any]:
+    """All settings by name, those of the method among them."""
+    values = recipe.to_dict()
+    return values | dict(values.pop("method_parameters"))
 
 
 @app.command()
@@ -498,7 +510,12 @@ def info(
         "kind": header["kind"],
         "classes": ", ".join(header["classes"]),
         "method": _listed({"": recipe["method"]} | recipe["method_parameters"]),
-        "patches": f"{recipe['patch_px']} px at 1/{recipe['downsample']:g}, {recipe['vectors']}",
+        "patches": f"{recipe['patch_px']} px at 1/{recipe['downsample']:g}, {recipe['vectors']}"
+        + (
+            f", with {recipe['context']} times as wide surroundings"
+            if recipe["context"] > 1
+            else ""
+        ),
         "stain": recipe["stain"],
         "rule": recipe["rule"],
         "regions": f"from {header['least_patches']} patches" if "least_patches" in header else "",

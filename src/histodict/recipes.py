@@ -60,14 +60,17 @@ class Recipe:
         check_whole_number("candidates", self.candidates, 0)
         if self.rule_folds and self.rule == "codes":
             raise ValueError("rule_folds needs a rule that means the same in every fold, not codes")
-        n_channels = self.method_parameters.get("n_channels", 3)
-        if self.method == "shirc" and self.context > 1 and n_channels != 6:
+        wrong = 3 if self.context > 1 else 6
+        if self.method == "shirc" and self.method_parameters.get("n_channels", 3) == wrong:
             raise ValueError(
-                "shirc codes every channel by itself, and with context > 1 there are six: set "
-                "n_channels=6 as well"
+                "shirc codes every colour channel by itself; there are three, or six with "
+                f"context > 1: set n_channels={9 - wrong} as well"
             )
         if is_network(self.vectors) and self.context > 1:
-            raise ValueError("a network's cells know their surroundings: leave context at 1")
+            raise ValueError(
+                "a network's cells know their surroundings and cannot be turned: set context=1 "
+                "and turn_patches=false, or take the preset embeddings"
+            )
         if is_network(self.vectors) and self.turn_patches:
             raise ValueError("turn_patches turns pixels: it does not go with a network's vectors")
         check_number("downsample", self.downsample, low=1)

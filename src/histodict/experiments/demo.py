@@ -18,8 +18,8 @@ from ..pipeline import ImageAnswer, RegionAnswer, RegionDetector, TissueClassifi
 from ..recipes import preset
 
 # The default preset, small enough for a minute and a half on two cores.
-DEMO_RECIPE = preset("default").with_changes(
-    method_parameters={"n_atoms": 120, "n_iter": 12}, downsample=1.0, patches_per_class=4_000
+DEMO_RECIPE = preset("default").with_settings(
+    {"n_atoms": "120", "n_iter": "12", "downsample": "1", "patches_per_class": "4000"}
 )
 REGION_RECIPE = DEMO_RECIPE.with_changes(neighbours=1, patch_px=16)
 _N_PATIENTS = 8

@@ -113,12 +113,12 @@ class LogisticPatches(_Head):
     def fit(self, X: ArrayLike, y: ArrayLike, *, callback: Callback = ignore) -> LogisticPatches:
         check_number("C", self.C, above=True)
         samples, self.classes_, labels = check_labelled(self, X, y)
-        scaler = StandardScaler(with_mean=self.standardise, with_std=self.standardise)
+        scaler = StandardScaler() if self.standardise else None
         with one_blas_thread():
             model = LogisticRegression(C=self.C, class_weight="balanced", max_iter=2000)
-            model.fit(scaler.fit_transform(samples), labels)
+            model.fit(scaler.fit_transform(samples) if scaler else samples, labels)
         weights, bias = model.coef_, model.intercept_
-        if self.standardise:
+        if scaler:
             weights = weights / scaler.scale_
             bias = bias - weights @ scaler.mean_
         if len(self.classes_) == 2:  # one row stands for the difference of two

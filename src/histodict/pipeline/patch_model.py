@@ -164,12 +164,18 @@ class PatchModel:
     def start(self, other: object) -> PatchModel:
         """The other model, if training can go on from it: a ValueError says why it cannot."""
         known = signature(method_entry(self.recipe.method).load()).parameters
-        if "warm_start" not in known or not isinstance(other, PatchModel):
+        if "warm_start" not in known:
             raise ValueError(f"the method {self.recipe.method!r} cannot go on from another model")
-        if (self.recipe, self.classes) != (other.recipe, other.classes):
+        theirs = getattr(other, "recipe", None)
+        if not isinstance(other, PatchModel) or self.recipe != other.recipe:
             raise ValueError(
-                "training can go on only from a model with the same settings and classes: leave "
-                "out the model to start from, or the changes"
+                "training goes on only from a model with the same settings; these differ: "
+                + _differences(self.recipe.to_dict(), theirs.to_dict() if theirs else {})
+            )
+        if self.classes != other.classes:
+            raise ValueError(
+                f"training goes on only with the same classes, not {self.classes} after "
+                f"{other.classes}"
             )
         return other
 
@@ -245,3 +251,12 @@ def _allowed_corners(source: PatchSource, view: View, patch_px: int) -> Allowed 
         return share >= HALF if source.inside else share == 0
 
     return allowed
+
+
+def _differences(ours: dict[str, Any], theirs: dict[str, Any]) -> str:
+    """Settings in which two recipes differ, ours first."""
+    return ", ".join(
+        f"{name} ({value!r}, not {theirs.get(name)!r})"
+        for name, value in ours.items()
+        if value != theirs.get(name)
+    )

@@ -103,6 +103,10 @@ class RegionDetector:
         self.random_state = random_state
         self.n_jobs = n_jobs
         self.cache = ArrayCache(cache) if cache else None
+        if self.recipe.candidates > 1:
+            raise ValueError(
+                "settings are tuned for classes, not for regions: choose another preset"
+            )
         if method_entry(self.recipe.method).features is not None:
             raise ValueError(
                 f"the method {self.recipe.method!r} looks at the image as a whole and cannot say "
@@ -144,6 +148,8 @@ class RegionDetector:
             "random_state": self.random_state,
             "n_patches": n_patches,
         }
+        if start_from is not None:
+            self.training_["started_from"] = start_from.training_
         return self
 
     def detect(self, path: Path | str, *, mpp: float | None = None) -> RegionAnswer:

@@ -102,6 +102,10 @@ class TissueClassifier:
         `executor` reads the images and codes their patches; None: threads. `start_from`: a model
         of the same recipe and classes; its dictionaries are gone on from (a warm start).
         """
+        if start_from is not None and self.recipe.candidates > 1:
+            raise ValueError(
+                "a model to start from fixes the settings: take its recipe, not the preset auto"
+            )
         classes = list(manifest.classes)
         if len(classes) < 2:
             raise ValueError(f"images of at least two classes are needed; there are: {classes}")
@@ -114,6 +118,8 @@ class TissueClassifier:
             "n_patients": len(set(manifest.patients)),
             "random_state": self.random_state,
         }
+        if start_from is not None:
+            self.training_["started_from"] = start_from.training_
         if self.recipe.candidates > 1:
             self._choose_recipe(manifest, callback)
         if method_entry(self.recipe.method).features is None:
@@ -141,6 +147,8 @@ class TissueClassifier:
         path = Path(path)
         if isinstance(self.model_, WholeImageModel):
             scores = self.model_.scores(path, mpp)
+            if scores is None:
+                return ImageAnswer(path, None, (np.nan,) * _n_scores(self.classes_))
             return ImageAnswer(path, self.classes_[winner(scores)], tuple(scores.tolist()))
         assert self.rule_ is not None
         patch_map, evidence = self.model_.judge(path, mpp)
@@ -214,6 +222,10 @@ class TissueClassifier:
         if self.recipe.rule_folds > 1:
             scores = np.stack([self.rule_.scores(e) for e in evidence])
             self.calibration_ = Calibration.fit(scores, labels[seen])
+
+
+def _n_scores(classes: list[str]) -> int:
+    return 1 if len(classes) == 2 else len(classes)
 
 
 def _fit(

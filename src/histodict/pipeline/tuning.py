@@ -27,7 +27,9 @@ from ..evaluation.splits import Split
 from ..execution.files import written_whole
 from ..execution.progress import Callback, Progress, ignore
 from ..images.manifest import Manifest
+from ..methods.registry import MEAN_VECTOR, method_entry
 from ..networks import is_network
+from ..parameters import check_whole_number
 from ..recipes import Recipe
 from .tissue_classifier import TissueClassifier
 
@@ -39,19 +41,28 @@ Change = dict[str, Any]
 PIXEL_CHOICES: tuple[tuple[Change, ...], ...] = (
     (  # how much of the tissue a vector shows, and how finely
         {"downsample": 1.0, "patch_px": 16, "stride_px": 24, "context": 4},
-        {"downsample": 2.0, "patch_px": 16, "stride_px": 16, "context": 2},
-        {"downsample": 1.0, "patch_px": 20, "stride_px": 20, "context": 1},
-        {"downsample": 2.0, "patch_px": 20, "stride_px": 20, "context": 1},
+        {"downsample": 2.0, "patch_px": 16, "stride_px": None, "context": 2},
+        {"downsample": 1.0, "patch_px": 20, "stride_px": None, "context": 1},
+        {"downsample": 2.0, "patch_px": 20, "stride_px": None, "context": 1},
     ),
     (  # how far colours count
         {"stain": "reinhard", "vectors": "centred"},
         {"stain": "reinhard", "vectors": "rgb"},
         {"stain": "none", "vectors": "rgb"},
         {"stain": "macenko", "vectors": "centred"},
-        {"stain": "reinhard", "vectors": "channel-centred"},
+        {
+            "stain": "reinhard",
+            "vectors": "channel-centred",
+            "penalty": 0.2,
+        },  # else some codes are empty
     ),
     ({"rule": "margin"}, {"rule": "codes"}),
     ({"penalty": 0.4}, {"penalty": 0.2}),
+)
+# A method that looks at the image as a whole has no patches to vary.
+IMAGE_CHOICES: tuple[tuple[Change, ...], ...] = (
+    ({"downsample": 2.0}, {"downsample": 1.0}, {"downsample": 4.0}),
+    ({"stain": "reinhard"}, {"stain": "none"}, {"stain": "macenko"}),
 )
 NETWORK_CHOICES: tuple[tuple[Change, ...], ...] = (
     ({"downsample": 1.0}, {"downsample": 2.0}),
@@ -82,7 +93,8 @@ class Trial:
 
 def candidates(base: Recipe, n_candidates: int, random_state: int) -> list[Recipe]:
     """The recipe itself, those with one group changed, then others at random; each once."""
-    groups = NETWORK_CHOICES if is_network(base.vectors) else PIXEL_CHOICES
+    check_whole_number("candidates", n_candidates, 1)
+    groups = _choices(base)
     single = [change for group in groups for change in group]
     mixed = [_merged(changes) for changes in product(*groups)]
     order = np.random.default_rng(random_state).permutation(len(mixed))
@@ -94,6 +106,16 @@ def candidates(base: Recipe, n_candidates: int, random_state: int) -> list[Recip
     return found[:n_candidates]
 
 
+def _choices(base: Recipe) -> tuple[tuple[Change, ...], ...]:
+    """What may change, in groups; without what would not go with the rest of the recipe."""
+    if method_entry(base.method).features not in (None, MEAN_VECTOR):
+        return IMAGE_CHOICES
+    groups = NETWORK_CHOICES if is_network(base.vectors) else PIXEL_CHOICES
+    if base.rule_folds:
+        groups = tuple(tuple(c for c in group if c != {"rule": "codes"}) for group in groups)
+    return groups
+
+
 def _merged(changes: Sequence[Change]) -> Change:
     return {name: value for change in changes for name, value in change.items()}
 
@@ -102,8 +124,8 @@ def _changed(base: Recipe, change: Change) -> Recipe:
     """The recipe with a change; settings that its method does not have are left out of it."""
     own = {f.name for f in fields(base)}
     parameters = {k: v for k, v in change.items() if k not in own and base.knows(k)}
-    if base.method == "shirc":
-        parameters["n_channels"] = 6 if change.get("context", base.context) > 1 else 3
+    if "n_channels" in base.method_parameters and "context" in change:
+        parameters["n_channels"] = 3 * min(change["context"], 2)
     return replace(
         base,
         method_parameters=base.method_parameters | parameters,
@@ -132,8 +154,15 @@ def choose_recipe(
     beaten: list[Trial] = []
     for split in splits:
         tried = []
-        for trial in trials:
-            value = _value(manifest, split, trial.recipe, random_state, n_jobs, cache)
+        for place, trial in enumerate(trials):
+            try:
+                value = _value(manifest, split, trial.recipe, random_state, n_jobs, cache)
+            except (
+                ValueError
+            ):  # patches larger than an image, say: only what was asked for must work
+                if place == 0:
+                    raise
+                value = 0.0
             tried.append(Trial(trial.recipe, (*trial.values, value)))
             done += 1
             callback(Progress("tune", done, total))

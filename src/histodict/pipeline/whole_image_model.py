@@ -54,14 +54,24 @@ class WholeImageModel:
         sizes = {record.mpp for record in records}
         self.mpp_ = sizes.pop() if len(sizes) == 1 else None
         X = self._vectors({r.path: r.mpp for r in records}, None, callback)
+        seen = ~np.isnan(X[:, 0])  # the others show only glass
+        for i in sorted(set(labels.tolist()) - set(labels[seen].tolist())):
+            name = records[int(np.argmax(labels == i))].label
+            raise ValueError(f"no tissue was found in any image of class {name!r}")
+        X, labels = X[seen], labels[seen]
         method = method_entry(self.recipe.method).make(
             self.recipe.method_parameters, random_state=self.random_state, n_jobs=self.n_jobs
         )
         self.method_ = method.fit(X, labels, callback=callback)
 
-    def scores(self, path: Path, mpp: float | None = None) -> NDArray[np.float64]:
-        """The method's decision values: one for two classes, else one per class."""
+    def scores(self, path: Path, mpp: float | None = None) -> NDArray[np.float64] | None:
+        """The method's decision values: one for two classes, else one per class.
+
+        None where there is only glass, for a method that leaves glass out.
+        """
         X = self._vectors({path: mpp}, self.mpp_)
+        if np.isnan(X[0, 0]):
+            return None
         return np.atleast_1d(np.asarray(self.method_.decision_function(X), dtype=np.float64)[0])
 
     def _vectors(
@@ -78,7 +88,8 @@ class WholeImageModel:
             for mean in map_blocks(lambda item: work(*item), images.items(), self.n_jobs):
                 means.append(mean)
                 callback(Progress("features", len(means), len(images)))
-            return np.stack(means)
+            length = max(len(mean) for mean in means)
+            return np.stack([np.resize(mean, length) for mean in means])
         from ..features.cache import image_features  # brings the image libraries
 
         recipe = self.recipe
@@ -117,7 +128,7 @@ def _mean_vector(
     path: Path,
     mpp: float | None,
 ) -> NDArray[np.float64]:
-    """The mean of the vectors of an image's patches on tissue."""
+    """The mean of the vectors of an image's patches on tissue; NaN where there is none."""
     total, n_patches = np.zeros(1), 0
     with open_view(path, mpp, recipe, trained_mpp, cache) as view:
         grid = view.grid()
@@ -126,6 +137,4 @@ def _mean_vector(
             if len(vectors):
                 total = total + vectors.sum(axis=0, dtype=np.float64)
                 n_patches += len(vectors)
-    if n_patches == 0:
-        raise ImageError(f"{path}: no tissue was found, and so there is no vector to judge")
-    return total / n_patches
+    return total / n_patches if n_patches else np.full(1, np.nan)

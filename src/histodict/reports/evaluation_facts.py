@@ -42,6 +42,8 @@ def recipe_words(recipe: Recipe) -> str:
     parts = [parameters or "no parameters", scale, f"stain correction {recipe.stain}"]
     if method_entry(recipe.method).features is None:
         patches = f"patches of {recipe.patch_px} px every {recipe.grid_stride_px} px"
+        if recipe.context > 1:
+            patches += f" with {recipe.context} times as wide surroundings"
         parts += [patches, f"vectors {recipe.vectors}", f"rule {recipe.rule}"]
         parts += [f"{recipe.patches_per_class} patches per class"]
     return "; ".join(parts)

@@ -171,6 +171,8 @@ def _complexity(outcome: ComplexityOutcome) -> Figure:
             if row[kind] is not None:
                 bar(right, place + 0.27 * (i - 1), row[kind], row["method"], i > 0, 0.24)
                 words = f"{kind.split()[0]} {row[kind]:.3g} s"
+                if kind == "recorded seconds":
+                    words += f", {row['recorded iterations']} it."
                 right.text(row[kind], place + 0.27 * (i - 1), f" {words}", va="center", fontsize=7)
     right.set_yticks(range(len(outcome.rows)), [row["method"] for row in outcome.rows])
     right.invert_yaxis()

@@ -114,7 +114,9 @@ def _words(names: list[str], winner: int, distances: NDArray[np.float64], residu
     order = np.argsort(distances)
     best, second = int(order[0]), int(order[1])
     near, far = f"{distances[best]:.2f}", f"{distances[second]:.2f}"
-    if residual:
+    if residual and distances[best] == distances[second]:
+        words = "No building block fits this patch: it speaks for no class."
+    elif residual:
         words = (
             f"Building blocks of {names[best]} rebuild this patch best: they leave {near} of it "
             f"over, those of {names[second]} {far}."

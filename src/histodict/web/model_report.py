@@ -32,6 +32,8 @@ def model_card(model: Model, header: Mapping[str, Any], request: Mapping[str, An
         if not recipe["mpp"]
         else (f"at {recipe['mpp']:g} µm per pixel")
     )
+    wide = recipe["context"]
+    around = f", seen with surroundings {wide} times as wide" if wide > 1 else ""
     settings = ", ".join(f"{k} {v}" for k, v in recipe["method_parameters"].items())
     return [
         ("What it does", f"tells apart {' / '.join(model.classes_)}"),
@@ -39,7 +41,7 @@ def model_card(model: Model, header: Mapping[str, Any], request: Mapping[str, An
         ("Learnt from", f"{training['n_images']} images of {training['n_patients']} patients"),
         ("Tested on", f"{n_tested} other patients" if n_tested else "nothing: no patient was kept"),
         ("Method", f"{recipe['method']} ({settings})"),
-        ("Patches", f"{recipe['patch_px']} x {recipe['patch_px']} pixels {scale}"),
+        ("Patches", f"{recipe['patch_px']} x {recipe['patch_px']} pixels {scale}{around}"),
         ("Stain correction", recipe["stain"]),
         ("Decision", _decision(model)),
         ("Pixel size", f"{header['mpp']:g} µm" if header["mpp"] else "not known"),

@@ -20,7 +20,7 @@ from ..execution.progress import Progress
 from ..images.manifest import Manifest, Record
 from ..images.masks import RegionMask
 from ..images.readers import open_image
-from ..model_file import Model, load_model, save_model
+from ..model_file import Model, ModelFileError, load_model, save_model
 from ..pipeline import RegionDetector, TissueClassifier
 from ..pipeline.patch_model import PatchModel
 from ..recipes import Recipe
@@ -117,10 +117,14 @@ def _parent(job: Job, model: Model, learn: Manifest) -> Any:
 
     It learnt from the same patients: those kept for testing are kept from it too.
     """
-    path = job.folder.parent / str(job.request.get("parent")) / MODEL_NAME
-    if not path.is_file():
+    parent_id = job.request.get("parent")
+    path = job.folder.parent / str(parent_id) / MODEL_NAME
+    if not parent_id or not path.is_file():
         return None
-    parent = load_model(path)
+    try:
+        parent = load_model(path)
+    except ModelFileError:  # of an earlier version
+        return None
     same = parent.recipe == model.recipe
     if isinstance(parent, TissueClassifier):
         same = same and parent.classes_ == list(learn.classes)

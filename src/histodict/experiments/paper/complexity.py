@@ -133,12 +133,14 @@ def _recorded(method: str, problem: Problem) -> Row:
     sizes = asdict(problem)
     del sizes["n_iter"]
     own = [
-        (float(row["seconds"]), int(row["n_iter"]))
+        (-int(row["n_iter"]), float(row["seconds"]))
         for row in read_table("recorded_times")
         if row["method"] == method and all(int(row[name]) == n for name, n in sizes.items())
     ]
-    seconds, n_iter = min(own, default=(None, None))
-    return {"recorded seconds": seconds, "recorded iterations": n_iter}
+    if not own:
+        return {"recorded seconds": None, "recorded iterations": None}
+    fewer, seconds = min(own)
+    return {"recorded seconds": seconds, "recorded iterations": -fewer}
 
 
 def _printed(rows: list[Row], counted_at: Problem, measured_at: Problem) -> str:
