@@ -83,12 +83,15 @@ def test_a_method_of_whole_images_cannot_find_regions(tmp_path):
 
 def test_glass_has_no_mean_vector_and_gets_no_answer(halves, tmp_path):
     train, _ = halves
-    glass = tmp_path / "glass.png"
-    Image.new("RGB", (160, 120), (243, 242, 244)).save(glass)
-    records = (*train.records, replace(train.records[0], path=glass))
-    model = TissueClassifier(small_recipe("mean-logistic")).fit(replace(train, records=records))
-    answer = model.predict(glass, mpp=train.records[0].mpp)
+    for place in range(len(train.records)):
+        Image.new("RGB", (160, 120), (243, 242, 244)).save(tmp_path / f"{place}.png")
+    glass = [replace(r, path=tmp_path / f"{i}.png") for i, r in enumerate(train.records)]
+    recipe = small_recipe("mean-logistic")
+    model = TissueClassifier(recipe).fit(replace(train, records=(*train.records, glass[0])))
+    answer = model.predict(glass[0].path, mpp=glass[0].mpp)
     assert answer.label is None and np.isnan(answer.scores).all() and len(answer.scores) == 1
-    only = tuple(replace(r, path=glass) if r.label == train.classes[0] else r for r in records)
-    with pytest.raises(ValueError, match=f"no tissue .* {train.classes[0]!r}"):
-        TissueClassifier(small_recipe("mean-logistic")).fit(replace(train, records=only))
+    first = train.classes[0]
+    pairs = zip(train.records, glass, strict=True)
+    records = tuple(blank if r.label == first else r for r, blank in pairs)
+    with pytest.raises(ValueError, match=f"no tissue .* {first!r}"):
+        TissueClassifier(recipe).fit(replace(train, records=records))
