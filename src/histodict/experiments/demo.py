@@ -21,7 +21,7 @@ from ..recipes import preset
 DEMO_RECIPE = preset("default").with_settings(
     {"n_atoms": "120", "n_iter": "12", "downsample": "1", "patches_per_class": "4000"}
 )
-REGION_RECIPE = DEMO_RECIPE.with_changes(neighbours=1, patch_px=16)
+REGION_RECIPE = DEMO_RECIPE.with_settings({"neighbours": "2", "penalty": "0.2"})
 _N_PATIENTS = 8
 _N_TEST_PATIENTS = 4
 
