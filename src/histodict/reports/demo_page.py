@@ -104,7 +104,7 @@ def _regions(result: DemoResult, place: int) -> dict[str, Any]:
         "truth": record.label,
         "answer": answer.label or "no tissue",
         "right": answer.label == record.label,
-        "found": f"{len(answer.regions)} regions, {area:.3f} mm²" if rings else "no region",
+        "found": f"{_counted(len(answer.regions))}, {area:.3f} mm²" if rings else "no region",
     }
 
 
@@ -112,3 +112,7 @@ def _shown(pixels: NDArray[np.uint8]) -> str:
     """The picture at the page's width, as a data URI."""
     height = round(pixels.shape[0] * _SHOWN_WIDTH / pixels.shape[1])
     return image_uri(np.asarray(Image.fromarray(pixels).resize((_SHOWN_WIDTH, height))))
+
+
+def _counted(n_regions: int) -> str:
+    return f"{n_regions} region{'' if n_regions == 1 else 's'}"

@@ -1,0 +1,66 @@
+"""`histodict reproduce all --quick`, the command itself: every method, figure and table."""
+
+from __future__ import annotations
+
+import csv
+
+import numpy as np
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from histodict.cli import app
+
+METHODS = ("WND-CHARM", "SRC", "SHIRC", "LC-KSVD", "Nayak's", "FDDL", "DFDL")
+SWEEPS = {
+    "training-patches": ("patches per class", {100, 300, 600}),
+    "bases-count": ("bases per class", {8, 16, 24}),
+    "training-images": ("training images per class", None),
+}
+
+
+@pytest.fixture(scope="module")
+def output(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("quick")
+    run = CliRunner().invoke(app, ["reproduce", "all", "--quick", "--output", str(folder)])
+    assert run.exit_code == 0, run.output
+    for count in ("6.6e10", "1.06e11", "8.92e10", "9.04e10"):
+        assert count in run.output
+    return folder
+
+
+def ours(output, name) -> list[dict[str, str]]:
+    with (output / "synthetic" / f"{name}.csv").open(newline="", encoding="utf-8") as file:
+        return [
+            row for row in csv.DictReader(file) if row.get("source", "histodict") == "histodict"
+        ]
+
+
+def test_all_seven_methods_are_compared_with_intervals(output):
+    rows = {row["method"]: row for row in ours(output, "accuracy")}
+    assert set(rows) == set(METHODS)
+    for row in rows.values():
+        assert 0 <= float(row["low"]) <= float(row["accuracy"]) <= float(row["high"]) <= 100
+    # Few small patches, no stain correction: not much, but more than chance.
+    assert max(float(row["accuracy"]) for row in rows.values()) >= 80
+    assert np.mean([float(rows[name]["accuracy"]) for name in ("DFDL", "FDDL", "LC-KSVD")]) >= 60
+
+
+@pytest.mark.parametrize("name", SWEEPS)
+def test_every_sweep_has_every_size(output, name):
+    axis, sizes = SWEEPS[name]
+    rows = ours(output, name)
+    found = {int(row[axis]) for row in rows}
+    assert found == sizes if sizes else len(found) == 3
+    for method in {row["method"] for row in rows}:
+        assert {int(row[axis]) for row in rows if row["method"] == method} == found
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["accuracy", "confusion", "roc", "bases", "codes", *SWEEPS, "../complexity"],
+)
+def test_every_figure_shows_something(output, name):
+    with Image.open(output / "synthetic" / f"{name}.png") as picture:
+        assert np.asarray(picture.convert("L")).std() > 5
+    assert "<svg" in (output / "synthetic" / f"{name}.svg").read_text(encoding="utf-8")
