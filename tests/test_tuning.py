@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from histodict import TissueClassifier
 from histodict.cli import app
+from histodict.experiments.protocols import choose_recipes
 from histodict.images.manifest import read_manifest
 from histodict.images.synthetic import write_synthetic_set
 from histodict.model_file import load_model, save_model
@@ -144,3 +145,17 @@ def test_what_was_given_stays_unless_another_is_clearly_better(manifest, monkeyp
     assert choose_recipe(manifest, recipes)[0].recipe.patch_px == 10
     recipes.append(FAST.with_changes(patch_px=13))
     assert choose_recipe(manifest, recipes)[0].recipe.patch_px == 13
+
+
+def test_a_recipe_file_takes_the_method_that_is_named(tmp_path):
+    """Else a comparison of methods would compare one with itself."""
+    file = tmp_path / "recipe.json"
+    file.write_text(json.dumps(FAST.with_changes(method="dfdl", stain="macenko").to_dict()))
+    assert preset(str(file)).method == "dfdl"
+    for name in ("odl", "lbp-colour", "nayak"):
+        recipe = preset(str(file), name)
+        assert (recipe.method, recipe.stain, recipe.patch_px) == (name, "macenko", 12)
+    assert preset(str(file), "nayak").rule == "codes"
+    found = choose_recipes(["dfdl", "odl"], str(file), {})
+    assert [recipe.method for recipe in found.values()] == ["dfdl", "odl"]
+    assert TissueClassifier(str(file)).recipe.method == "dfdl"

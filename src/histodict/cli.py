@@ -22,6 +22,7 @@ from rich.table import Table
 from .execution.progress import Callback, Progress
 
 if TYPE_CHECKING:
+    from .evaluation.splits import Splits
     from .execution.executor import Executor
     from .images.manifest import Manifest
     from .recipes import Recipe
@@ -89,7 +90,12 @@ def train(
             "file of `histodict tune`."
         ),
     ] = None,
-    method: Annotated[str, typer.Option(help="How to learn: see `histodict methods`.")] = "dfdl",
+    method: Annotated[
+        str | None,
+        typer.Option(
+            help="How to learn: see `histodict methods`. A recipe file brings its own; else dfdl."
+        ),
+    ] = None,
     regions: Annotated[
         str | None,
         typer.Option(
@@ -278,6 +284,7 @@ def evaluate(
         sizes = _whole_numbers("--per-class", per_class)
         by = "image" if by_image else "patient"
         splits = choose_splits(manifest, protocol, folds, repeats, sizes, by)
+        _warn_of_splits(manifest, splits, protocol)
         with _open_executor(cluster) as executor, _bars() as bars:
             result = run_evaluation(
                 manifest,
@@ -301,6 +308,25 @@ def evaluate(
         _errors.print(f"[red]Not done:[/] {where}: {failure.error}", soft_wrap=True)
     if result.failures:
         raise typer.Exit(1)
+
+
+def _warn_of_splits(manifest: Manifest, splits: Splits, protocol: str) -> None:
+    """What makes figures too good, or leaves a split of the user's out of account."""
+    from .evaluation.splits import shared_patients
+
+    shared = {patient for split in splits for patient in shared_patients(manifest, split)}
+    if shared:
+        total = len(set(manifest.patients))
+        _errors.print(
+            f"[yellow]Warning:[/] {len(shared)} of {total} patients are on both sides of a split: "
+            "the figures are too good.",
+            soft_wrap=True,
+        )
+    if protocol != "given" and any(record.split for record in manifest.records):
+        _errors.print(
+            "[yellow]Warning:[/] the column split is not used; --protocol given uses it.",
+            soft_wrap=True,
+        )
 
 
 @app.command()

@@ -189,19 +189,26 @@ PRESETS = {
 PRESETS["auto"] = PRESETS["default"].with_changes(candidates=12)
 
 
-def preset(name: str, method: str = "dfdl") -> Recipe:
+def preset(name: str, method: str | None = None) -> Recipe:
     """A preset, for any method: with that method's own parameters and, if it has one, rule.
 
-    A name that ends in .json is a file that `histodict tune` wrote.
+    A name that ends in .json is a file that `histodict tune` wrote; its method is taken where none
+    is named. Presets are for DFDL where none is named.
     """
     if name.endswith(".json"):
-        return _read_recipe(Path(name))
+        recipe = _read_recipe(Path(name))
+        return recipe if method in (None, recipe.method) else _for_method(recipe, str(method))
     if name not in PRESETS:
         raise ValueError(f"preset must be one of {sorted(PRESETS)}, not {name!r}")
-    entry, base = method_entry(method), PRESETS[name]
+    return _for_method(PRESETS[name], method or "dfdl", published=name == "paper")
+
+
+def _for_method(base: Recipe, method: str, *, published: bool = False) -> Recipe:
+    """The recipe with another method, its own parameters before those of the recipe."""
+    entry = method_entry(method)
     known = inspect.signature(entry.load()).parameters
     parameters = {k: v for k, v in base.method_parameters.items() if k in known}
-    parameters |= entry.published if name == "paper" else entry.small
+    parameters |= entry.published if published else entry.small
     if method == "shirc" and base.context > 1:
         parameters["n_channels"] = 6  # three colours of the patch, three of its surroundings
     return base.with_changes(method=method, method_parameters=parameters, rule=entry.rule)

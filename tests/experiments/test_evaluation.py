@@ -280,6 +280,7 @@ def test_by_image_is_warned_of_on_the_command_line(tissue, folder, tmp_path):
               "--cache", str(folder / "cache"), "--set", "downsample=1", *words]
     )  # fmt: skip
     assert result.exit_code == 0, result.output
+    assert "patients are on both sides of a split" in " ".join(result.output.split())
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "Warning: split by image, not by patient" in page
     assert json.loads((tmp_path / "provenance.json").read_text())["kept_apart"] == ["image"]

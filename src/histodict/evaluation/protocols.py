@@ -155,7 +155,8 @@ def given_split(
     if unknown:
         found = ", ".join(f"{value!r} ({count} images)" for value, count in sorted(unknown.items()))
         raise SplitError(
-            f"the column 'split' holds {found}: name each value in train, test or leave_out"
+            f"the column 'split' holds {found}, and known are {sorted({*train, *test})}: rename "
+            "these values or remove the rows (in Python, name them in train, test or leave_out)"
         )
     trained, tested = (
         [place for place, value in enumerate(values) if value in side] for side in (train, test)

@@ -78,10 +78,15 @@ def check_by(by: str) -> None:
         raise SplitError(f"by must be 'patient' or 'image', not {by!r}")
 
 
+def shared_patients(manifest: Manifest, split: Split) -> list[str]:
+    """Patients on both sides."""
+    sides = ({manifest.records[i].patient for i in side} for side in (split.train, split.test))
+    return sorted(set.intersection(*sides))
+
+
 def check_no_leak(manifest: Manifest, split: Split) -> None:
     """Raise LeakError if a patient is on both sides."""
-    sides = ({manifest.records[i].patient for i in side} for side in (split.train, split.test))
-    shared = sorted(set.intersection(*sides))
+    shared = shared_patients(manifest, split)
     if shared:
         others = f" (and {len(shared) - 1} more)" if len(shared) > 1 else ""
         raise LeakError(

@@ -92,7 +92,7 @@ class RegionDetector:
         self,
         recipe: Recipe | str = "regions",
         *,
-        method: str = "dfdl",
+        method: str | None = None,
         region: str | None = None,
         random_state: int = 0,
         n_jobs: int | None = None,

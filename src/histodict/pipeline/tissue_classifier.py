@@ -79,7 +79,7 @@ class TissueClassifier:
         self,
         recipe: Recipe | str = "default",
         *,
-        method: str = "dfdl",
+        method: str | None = None,
         random_state: int = 0,
         n_jobs: int | None = None,
         cache: Path | str | None = None,

@@ -196,8 +196,15 @@ class Setting:
         n_patients = len(set(manifest.patients))
         return (
             f"{self.dataset.name}: {len(manifest.records)} images of {n_patients} patients, "
-            f"{how}, split by patient; preset {self.choice.preset}"
+            f"{how}, split by patient; preset {self.choice.preset}{self._smaller()}"
         )
+
+    def _smaller(self) -> str:
+        """That the sizes are not the paper's, where they are not."""
+        if self.sizes == FULL:
+            return ""
+        words = f"{self.sizes.n_atoms} atoms, {self.sizes.recipe['patches_per_class']} patches"
+        return f". QUICK: {words} per class, few iterations; a look, not figures to compare"
 
 
 def few_images(manifest: Manifest, most: int | None) -> Manifest:
