@@ -213,7 +213,7 @@ def test_the_split_of_the_manifest():
 def test_values_of_the_split_must_all_be_named():
     values = ["train", "testA", "validation", None]
     manifest = with_field(GLAS_SHAPED, "split", lambda i, r: values[int(r.patient) % 4])
-    with pytest.raises(SplitError, match=r"'' \(52 images\), 'testA' .*'validation'.* name each"):
+    with pytest.raises(SplitError, match=r"'' \(52 images\), 'testA' .*'validation'.* rename"):
         given_split(manifest)
     (split,) = given_split(manifest, test=["testA"], leave_out=["validation", ""])
     assert {int(patient) % 4 for patient in patients(manifest, split.test)} == {1}
