@@ -591,3 +591,10 @@ def test_train_refuses_images_of_different_pixel_sizes(classes, tmp_path):
         assert word in outcome.said
     # reduced to a common size they can be learnt from
     assert train(table, tmp_path / "model.histodict", "--set", "mpp=0.5").status == 0
+
+
+def test_the_version_can_be_asked_for():
+    run = CliRunner().invoke(app, ["--version"])
+    assert run.exit_code == 0 and run.output.startswith("histodict ")
+    run = CliRunner().invoke(app, [])
+    assert "Usage" in run.output and "train" in run.output

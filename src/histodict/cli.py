@@ -79,6 +79,24 @@ ColumnOption = Annotated[
 ]
 
 
+def _tell_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"histodict {version('histodict')}")
+        raise typer.Exit()
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_tell_version, is_eager=True, help="Say the version."),
+    ] = False,
+) -> None:
+    """Tell healthy from diseased tissue with a handful of labelled images, and see why."""
+
+
 @app.command()
 def train(
     data: Annotated[Path, typer.Argument(help="Folder with one sub-folder per class, or a CSV.")],
