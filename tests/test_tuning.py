@@ -134,6 +134,8 @@ def test_a_candidate_that_does_not_fit_the_images_is_passed_over(manifest):
     large = FAST.with_changes(patch_px=200)
     trials = choose_recipe(manifest, [FAST, large], n_jobs=1)
     assert [trial.recipe for trial in trials] == [FAST, large] and trials[1].mean == 0
+    assert "less than one patch" in trials[1].failure and not trials[0].failure
+    assert "less than one patch" in trials[1].to_dict()["failure"]
     with pytest.raises(ValueError, match="less than one patch"):
         choose_recipe(manifest, [large, FAST], n_jobs=1)
 

@@ -474,6 +474,8 @@ def tune(
     for trial in trials:
         changed = [f"{k}={v}" for k, v in _flat(trial.recipe).items() if v != _flat(base).get(k)]
         words = ", ".join(changed) or "as given"
+        if trial.failure:
+            words += f"; not possible: {escape(trial.failure)}"
         values = f"{trial.mean:.3f}", f"{trial.spread:.3f}", str(len(trial.values))
         table.add_row(*values, words)
     Console().print(table)

@@ -78,13 +78,15 @@ class Trial:
 
     recipe: Recipe
     values: tuple[float, ...]
+    failure: str = ""  # why it could not be tried; its value counts as 0 then
 
     @property
     def mean(self) -> float:
         return float(np.mean(self.values))
 
     def to_dict(self) -> dict[str, Any]:
-        return {"recipe": self.recipe.to_dict(), "values": list(self.values)}
+        facts = {"recipe": self.recipe.to_dict(), "values": list(self.values)}
+        return facts | ({"failure": self.failure} if self.failure else {})
 
     @property
     def spread(self) -> float:
@@ -155,15 +157,14 @@ def choose_recipe(
     for split in splits:
         tried = []
         for place, trial in enumerate(trials):
+            value, failure = 0.0, ""
             try:
                 value = _value(manifest, split, trial.recipe, random_state, n_jobs, cache)
-            except (
-                ValueError
-            ):  # patches larger than an image, say: only what was asked for must work
-                if place == 0:
+            except ValueError as error:  # patches larger than an image, say
+                if place == 0:  # what was asked for has to work
                     raise
-                value = 0.0
-            tried.append(Trial(trial.recipe, (*trial.values, value)))
+                failure = str(error)
+            tried.append(Trial(trial.recipe, (*trial.values, value), failure or trial.failure))
             done += 1
             callback(Progress("tune", done, total))
         first, *others = tried

@@ -55,8 +55,9 @@ class WholeImageModel:
         self.mpp_ = sizes.pop() if len(sizes) == 1 else None
         X = self._vectors({r.path: r.mpp for r in records}, None, callback)
         seen = ~np.isnan(X[:, 0])  # the others show only glass
-        for i in sorted(set(labels.tolist()) - set(labels[seen].tolist())):
-            name = records[int(np.argmax(labels == i))].label
+        blank = np.setdiff1d(labels, labels[seen])
+        if len(blank):
+            name = records[int(np.argmax(labels == blank[0]))].label
             raise ValueError(f"no tissue was found in any image of class {name!r}")
         X, labels = X[seen], labels[seen]
         method = method_entry(self.recipe.method).make(
@@ -88,8 +89,11 @@ class WholeImageModel:
             for mean in map_blocks(lambda item: work(*item), images.items(), self.n_jobs):
                 means.append(mean)
                 callback(Progress("features", len(means), len(images)))
-            length = max(len(mean) for mean in means)
-            return np.stack([np.resize(mean, length) for mean in means])
+            n_features = max(len(mean) for mean in means)
+            X = np.full((len(means), n_features), np.nan)
+            for row, mean in zip(X, means, strict=True):
+                row[: len(mean)] = mean  # of glass, one NaN
+            return X
         from ..features.cache import image_features  # brings the image libraries
 
         recipe = self.recipe

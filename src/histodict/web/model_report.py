@@ -46,6 +46,10 @@ def model_card(model: Model, header: Mapping[str, Any], request: Mapping[str, An
         ("Decision", _decision(model)),
         ("Pixel size", f"{header['mpp']:g} µm" if header["mpp"] else "not known"),
         (
+            "Started from",
+            "the dictionaries of the model before" if "started_from" in training else "nothing",
+        ),
+        (
             "Corrections",
             f"{len(request['corrections'])} by the user" if request["corrections"] else "none",
         ),
