@@ -121,19 +121,24 @@ def test_presets_are_recipes_and_the_paper_is_as_published():
             Recipe(**setting)
 
 
-def test_a_rule_of_unseen_patients_gives_probabilities(halves, tmp_path):
-    recipe = FAST.with_changes(rule_folds=2)
+def test_unseen_patients_give_probabilities_and_move_the_threshold(halves, tmp_path):
+    recipe = FAST.with_changes(calibration_folds=2)
     model = TissueClassifier(recipe, random_state=1).fit(halves[0])
     plain = TissueClassifier(FAST, random_state=1).fit(halves[0])
     np.testing.assert_array_equal(
         model.model_.method_.dictionaries_, plain.model_.method_.dictionaries_
     )
-    assert not np.array_equal(model.rule_.weights, plain.rule_.weights)
+    assert model.threshold != plain.threshold  # what unseen patients say moves θ
+    assert model.predict(halves[1].records[0].path).threshold == model.threshold
     loaded = load_model(save_model(model, tmp_path / "m.histodict"))
     for record in halves[1].records[:3]:
         answer = model.predict(record.path, mpp=record.mpp, error_rate=0.2)
         chances = answer.probabilities
         assert sum(chances.values()) == pytest.approx(1)
+        assert chances[answer.label] >= 0.5
+        value = model.rule_value(answer.score)
+        assert value == pytest.approx(plain.rule_value(plain.predict(record.path).score))
+        assert (value > model.threshold) == (answer.label == model.classes_[1])
         assert answer.candidates == [
             name
             for name in model.classes_
@@ -141,8 +146,15 @@ def test_a_rule_of_unseen_patients_gives_probabilities(halves, tmp_path):
         ]
         assert loaded.predict(record.path, mpp=record.mpp, error_rate=0.2).probabilities == chances
         assert plain.predict(record.path, mpp=record.mpp).probabilities == {}
-    with pytest.raises(ValueError, match="rule_folds"):
-        FAST.with_changes(rule="codes", rule_folds=2)
+
+
+def test_a_threshold_can_be_moved(model, halves):
+    record = halves[1].records[0]
+    value = model.rule_value(model.predict(record.path, mpp=record.mpp).score)
+    for shift, place in ((-0.01, 1), (0.01, 0)):
+        moved = model.with_threshold(value + shift)
+        assert moved.threshold == pytest.approx(value + shift)
+        assert moved.predict(record.path, mpp=record.mpp).label == model.classes_[place]
 
 
 # ---------------------------------------------------------------- model files

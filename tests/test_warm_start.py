@@ -78,5 +78,6 @@ def test_on_the_command_line(manifest, tmp_path):
 def test_the_model_remembers_what_it_started_from(manifest, first):
     second = TissueClassifier(SMALL, random_state=0).fit(manifest, start_from=first)
     assert second.training_["started_from"] == first.training_
-    with pytest.raises(ValueError, match="not the preset auto"):
-        TissueClassifier(SMALL.with_changes(candidates=3)).fit(manifest, start_from=first)
+    for several in ({"candidates": 3}, {"panel": True, "calibration_folds": 2}):
+        with pytest.raises(ValueError, match="settings of one model"):
+            TissueClassifier(SMALL.with_changes(**several)).fit(manifest, start_from=first)

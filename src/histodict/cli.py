@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from .evaluation.splits import Splits
     from .execution.executor import Executor
     from .images.manifest import Manifest
-    from .recipes import Recipe
     from .runs import RunResult
 
 app = typer.Typer(
@@ -45,6 +44,7 @@ _STAGES = {
     "answer": "Answering",
     "evaluate": "Training and testing",
     "tune": "Trying recipes",
+    "unseen patients": "Checking on unseen patients",
 }
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object, for programs.")]
@@ -135,6 +135,13 @@ def train(
             "after a few labels have changed.",
         ),
     ] = None,
+    cache: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder for what is costly to compute; a training with inner folds (auto) that "
+            "was stopped goes on from it."
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(help="The same seed gives the same model.")] = 0,
     jobs: JobsOption = None,
     cluster: ClusterOption = None,
@@ -163,9 +170,11 @@ def train(
         recipe = recipe.with_settings(_pairs("--set", setting or []))
         model: TissueClassifier | RegionDetector
         if regions:
-            model = RegionDetector(recipe, region=regions, random_state=seed, n_jobs=jobs)
+            model = RegionDetector(
+                recipe, region=regions, random_state=seed, n_jobs=jobs, cache=cache
+            )
         else:
-            model = TissueClassifier(recipe, random_state=seed, n_jobs=jobs)
+            model = TissueClassifier(recipe, random_state=seed, n_jobs=jobs, cache=cache)
         _check_folder(output)
         start = _load_start(start_from, type(model))
         with _open_executor(cluster) as executor, _bars() as bars:
@@ -181,7 +190,7 @@ def train(
     if isinstance(model, RegionDetector):
         facts["least_patches"] = model.least_patches_
     elif model.rule_ is not None:
-        facts["threshold"] = model.rule_.threshold
+        facts["threshold"] = model.threshold
     if as_json:
         typer.echo(json.dumps(facts, ensure_ascii=False))
     else:
@@ -454,7 +463,7 @@ def tune(
         _check_folder(output)
         manifest = _read_data(data, column or [], split)
         base = named_preset(preset, method).with_settings(_pairs("--set", setting or []))
-        base = replace(base, candidates=0)
+        base = replace(base, candidates=0, panel=False, calibration_folds=0)
         with _bars() as bars:
             trials = choose_recipe(
                 manifest,
@@ -472,7 +481,10 @@ def tune(
         return
     table = Table("score", "spread", "folds", "settings", box=None)
     for trial in trials:
-        changed = [f"{k}={v}" for k, v in _flat(trial.recipe).items() if v != _flat(base).get(k)]
+        given = _flat(base.to_dict())
+        changed = [
+            f"{k}={v}" for k, v in _flat(trial.recipe.to_dict()).items() if v != given.get(k)
+        ]
         words = ", ".join(changed) or "as given"
         if trial.failure:
             words += f"; not possible: {escape(trial.failure)}"
@@ -485,10 +497,10 @@ def tune(
     )
 
 
-def _flat(recipe: Recipe) -> dict[str, Any]:
+def _flat(recipe: dict[str, Any]) -> dict[str, Any]:
     """All settings by name, those of the method among them."""
-    values = recipe.to_dict()
-    return values | dict(values.pop("method_parameters"))
+    others = {name: value for name, value in recipe.items() if name != "method_parameters"}
+    return others | dict(recipe["method_parameters"])
 
 
 @app.command()
@@ -566,12 +578,34 @@ def info(
         "rule": recipe["rule"],
         "regions": f"from {header['least_patches']} patches" if "least_patches" in header else "",
         "pixel size": f"{header['mpp']:g} µm" if header["mpp"] else "not known",
-        "training": _listed(header["training"]),
+        "training": _listed(
+            {k: v for k, v in header["training"].items() if k not in ("members", "tried")}
+        ),
         "made with": _listed(header["versions"]),
     }
     for name, value in facts.items():
         if value:
             typer.echo(f"{name:11s} {value}")
+    for key, title in (("members", "These decide together"), ("tried", "These were tried")):
+        recipes = header["training"].get(key, [])
+        if recipes:
+            typer.echo(f"{title}; how good on training patients not seen, and what differs:")
+        for line in _compared(recipe, recipes):
+            typer.echo(f"  {line}")
+
+
+def _compared(recipe: dict[str, Any], recipes: list[dict[str, Any]]) -> Iterator[str]:
+    """Of recipes: how good on unseen patients, and in what they differ from the model's own."""
+    own = _flat(recipe)
+    left_out = ("panel", "calibration_folds", "candidates")
+    for facts in recipes:
+        value = (
+            facts["unseen"] if "unseen" in facts else sum(facts["values"]) / len(facts["values"])
+        )
+        changed = _flat(facts["recipe"])
+        words = [f"{k}={v}" for k, v in changed.items() if v != own.get(k) and k not in left_out]
+        failure = f"; left out: {facts['failure']}" if "failure" in facts else ""
+        yield f"{value:.3f}  {', '.join(words) or 'as above'}{failure}"
 
 
 @app.command()

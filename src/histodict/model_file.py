@@ -18,6 +18,7 @@ from safetensors.numpy import save
 
 from .decisions.calibration import Calibration
 from .decisions.image_rules import ImageRule
+from .decisions.panel import Panel
 from .decisions.regions import SizeCurve
 from .execution.files import written_whole
 from .methods.registry import method_entry
@@ -30,7 +31,7 @@ from .recipes import Recipe
 
 Model = TissueClassifier | RegionDetector
 
-SCHEMA = 3
+SCHEMA = 4
 SUFFIX = ".histodict"
 _KEY = "histodict"
 _KINDS: dict[str, type[Model]] = {
@@ -48,17 +49,31 @@ def save_model(model: Model, path: Path | str) -> Path:
     path = Path(path)
     if not path.parent.is_dir():
         raise ModelFileError(f"{path}: the folder {path.parent} does not exist: make it first")
+    header, arrays = _contents(model)
+    header |= {
+        "schema": SCHEMA,
+        "versions": {name: version(name) for name in ("histodict", "numpy", "scikit-learn")},
+    }
+    data = save(
+        {name: np.ascontiguousarray(array) for name, array in arrays.items()},
+        metadata={_KEY: json.dumps(header, ensure_ascii=False)},
+    )
+    with written_whole(path) as partial:
+        partial.write_bytes(data)
+    return path
+
+
+def _contents(model: Model) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What there is to say of a model, and its arrays; members of a panel stand inside it."""
     method = model.model_.method_
     arrays = {f"method.{name}": np.asarray(getattr(method, name)) for name in method.fitted_arrays}
-    header = {
-        "schema": SCHEMA,
+    header: dict[str, Any] = {
         "kind": next(kind for kind, cls in _KINDS.items() if isinstance(model, cls)),
         "recipe": model.recipe.to_dict(),
         "classes": model.classes_,
         "mpp": model.model_.mpp_,
         "n_features": method.n_features_in_,
         "training": model.training_,
-        "versions": {name: version(name) for name in ("histodict", "numpy", "scikit-learn")},
     }
     if isinstance(model.model_, PatchModel) and model.model_.projection_:
         projection = model.model_.projection_
@@ -69,17 +84,19 @@ def save_model(model: Model, path: Path | str) -> Path:
     if isinstance(model, RegionDetector):
         header["least_patches"] = model.least_patches_
         arrays |= {"curve.miss": model.curve_.miss, "curve.alarm": model.curve_.alarm}
-    elif model.rule_ is not None:
+        return header, arrays
+    if model.rule_ is not None:
         arrays |= {"rule.weights": model.rule_.weights, "rule.bias": model.rule_.bias}
-        if model.calibration_ is not None:
-            arrays |= {f"calibration.{k}": v for k, v in asdict(model.calibration_).items()}
-    data = save(
-        {name: np.ascontiguousarray(array) for name, array in arrays.items()},
-        metadata={_KEY: json.dumps(header, ensure_ascii=False)},
-    )
-    with written_whole(path) as partial:
-        partial.write_bytes(data)
-    return path
+    if model.panel_ is not None and model.calibration_ is not None:
+        header["offset"] = model.panel_.offset
+        arrays |= {"panel.scales": model.panel_.scales}
+        arrays |= {f"calibration.{k}": v for k, v in asdict(model.calibration_).items()}
+    header["others"] = []
+    for place, other in enumerate(model.others_):
+        words, content = _contents(other)
+        header["others"].append(words)
+        arrays |= {f"other{place}.{name}": array for name, array in content.items()}
+    return header, arrays
 
 
 def read_header(path: Path | str) -> dict[str, Any]:
@@ -93,37 +110,52 @@ def load_model(path: Path | str, *, n_jobs: int | None = None) -> Model:
     path = Path(path)
     header, arrays = _read(path, arrays=True)
     try:
-        recipe = Recipe.from_dict(header["recipe"])
-        seed = header["training"]["random_state"]
-        model = _KINDS[header["kind"]](recipe, random_state=seed, n_jobs=n_jobs)
-        model.classes_ = [str(name) for name in header["classes"]]
-        model.training_ = header["training"]
-        if method_entry(recipe.method).features is None:
-            model.model_ = PatchModel(recipe, model.classes_, seed, n_jobs)
-            model.model_.projection_ = _restore_projection(arrays)
-        else:
-            model.model_ = WholeImageModel(recipe, seed, n_jobs)
-        model.model_.mpp_ = header["mpp"]
-        model.model_.method_ = _restore_method(recipe, header, arrays)
-        if isinstance(model, RegionDetector):
-            model.region = model.classes_[1]
-            model.least_patches_ = int(header["least_patches"])
-            model.curve_ = SizeCurve(arrays["curve.miss"], arrays["curve.alarm"])
-        else:
-            model.rule_, model.calibration_ = _restore_rule(recipe, arrays)
+        model = _restore(header, arrays, n_jobs)
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise ModelFileError(f"{path}: a damaged model file ({error})") from error
-    _check_network(path, header, recipe)
+    for words in (header, *header.get("others", [])):
+        _check_network(path, words)
     return model
 
 
-def _check_network(path: Path, header: dict[str, Any], recipe: Recipe) -> None:
+def _restore(header: dict[str, Any], arrays: dict[str, Any], n_jobs: int | None) -> Model:
+    recipe = Recipe.from_dict(header["recipe"])
+    seed = header["training"]["random_state"]
+    model = _KINDS[header["kind"]](recipe, random_state=seed, n_jobs=n_jobs)
+    model.classes_ = [str(name) for name in header["classes"]]
+    model.training_ = header["training"]
+    if method_entry(recipe.method).features is None:
+        model.model_ = PatchModel(recipe, model.classes_, seed, n_jobs)
+        model.model_.projection_ = _restore_projection(arrays)
+    else:
+        model.model_ = WholeImageModel(recipe, seed, n_jobs)
+    model.model_.mpp_ = header["mpp"]
+    model.model_.method_ = _restore_method(recipe, header, arrays)
+    if isinstance(model, RegionDetector):
+        model.region = model.classes_[1]
+        model.least_patches_ = int(header["least_patches"])
+        model.curve_ = SizeCurve(arrays["curve.miss"], arrays["curve.alarm"])
+        return model
+    model.rule_ = _restore_rule(recipe, arrays)
+    model.panel_, model.calibration_ = _restore_panel(header, arrays)
+    model.others_ = []
+    for place, words in enumerate(header["others"]):
+        start = f"other{place}."
+        own = {k.removeprefix(start): v for k, v in arrays.items() if k.startswith(start)}
+        other = _restore(words, own, n_jobs)
+        assert isinstance(other, TissueClassifier)
+        model.others_.append(other)
+    return model
+
+
+def _check_network(path: Path, header: dict[str, Any]) -> None:
     """A model is worth nothing on the vectors of other weights than it was trained with."""
-    if not is_network(recipe.vectors):
+    vectors = header["recipe"]["vectors"]
+    if not is_network(vectors):
         return
-    if open_network(recipe.vectors).digest != header.get("network_digest"):
+    if open_network(vectors).digest != header.get("network_digest"):
         raise ModelFileError(
-            f"{path}: was trained with other weights of {recipe.vectors!r} than those here"
+            f"{path}: was trained with other weights of {vectors!r} than those here"
         )
 
 
@@ -133,16 +165,20 @@ def _restore_projection(arrays: dict[str, Any]) -> Projection | None:
     return Projection(arrays["projection.mean"], arrays["projection.components"])
 
 
-def _restore_rule(
-    recipe: Recipe, arrays: dict[str, Any]
-) -> tuple[ImageRule | None, Calibration | None]:
+def _restore_rule(recipe: Recipe, arrays: dict[str, Any]) -> ImageRule | None:
     if "rule.weights" not in arrays:
+        return None
+    return ImageRule(recipe.rule, arrays["rule.weights"], arrays["rule.bias"])
+
+
+def _restore_panel(
+    header: dict[str, Any], arrays: dict[str, Any]
+) -> tuple[Panel, Calibration] | tuple[None, None]:
+    if "panel.scales" not in arrays:
         return None, None
-    rule = ImageRule(recipe.rule, arrays["rule.weights"], arrays["rule.bias"])
     names = [field.name for field in fields(Calibration)]
-    if f"calibration.{names[0]}" not in arrays:
-        return rule, None
-    return rule, Calibration(*(arrays[f"calibration.{name}"] for name in names))
+    calibration = Calibration(*(arrays[f"calibration.{name}"] for name in names))
+    return Panel(arrays["panel.scales"], float(header["offset"])), calibration
 
 
 def _restore_method(recipe: Recipe, header: dict[str, Any], arrays: dict[str, Any]) -> Any:

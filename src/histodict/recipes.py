@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from .decisions.image_rules import FEATURES
+from .decisions.image_rules import RULES
 from .images.stain import NORMALISERS
 from .methods.registry import METHODS, method_entry
 from .networks import is_network
@@ -22,13 +22,16 @@ class Recipe:
 
     Patches are cut from the image reduced to `mpp` µm per pixel if that is given, else reduced by
     the factor `downsample`. `method_parameters` go to the method as they are. With `neighbours` > 0
-    a patch is judged together with those so many steps around it. With `context` > 1 the vector of
+    a patch is judged together with those so many steps around it. With `turn_patches` training
+    patches of pixels are turned and mirrored at random; a network sees every image also mirrored
+    along the diagonal, and cells are the mean of both. With `context` > 1 the vector of
     a patch also shows its surroundings, so many times as wide, in as many pixels. With `components`
     > 0 vectors are reduced to so many principal components of the training vectors. With
-    `rule_folds` > 1 the rule is fitted on images of patients that the patches were not learnt from,
-    in so many folds, and answers come with calibrated probabilities; training takes as many times
-    longer. With `candidates` > 1 so many recipes are tried on inner folds of the training patients
-    first, this one among them, and the best is trained.
+    `calibration_folds` > 1 models like this answer for training patients they have not seen, in so
+    many folds: answers then come with calibrated probabilities, and training takes as many times
+    longer. With `panel` several recipes are trained, this one first, and decide together. With
+    `candidates` > 1 so many recipes are tried on inner folds of the training patients first, this
+    one among them, and the best alone is trained.
     """
 
     method: str = "dfdl"
@@ -45,7 +48,8 @@ class Recipe:
     least_tissue: float = 0.5
     neighbours: int = 0
     components: int = 0
-    rule_folds: int = 0
+    calibration_folds: int = 0
+    panel: bool = False
     candidates: int = 0
     whiten: bool = False
     context: int = 1
@@ -56,10 +60,15 @@ class Recipe:
         check_whole_number("neighbours", self.neighbours, 0)
         check_whole_number("context", self.context, 1)
         check_whole_number("components", self.components, 0)
-        check_whole_number("rule_folds", self.rule_folds, 0)
+        check_whole_number("calibration_folds", self.calibration_folds, 0)
         check_whole_number("candidates", self.candidates, 0)
-        if self.rule_folds and self.rule == "codes":
-            raise ValueError("rule_folds needs a rule that means the same in every fold, not codes")
+        if self.panel and self.calibration_folds < 2:
+            raise ValueError(
+                "the members of a panel are weighed on unseen patients: set calibration_folds, to "
+                "3 for example"
+            )
+        if self.panel and self.candidates > 1:
+            raise ValueError("a panel asks all, candidates choose one: set candidates=0, or panel")
         wrong = 3 if self.context > 1 else 6
         if self.method == "shirc" and self.method_parameters.get("n_channels", 3) == wrong:
             raise ValueError(
@@ -68,11 +77,9 @@ class Recipe:
             )
         if is_network(self.vectors) and self.context > 1:
             raise ValueError(
-                "a network's cells know their surroundings and cannot be turned: set context=1 "
-                "and turn_patches=false, or take the preset embeddings"
+                "a network's cells know their surroundings: set context=1, or take the preset "
+                "embeddings"
             )
-        if is_network(self.vectors) and self.turn_patches:
-            raise ValueError("turn_patches turns pixels: it does not go with a network's vectors")
         check_number("downsample", self.downsample, low=1)
         check_number("least_tissue", self.least_tissue)
         if self.stride_px is not None:
@@ -83,7 +90,7 @@ class Recipe:
             ("method", self.method, METHODS),
             ("stain", self.stain, NORMALISERS),
             ("vectors", self.vectors, {self.vectors} if is_network(self.vectors) else VECTORS),
-            ("rule", self.rule, FEATURES),
+            ("rule", self.rule, RULES),
         ):
             if value not in known:
                 raise ValueError(f"{name} must be one of {sorted(known)}, not {value!r}")
@@ -106,6 +113,18 @@ class Recipe:
     def with_changes(self, **changes: Any) -> Recipe:
         """A copy with some settings changed; None leaves one as it is."""
         return replace(self, **{k: v for k, v in changes.items() if v is not None})
+
+    def with_known(self, changes: dict[str, Any]) -> Recipe:
+        """A copy with fields and method parameters changed; those it does not have are left out."""
+        own = {f.name for f in fields(self)}
+        parameters = {k: v for k, v in changes.items() if k not in own and self.knows(k)}
+        if "n_channels" in self.method_parameters and "context" in changes:
+            parameters["n_channels"] = 3 * min(changes["context"], 2)
+        return replace(
+            self,
+            method_parameters=self.method_parameters | parameters,
+            **{k: v for k, v in changes.items() if k in own},
+        )
 
     def knows(self, setting: str) -> bool:
         """Whether it is a field of the recipe, or a parameter of its method."""
@@ -169,6 +188,7 @@ PRESETS = {
     # Cells of a pretrained network instead of pixels: the most accurate, and needs PyTorch.
     "embeddings": Recipe(
         patch_px=32,
+        turn_patches=True,
         patches_per_class=6_000,
         stain="reinhard",
         vectors="efficientnet-lite0",
@@ -185,8 +205,10 @@ PRESETS = {
 }
 
 
-# Whatever suits the training images: chosen on inner folds of their patients.
-PRESETS["auto"] = PRESETS["default"].with_changes(candidates=12)
+# Several views of the tissue that decide together, with probabilities from unseen patients.
+PRESETS["auto"] = PRESETS["default"].with_changes(
+    rule="margin-and-codes", panel=True, calibration_folds=3
+)
 
 
 def preset(name: str, method: str | None = None) -> Recipe:
@@ -197,13 +219,13 @@ def preset(name: str, method: str | None = None) -> Recipe:
     """
     if name.endswith(".json"):
         recipe = _read_recipe(Path(name))
-        return recipe if method in (None, recipe.method) else _for_method(recipe, str(method))
+        return recipe if method in (None, recipe.method) else for_method(recipe, str(method))
     if name not in PRESETS:
         raise ValueError(f"preset must be one of {sorted(PRESETS)}, not {name!r}")
-    return _for_method(PRESETS[name], method or "dfdl", published=name == "paper")
+    return for_method(PRESETS[name], method or "dfdl", published=name == "paper")
 
 
-def _for_method(base: Recipe, method: str, *, published: bool = False) -> Recipe:
+def for_method(base: Recipe, method: str, *, published: bool = False) -> Recipe:
     """The recipe with another method, its own parameters before those of the recipe."""
     entry = method_entry(method)
     known = inspect.signature(entry.load()).parameters

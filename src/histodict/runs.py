@@ -20,7 +20,7 @@ from copy import copy
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -140,13 +140,16 @@ def _finished(done: Path, stamp: list[Any]) -> dict[str, Any] | None:
     return content if content["stamp"] == stamp else None
 
 
-def _for_one_thread(
-    model: TissueClassifier | RegionDetector,
-) -> TissueClassifier | RegionDetector:
+_Model = TypeVar("_Model", bound=TissueClassifier | RegionDetector)
+
+
+def _for_one_thread(model: _Model) -> _Model:
     """The same model, to work on one image beside others."""
     model = copy(model)
     model.model_ = copy(model.model_)
     model.model_.n_jobs = 1
+    if isinstance(model, TissueClassifier):
+        model.others_ = [_for_one_thread(other) for other in model.others_]
     return model
 
 

@@ -18,7 +18,9 @@ def test_a_planted_curve_is_found(rng):
     scores, labels, _ = two_classes(rng, 20_000)
     grid = np.linspace(-3, 3, 13)[:, None]
     found = Calibration.fit(scores, labels).probabilities(grid)
-    truth = 1 / (1 + np.exp(-(1.7 * grid[:, 0] - 0.4)))
+    # As if both classes were equally frequent.
+    odds = np.log(np.mean(labels) / np.mean(1 - labels))
+    truth = 1 / (1 + np.exp(-(1.7 * grid[:, 0] - 0.4 - odds)))
     np.testing.assert_allclose(found[:, 1], truth, atol=0.02)
     np.testing.assert_allclose(found.sum(axis=1), 1)
 
@@ -27,7 +29,8 @@ def test_many_images_agree_with_logistic_regression(rng):
     scores = rng.normal(size=(3000, 3))
     labels = (scores + rng.gumbel(size=scores.shape)).argmax(axis=1)
     found = Calibration.fit(scores, labels).probabilities(scores)
-    other = LogisticRegression(C=1e6).fit(scores, labels).predict_proba(scores)
+    model = LogisticRegression(C=1e6, class_weight="balanced").fit(scores, labels)
+    other = model.predict_proba(scores)
     np.testing.assert_allclose(found, other, atol=0.01)
 
 
@@ -62,3 +65,23 @@ def test_sets_hold_the_truth_as_often_as_promised(rng, error_rate):
 def test_too_few_images_rule_nothing_out():
     calibration = Calibration.fit(np.array([[-1.0], [1], [2]]), np.array([0, 1, 1]))
     assert calibration.candidates(np.array([[0.999, 0.001]]), 0.05).all()
+
+
+def test_copies_of_one_class_change_nothing(rng):
+    scores, labels, _ = two_classes(rng, 4000)
+    many = np.concatenate([np.arange(4000), np.repeat(np.flatnonzero(labels == 1), 4)])
+    one, two = (Calibration.fit(scores[rows], labels[rows]) for rows in (np.arange(4000), many))
+    np.testing.assert_allclose(one.probabilities(scores), two.probabilities(scores), atol=0.005)
+
+
+def test_the_border_is_where_both_classes_are_equally_likely(rng):
+    scores, labels, _ = two_classes(rng, 300)
+    calibration = Calibration.fit(scores, labels)
+    np.testing.assert_allclose(calibration.probabilities([[calibration.border()]]), 0.5)
+
+
+def test_scores_in_the_wrong_order_say_nothing(rng):
+    scores, labels, _ = two_classes(rng, 300)
+    calibration = Calibration.fit(-scores, labels)
+    np.testing.assert_allclose(calibration.probabilities(scores), 0.5)
+    assert calibration.border() == 0

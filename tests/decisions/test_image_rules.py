@@ -60,7 +60,7 @@ def test_margins_are_positive_for_the_winner_and_sum_to_zero(rng):
     )
 
 
-@pytest.mark.parametrize("rule", ["proportion", "margin", "codes"])
+@pytest.mark.parametrize("rule", ["proportion", "margin", "codes", "margin-and-codes"])
 def test_separable_images_are_separated(rng, rule):
     shares = np.concatenate([rng.uniform(0.1, 0.4, 12), rng.uniform(0.6, 0.9, 12)])
     labels = np.repeat([0, 1], 12)
@@ -95,3 +95,36 @@ def test_three_classes(rng):
     fitted = ImageRule.fit("proportion", [of_class(i) for i in labels], labels)
     assert [winner(fitted.scores(of_class(i))) for i in (0, 1, 2)] == [0, 1, 2]
     assert fitted.threshold is None
+
+
+def test_two_features_have_an_equal_say_whatever_their_scale(rng):
+    """The mean of what the margin and the roots of the codes say, each over its own scale."""
+    shares = np.concatenate([rng.uniform(0.1, 0.5, 12), rng.uniform(0.5, 0.9, 12)])
+    images, labels = [image(rng, s) for s in shares], np.repeat([0, 1], 12)
+    fitted = ImageRule.fit("margin-and-codes", images, labels)
+    assert fitted.threshold is None
+    louder = [
+        Evidence(e.n_patches, e.wins, 1e4 * e.margins, e.codes) for e in images
+    ]  # other units of the margin
+    other = ImageRule.fit("margin-and-codes", louder, labels)
+    for one, two in zip(images, louder, strict=True):
+        np.testing.assert_allclose(fitted.scores(one), other.scores(two), atol=1e-6)
+    margin = ImageRule.fit("margin", images, labels)
+    n_margin = margin.weights.size
+    parts = np.array(
+        [
+            [
+                fitted.weights[0, :n_margin] @ (e.margins[1:] / e.n_patches),
+                fitted.weights[0, n_margin:] @ np.sqrt(e.codes / e.n_patches),
+            ]
+            for e in images
+        ]
+    )
+    np.testing.assert_allclose(
+        parts.sum(axis=1) + fitted.bias[0], [fitted.scores(e)[0] for e in images]
+    )
+    said = np.array([margin.scores(e)[0] for e in images])
+    scale = np.sqrt(np.mean(said**2))
+    np.testing.assert_allclose(
+        fitted.weights[0, :n_margin], margin.weights[0] / (2 * scale), rtol=1e-6
+    )

@@ -117,11 +117,35 @@ def test_chunks_do_not_show_in_the_cells(network, tmp_path, rng):
     np.testing.assert_allclose(part, whole[5:9, 3:11], atol=1e-3)
 
 
+def test_a_turned_network_does_not_care_which_way_the_diagonal_lies(network, tmp_path, rng):
+    from PIL import Image
+
+    from histodict.execution.array_cache import ArrayCache
+    from histodict.pipeline.view import open_view
+
+    pixels = rng.integers(60, 200, (6 * CELL, 9 * CELL, 3)).astype(np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "a.png")
+    Image.fromarray(pixels.swapaxes(0, 1)).save(tmp_path / "b.png")
+    maps = {}
+    cache = ArrayCache(tmp_path / "cache")
+    for turned in (False, True):
+        recipe = recipe_for(network, least_tissue=0.0, turn_patches=turned)
+        for name, shape in (("a", (6, 9)), ("b", (9, 6))):
+            with open_view(tmp_path / f"{name}.png", None, recipe, cache=cache) as view:
+                chunk = slice(0, shape[0]), slice(0, shape[1])
+                cells = view.chunk_vectors(view.grid(), *chunk)[1]
+            maps[turned, name] = cells.reshape(*shape, -1)
+    np.testing.assert_allclose(maps[True, "a"], maps[True, "b"].swapaxes(0, 1), atol=2e-3)
+    assert np.abs(maps[False, "a"] - maps[False, "b"].swapaxes(0, 1)).max() > 0.01
+    both = (maps[False, "a"] + maps[False, "b"].swapaxes(0, 1)) / 2
+    np.testing.assert_allclose(maps[True, "a"], both, atol=2e-3)
+
+
 def test_settings_that_do_not_fit_are_refused(network, tissue):
     with pytest.raises(ValueError, match="cells of 16 pixels"):
         TissueClassifier(recipe_for(network, patch_px=20)).fit(tissue)
-    with pytest.raises(ValueError, match="turn_patches"):
-        recipe_for(network, turn_patches=True)
+    with pytest.raises(ValueError, match="context=1"):
+        recipe_for(network, context=2)
     assert is_network("timm:resnet18") and not is_network("rgb")
 
 

@@ -5,12 +5,15 @@
 | proportion | share of its patches that each class won; the paper's, with threshold θ |
 | margin | mean residual margin of each class: how clearly, not only how often, it won |
 | codes | mean |code| of every atom |
+| margin-and-codes | both the margin and the roots of the mean |codes|, an SVM for each of them |
 
 With two classes the first two are one number, that of the second class, and the SVM is a threshold.
+The last is the mean of its SVMs' scores, each over its root mean square on the training images.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,35 +82,46 @@ def _codes(evidence: Evidence) -> NDArray[np.float64]:
     return evidence.codes / max(evidence.n_patches, 1)
 
 
+def _root_codes(evidence: Evidence) -> NDArray[np.float64]:
+    """Roots make the rare atoms count beside the common ones, as Hellinger's distance does."""
+    return np.sqrt(_codes(evidence))
+
+
 def _of_second(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return values[1:] if len(values) == 2 else values
 
 
-FEATURES = {"proportion": _proportion, "margin": _margin, "codes": _codes}
+Feature = Callable[[Evidence], NDArray[np.float64]]
+RULES: dict[str, tuple[Feature, ...]] = {
+    "proportion": (_proportion,),
+    "margin": (_margin,),
+    "codes": (_codes,),
+    "margin-and-codes": (_margin, _root_codes),
+}
 
 
 @dataclass(frozen=True)
 class ImageRule:
     """A fitted rule: scores = features · weights + bias, (n_classes,) or one for two classes."""
 
-    feature: str
+    name: str
     weights: NDArray[np.float64]
     bias: NDArray[np.float64]
 
     @classmethod
-    def fit(cls, feature: str, evidence: list[Evidence], labels: NDArray[np.int64]) -> ImageRule:
-        """A linear SVM on the standardised feature, classes weighted equally; `labels` from 0."""
-        X = np.stack([FEATURES[feature](e) for e in evidence])
-        scaler = StandardScaler().fit(X)
-        n_classes = int(labels.max()) + 1
-        weights, bias = [], []
-        for i in [1] if n_classes == 2 else range(n_classes):
-            svm = SVC(kernel="linear", class_weight="balanced")
-            svm.fit(scaler.transform(X), labels == i)
-            raw = svm.coef_[0] / scaler.scale_
-            weights.append(raw)
-            bias.append(svm.intercept_[0] - raw @ scaler.mean_)
-        return cls(feature, np.array(weights), np.array(bias))
+    def fit(cls, name: str, evidence: list[Evidence], labels: NDArray[np.int64]) -> ImageRule:
+        """Linear SVMs on the standardised features, classes weighted equally; `labels` from 0."""
+        features = [np.stack([feature(e) for e in evidence]) for feature in RULES[name]]
+        fitted = [_fit_svm(X, labels) for X in features]
+        if len(fitted) == 1:
+            return cls(name, *fitted[0])
+        scales = [
+            np.sqrt(np.mean((X @ weights.T + bias) ** 2)) * len(fitted)
+            for X, (weights, bias) in zip(features, fitted, strict=True)
+        ]
+        parts = [(w / s, b / s) for (w, b), s in zip(fitted, scales, strict=True)]
+        bias: NDArray[np.float64] = np.sum([b for _, b in parts], axis=0)
+        return cls(name, np.hstack([w for w, _ in parts]), bias)
 
     @property
     def threshold(self) -> float | None:
@@ -118,8 +132,25 @@ class ImageRule:
 
     def scores(self, evidence: Evidence) -> NDArray[np.float64]:
         """One number for two classes, positive beyond the border; else one per class."""
-        values: NDArray[Any] = self.weights @ FEATURES[self.feature](evidence) + self.bias
+        features = np.concatenate([feature(evidence) for feature in RULES[self.name]])
+        values: NDArray[Any] = self.weights @ features + self.bias
         return values
+
+
+def _fit_svm(
+    X: NDArray[np.float64], labels: NDArray[np.int64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Weights (n_scores, n_features) and biases (n_scores,) for the features as they are."""
+    scaler = StandardScaler().fit(X)
+    n_classes = int(labels.max()) + 1
+    weights, bias = [], []
+    for i in [1] if n_classes == 2 else range(n_classes):
+        svm = SVC(kernel="linear", class_weight="balanced")
+        svm.fit(scaler.transform(X), labels == i)
+        raw = svm.coef_[0] / scaler.scale_
+        weights.append(raw)
+        bias.append(svm.intercept_[0] - raw @ scaler.mean_)
+    return np.array(weights), np.array(bias)
 
 
 def winner(scores: NDArray[np.float64]) -> int:

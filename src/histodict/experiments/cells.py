@@ -61,6 +61,7 @@ class Result:
 
     scores : per image one number for two classes, positive for the second; else one per class
     probabilities : per image one per class; none where the model is not calibrated
+    candidates : per image the classes that it could not rule out, at an error rate of 0.1
     maps : file with the patch maps of the images it got wrong, for `load_map`
     """
 
@@ -71,6 +72,7 @@ class Result:
     peak_mib: float | None
     error: str | None = None
     probabilities: list[list[float]] = field(default_factory=list)
+    candidates: list[list[str]] = field(default_factory=list)
     maps: Path | None = None
 
 
@@ -163,6 +165,7 @@ def _work(
         "labels": [answer.label or NO_TISSUE for answer in answers],
         "scores": [list(answer.scores) for answer in answers],
         "probabilities": [list(answer.probabilities.values()) for answer in answers],
+        "candidates": [answer.candidates for answer in answers],
         "seconds": seconds,
         "peak_mib": _peak_memory(),
     }
@@ -178,6 +181,7 @@ def _read(cell: Cell, file: Path) -> Result:
         content["seconds"],
         content["peak_mib"],
         probabilities=content["probabilities"],
+        candidates=content.get("candidates", []),
         maps=file.with_suffix(".npz"),
     )
 

@@ -22,11 +22,13 @@ __all__ = ["FEATURES", "ImageFeatures"]
 class ImageFeatures:
     """Pixels (height, width, 3) uint8 to a vector whose length does not depend on the image.
 
-    `version` goes up whenever an image gets other numbers than before.
+    `version` goes up whenever an image gets other numbers than before. `of_parts`: the vector of
+    an image is the mean of those of its parts, but for their borders.
     """
 
     compute: Callable[[Pixels], tuple[NDArray[np.float64], list[str]]]
     version: int
+    of_parts: bool = False
 
     def __call__(self, pixels: Pixels) -> NDArray[np.float64]:
         with one_blas_thread():
@@ -40,7 +42,7 @@ class ImageFeatures:
 
 FEATURES: dict[str, ImageFeatures] = {
     "wndcharm": ImageFeatures(wndcharm_features, version=1),
-    "lbp-colour": ImageFeatures(lbp_colour, version=1),
+    "lbp-colour": ImageFeatures(lbp_colour, version=1, of_parts=True),
     "luminance": ImageFeatures(luminance_thumbnail, version=1),
     "planes": ImageFeatures(plane_thumbnail, version=1),
 }

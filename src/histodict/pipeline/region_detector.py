@@ -103,9 +103,10 @@ class RegionDetector:
         self.random_state = random_state
         self.n_jobs = n_jobs
         self.cache = ArrayCache(cache) if cache else None
-        if self.recipe.candidates > 1:
+        if self.recipe.candidates > 1 or self.recipe.panel:
             raise ValueError(
-                "settings are tuned for classes, not for regions: choose another preset"
+                "settings are tuned, and panels asked, for classes, not for regions: choose "
+                "another preset"
             )
         if method_entry(self.recipe.method).features is not None:
             raise ValueError(

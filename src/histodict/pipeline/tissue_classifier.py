@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ..decisions.calibration import Calibration
 from ..decisions.image_rules import Evidence, ImageRule, winner
-from ..evaluation.protocols import k_folds
+from ..decisions.panel import Panel
 from ..execution.array_cache import ArrayCache
 from ..execution.executor import Executor
 from ..execution.progress import Callback, ignore
@@ -65,13 +65,17 @@ class TissueClassifier:
     classes_ : names in order; with two, the second is the one that scores positive
     model_ : what judges the image's patches, or the image as a whole
     rule_ : the fitted `ImageRule` over patches; None for a method of the whole image
-    calibration_ : from scores to probabilities; None without `rule_folds`
+    others_ : the other members of the panel, trained; what follows is about all together
+    panel_ : how members' scores become one; None without `calibration_folds`
+    calibration_ : from scores to probabilities; None without `calibration_folds`
     training_ : what is known of the training, for the record
     """
 
     classes_: list[str]
     model_: PatchModel | WholeImageModel
     rule_: ImageRule | None
+    others_: list[TissueClassifier]
+    panel_: Panel | None
     calibration_: Calibration | None
     training_: dict[str, Any]
 
@@ -102,16 +106,17 @@ class TissueClassifier:
         `executor` reads the images and codes their patches; None: threads. `start_from`: a model
         of the same recipe and classes; its dictionaries are gone on from (a warm start).
         """
-        if start_from is not None and self.recipe.candidates > 1:
+        if start_from is not None and (self.recipe.candidates > 1 or self.recipe.panel):
             raise ValueError(
-                "a model to start from fixes the settings: take its recipe, not the preset auto"
+                "a model to start from fixes the settings of one model: set candidates=0 and "
+                "panel=false"
             )
         classes = list(manifest.classes)
         if len(classes) < 2:
             raise ValueError(f"images of at least two classes are needed; there are: {classes}")
         labels = np.array([classes.index(record.label) for record in manifest.records])
         self.classes_ = classes
-        self.calibration_ = None
+        self.others_, self.panel_, self.calibration_ = [], None, None
         self.training_ = {
             "manifest_digest": manifest.digest(),
             "n_images": len(manifest.records),
@@ -122,20 +127,32 @@ class TissueClassifier:
             self.training_["started_from"] = start_from.training_
         if self.recipe.candidates > 1:
             self._choose_recipe(manifest, callback)
+        self._fit_own(manifest, labels, callback, executor, start_from)
+        if self.recipe.calibration_folds > 1:
+            self._ask_about_unseen(manifest, labels, callback, executor)
+        return self
+
+    def _fit_own(
+        self,
+        manifest: Manifest,
+        labels: NDArray[np.int64],
+        callback: Callback,
+        executor: Executor | None,
+        start_from: TissueClassifier | None,
+    ) -> None:
         if method_entry(self.recipe.method).features is None:
             self._fit_patches(manifest, labels, callback, executor, start_from)
-        elif start_from is not None:
+            return
+        if start_from is not None:
             raise ValueError(f"the method {self.recipe.method!r} cannot go on from another model")
-        elif executor is not None:
+        if executor is not None:
             raise ValueError(
                 f"the method {self.recipe.method!r} looks at the image as a whole and trains on "
                 "one machine: leave out the cluster"
             )
-        else:
-            self.model_ = WholeImageModel(self.recipe, self.random_state, self.n_jobs, self.cache)
-            self.model_.fit(manifest.records, labels, callback)
-            self.rule_ = None
-        return self
+        self.model_ = WholeImageModel(self.recipe, self.random_state, self.n_jobs, self.cache)
+        self.model_.fit(manifest.records, labels, callback)
+        self.rule_ = None
 
     def predict(
         self, path: Path | str, *, mpp: float | None = None, error_rate: float = 0.1
@@ -145,30 +162,62 @@ class TissueClassifier:
         `error_rate`: how often the true class may be missing among the answer's candidates.
         """
         path = Path(path)
-        if isinstance(self.model_, WholeImageModel):
-            scores = self.model_.scores(path, mpp)
-            if scores is None:
-                return ImageAnswer(path, None, (np.nan,) * _n_scores(self.classes_))
-            return ImageAnswer(path, self.classes_[winner(scores)], tuple(scores.tolist()))
-        assert self.rule_ is not None
-        patch_map, evidence = self.model_.judge(path, mpp)
-        threshold = self.rule_.threshold
-        if evidence.n_patches == 0:
-            nothing = (np.nan,) * len(self.rule_.bias)
-            return ImageAnswer(path, None, nothing, threshold=threshold, patch_map=patch_map)
-        scores = self.rule_.scores(evidence)
+        own, patch_map, evidence = self._look(path, mpp)
+        if np.isnan(own).any():  # glass
+            return ImageAnswer(path, None, tuple(own.tolist()), {}, self.threshold, 0, patch_map)
+        parts = np.stack([own, *(other._look(path, mpp)[0] for other in self.others_)])
+        scores = self.panel_.scores(parts) if self.panel_ else own
         chances, candidates = self._certainty(scores, error_rate)
+        best = max(chances, key=chances.__getitem__) if len(scores) > 1 and chances else None
         return ImageAnswer(
             path,
-            self.classes_[winner(scores)],
+            best or self.classes_[winner(scores)],
             tuple(scores.tolist()),
-            dict(zip(self.classes_, evidence.proportions.tolist(), strict=True)),
-            threshold,
-            evidence.n_patches,
+            dict(zip(self.classes_, evidence.proportions.tolist(), strict=True))
+            if evidence
+            else {},
+            self.threshold,
+            evidence.n_patches if evidence else 0,
             patch_map,
             chances,
             candidates,
         )
+
+    def _look(
+        self, path: Path, mpp: float | None
+    ) -> tuple[NDArray[np.float64], PatchMap | None, Evidence | None]:
+        """This model's own scores, NaN on glass, and what they rest on."""
+        nothing = np.full(_n_scores(self.classes_), np.nan)
+        if isinstance(self.model_, WholeImageModel):
+            found = self.model_.scores(path, mpp)
+            return nothing if found is None else found, None, None
+        assert self.rule_ is not None
+        patch_map, evidence = self.model_.judge(path, mpp)
+        return self.rule_.scores(evidence) if evidence.n_patches else nothing, patch_map, evidence
+
+    @property
+    def threshold(self) -> float | None:
+        """θ: the value of a one-number rule at which the answer changes; None if there is none."""
+        if self.rule_ is None or self.others_ or self.rule_.threshold is None:
+            return None
+        return self.rule_value(0.0)
+
+    def rule_value(self, score: float) -> float:
+        """What θ is compared with where a model has θ: the share of patches, or their margin."""
+        assert self.rule_ is not None
+        if self.panel_ is not None:
+            score = (score - self.panel_.offset) * float(self.panel_.scales[0])
+        return float((score - self.rule_.bias[0]) / self.rule_.weights[0, 0])
+
+    def with_threshold(self, value: float) -> TissueClassifier:
+        """A copy that decides at another θ."""
+        if self.threshold is None:
+            raise ValueError("the operating point of this model cannot be moved")
+        assert self.rule_ is not None
+        moved = copy(self)
+        shift = (value - self.threshold) * self.rule_.weights[0]
+        moved.rule_ = replace(self.rule_, bias=self.rule_.bias - shift)
+        return moved
 
     def _certainty(
         self, scores: NDArray[np.float64], error_rate: float
@@ -211,17 +260,46 @@ class TissueClassifier:
         self.training_["n_patches"] = _fit(
             model, manifest, labels, everything, callback, executor, start
         )
-        if self.recipe.rule_folds > 1:
-            evidence = _unseen_evidence(model, manifest, labels, callback, executor)
-        else:
-            evidence = model.judge_all(manifest.records, _evidence, callback, executor)
+        evidence = model.judge_all(manifest.records, _evidence, callback, executor)
         self.model_ = model
         seen = np.array([e.n_patches > 0 for e in evidence])
         evidence = [e for e in evidence if e.n_patches]
         self.rule_ = ImageRule.fit(self.recipe.rule, evidence, labels[seen])
-        if self.recipe.rule_folds > 1:
-            scores = np.stack([self.rule_.scores(e) for e in evidence])
-            self.calibration_ = Calibration.fit(scores, labels[seen])
+
+    def _ask_about_unseen(
+        self,
+        manifest: Manifest,
+        labels: NDArray[np.int64],
+        callback: Callback,
+        executor: Executor | None,
+    ) -> None:
+        """Train the other members; learn on inner folds how far scores can be trusted."""
+        from .panel import ask_members, members
+
+        asked = ask_members(
+            manifest,
+            members(self.recipe),
+            self.recipe.calibration_folds,
+            random_state=self.random_state,
+            n_jobs=self.n_jobs,
+            cache=self.cache.folder if self.cache else None,
+            callback=callback,
+        )
+        self.training_["members"] = [member.to_dict() for member in asked]
+        able = [member for member in asked if not member.failure]
+        for member in able[1:]:
+            other = TissueClassifier(
+                member.recipe,
+                random_state=self.random_state,
+                n_jobs=self.n_jobs,
+                cache=self.cache.folder if self.cache else None,
+            )
+            patches = method_entry(member.recipe.method).features is None
+            other.fit(manifest, callback=callback, executor=executor if patches else None)
+            self.others_.append(other)
+        parts = np.stack([member.scores for member in able], axis=1)
+        seen = ~np.isnan(parts[:, 0]).any(axis=1)
+        self.panel_, self.calibration_ = Panel.fit(parts[seen], labels[seen])
 
 
 def _n_scores(classes: list[str]) -> int:
@@ -239,24 +317,6 @@ def _fit(
 ) -> int:
     sources = [PatchSource(manifest.records[i], int(labels[i])) for i in places]
     return model.fit(sources, callback, executor, start_from)
-
-
-def _unseen_evidence(
-    model: PatchModel,
-    manifest: Manifest,
-    labels: NDArray[np.int64],
-    callback: Callback,
-    executor: Executor | None,
-) -> list[Evidence]:
-    """Of every image, from a model like this that did not see its patient."""
-    evidence: dict[int, Evidence] = {}
-    for split in k_folds(manifest, model.recipe.rule_folds, random_state=model.random_state):
-        other = copy(model)
-        _fit(other, manifest, labels, split.train, callback, executor)
-        records = [manifest.records[i] for i in split.test]
-        found = other.judge_all(records, _evidence, callback, executor)
-        evidence |= zip(split.test, found, strict=True)
-    return [evidence[i] for i in range(len(labels))]
 
 
 def _evidence(place: int, patch_map: PatchMap, evidence: Evidence) -> Evidence:

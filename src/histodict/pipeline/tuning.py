@@ -11,27 +11,23 @@ optimization", AISTATS 2016.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ..evaluation.metrics import auc, balanced_accuracy
 from ..evaluation.protocols import k_folds
 from ..evaluation.splits import Split
-from ..execution.files import written_whole
 from ..execution.progress import Callback, Progress, ignore
 from ..images.manifest import Manifest
 from ..methods.registry import MEAN_VECTOR, method_entry
 from ..networks import is_network
 from ..parameters import check_whole_number
 from ..recipes import Recipe
-from .tissue_classifier import TissueClassifier
+from .unseen import how_good, unseen_scores
 
 _N_FOLDS = 3
 # Another recipe must be better than the one to start from by so much: inner folds are few.
@@ -56,7 +52,7 @@ PIXEL_CHOICES: tuple[tuple[Change, ...], ...] = (
             "penalty": 0.2,
         },  # else some codes are empty
     ),
-    ({"rule": "margin"}, {"rule": "codes"}),
+    ({"rule": "margin"}, {"rule": "margin-and-codes"}),
     ({"penalty": 0.4}, {"penalty": 0.2}),
 )
 # A method that looks at the image as a whole has no patches to vary.
@@ -67,7 +63,7 @@ IMAGE_CHOICES: tuple[tuple[Change, ...], ...] = (
 NETWORK_CHOICES: tuple[tuple[Change, ...], ...] = (
     ({"downsample": 1.0}, {"downsample": 2.0}),
     ({"stain": "reinhard"}, {"stain": "none"}, {"stain": "macenko"}),
-    ({"rule": "proportion"}, {"rule": "margin"}, {"rule": "codes"}),
+    ({"rule": "proportion"}, {"rule": "margin"}, {"rule": "margin-and-codes"}),
     ({"components": 200}, {"components": 100}),
 )
 
@@ -102,37 +98,21 @@ def candidates(base: Recipe, n_candidates: int, random_state: int) -> list[Recip
     order = np.random.default_rng(random_state).permutation(len(mixed))
     found = [base]
     for change in [*single, *(mixed[place] for place in order)]:
-        recipe = _changed(base, change)
+        recipe = base.with_known(change)
         if recipe not in found:
             found.append(recipe)
     return found[:n_candidates]
 
 
 def _choices(base: Recipe) -> tuple[tuple[Change, ...], ...]:
-    """What may change, in groups; without what would not go with the rest of the recipe."""
+    """What may change, in groups."""
     if method_entry(base.method).features not in (None, MEAN_VECTOR):
         return IMAGE_CHOICES
-    groups = NETWORK_CHOICES if is_network(base.vectors) else PIXEL_CHOICES
-    if base.rule_folds:
-        groups = tuple(tuple(c for c in group if c != {"rule": "codes"}) for group in groups)
-    return groups
+    return NETWORK_CHOICES if is_network(base.vectors) else PIXEL_CHOICES
 
 
 def _merged(changes: Sequence[Change]) -> Change:
     return {name: value for change in changes for name, value in change.items()}
-
-
-def _changed(base: Recipe, change: Change) -> Recipe:
-    """The recipe with a change; settings that its method does not have are left out of it."""
-    own = {f.name for f in fields(base)}
-    parameters = {k: v for k, v in change.items() if k not in own and base.knows(k)}
-    if "n_channels" in base.method_parameters and "context" in change:
-        parameters["n_channels"] = 3 * min(change["context"], 2)
-    return replace(
-        base,
-        method_parameters=base.method_parameters | parameters,
-        **{k: v for k, v in change.items() if k in own},
-    )
 
 
 def choose_recipe(
@@ -197,21 +177,6 @@ def _value(
     n_jobs: int | None,
     cache: Path | None,
 ) -> float:
-    train, test = manifest.select(split.train), manifest.select(split.test)
-    key = [train.digest(), test.digest(), recipe.to_dict(), random_state]
-    digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
-    file = cache / "tuning" / f"{digest[:32]}.json" if cache else None
-    if file and file.is_file():
-        return float(json.loads(file.read_text(encoding="utf-8")))
-    model = TissueClassifier(recipe, random_state=random_state, n_jobs=n_jobs, cache=cache)
-    model.fit(train)
-    answers = [model.predict(record.path, mpp=record.mpp) for record in test.records]
-    labels = np.array(test.labels)
-    value = balanced_accuracy(labels, np.array([answer.label or "" for answer in answers]))
-    if len(set(test.labels)) == len(model.classes_):
-        scores = np.nan_to_num(np.array([answer.scores for answer in answers]))
-        value = (value + auc(labels, scores[:, 0] if scores.shape[1] == 1 else scores)) / 2
-    if file:
-        with written_whole(file) as partial:
-            partial.write_text(json.dumps(value), encoding="utf-8")
-    return value
+    scores = unseen_scores(manifest, split, recipe, random_state, n_jobs, cache)
+    test = manifest.select(split.test)
+    return how_good(scores, test.labels, manifest.classes)

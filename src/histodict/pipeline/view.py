@@ -154,6 +154,8 @@ class View:
             self.downsample,
             [rows.start, rows.stop, columns.start, columns.stop],
         ]
+        if self._recipe.turn_patches:
+            key.append("turned")
         cells = self._cache.read(key) if self._cache else None
         if cells is None:
             cells = self._compute_cells(grid, rows, columns).astype(np.float16)
@@ -166,8 +168,11 @@ class View:
         top, left = max(0, rows.start - _AROUND), max(0, columns.start - _AROUND)
         bottom = min(grid.n_rows, rows.stop + _AROUND)
         right = min(grid.n_columns, columns.stop + _AROUND)
-        area = grid.read_area(self, slice(top, bottom), slice(left, right))
-        cells = self._network.cells(self.normalise(area[None])[0])
+        area = self.normalise(grid.read_area(self, slice(top, bottom), slice(left, right))[None])[0]
+        cells = self._network.cells(area)
+        if self._recipe.turn_patches:
+            # What depends on which way up the tissue lies says nothing of it.
+            cells = (cells + self._network.cells(area.swapaxes(0, 1)).swapaxes(0, 1)) / 2
         own_rows = slice(rows.start - top, rows.stop - top)
         return cells[own_rows, columns.start - left : columns.stop - left]
 

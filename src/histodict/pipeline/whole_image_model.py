@@ -17,10 +17,13 @@ from ..execution.progress import Callback, Progress, ignore
 from ..images.manifest import Record
 from ..images.readers import ImageError
 from ..methods.registry import MEAN_VECTOR, method_entry
+from ..patches.grid import PatchGrid
 from ..recipes import Recipe
-from .view import open_view
+from .view import View, open_view
 
 _MOST_PIXELS = 50_000_000
+# Of an image with more pixels, so many squares of tissue stand for all of it.
+_N_SQUARES, _SQUARE_PX = 64, 512
 
 
 class WholeImageModel:
@@ -114,15 +117,35 @@ class WholeImageModel:
 def _whole(
     images: dict[Path, float | None], recipe: Recipe, trained_mpp: float | None, path: Path
 ) -> NDArray[np.uint8]:
-    """All pixels of an image, reduced and stain-normalised."""
+    """All pixels of an image, reduced and stain-normalised; of a slide, some of its tissue."""
+    from ..features import FEATURES
+
     with open_view(path, images[path], recipe, trained_mpp) as view:
         width, height = view.size
-        if width * height > _MOST_PIXELS * view.downsample**2:
+        if width * height <= _MOST_PIXELS * view.downsample**2:
+            return view.normalise(view.read(0, 0, width, height, view.downsample)[None])[0]
+        if not FEATURES[str(method_entry(recipe.method).features)].of_parts:
             raise ImageError(
                 f"{path}: {width} x {height} pixels are too many for a method that looks at the "
                 "image as a whole: use a method that works on patches, or a larger downsample"
             )
-        return view.normalise(view.read(0, 0, width, height, view.downsample)[None])[0]
+        return _mosaic(path, view)
+
+
+def _mosaic(path: Path, view: View) -> NDArray[np.uint8]:
+    """Squares of tissue from all over a slide, one below the other; the same ones each time."""
+    grid = PatchGrid.over(view.size, _SQUARE_PX, _SQUARE_PX, view.downsample)
+    squares: list[NDArray[np.uint8]] = []
+    for place in np.random.default_rng(0).permutation(grid.n_rows * grid.n_columns).tolist():
+        row, column = divmod(place, grid.n_columns)
+        square = grid.read(view, slice(row, row + 1), slice(column, column + 1))
+        if view.on_tissue(square)[0]:
+            squares.append(view.normalise(square)[0])
+        if len(squares) == _N_SQUARES:
+            break
+    if not squares:
+        raise ImageError(f"{path}: shows no tissue")
+    return np.concatenate(squares)
 
 
 def _mean_vector(

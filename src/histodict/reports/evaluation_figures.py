@@ -85,13 +85,27 @@ class Figures:
             curves[method] = metrics.calibration_curve(labels, p)
             brier = metrics.brier_score(labels, p)
             gap = metrics.expected_calibration_error(labels, p)
-            rows.append({"method": method, "brier": f"{brier:.3f}", "gap": f"{gap:.3f}"})
+            rows.append(
+                {"method": method, "brier": f"{brier:.3f}", "gap": f"{gap:.3f}"}
+                | self._coverage(method)
+            )
         if not rows:
             return None
         return {
             "rows": rows,
             "svg": self._svg("calibration", calibration_svg("calibration", curves)),
         }
+
+    def _coverage(self, method: str) -> dict[str, str]:
+        """How often the true class is among those not ruled out, and how often only one is left."""
+        held, single = [], []
+        for result in (r for r in shown_results(self.done) if r.cell.method == method):
+            truth = self.done.manifest.select(result.cell.split.test).labels
+            for label, p, left in zip(truth, result.probabilities, result.candidates, strict=True):
+                if p:
+                    held.append(label in left)
+                    single.append(len(left) == 1)
+        return {"held": f"{np.mean(held):.3f}", "single": f"{np.mean(single):.3f}"}
 
     def bases(self, example: Example) -> list[dict[str, str]]:
         """Per class the atoms as a sheet of pictures."""

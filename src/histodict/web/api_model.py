@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -164,12 +163,10 @@ def _with_point(call: Call) -> Model:
         if not 1 <= value <= 1000:
             raise ValueError("a region has at least one patch")
         model.least_patches_ = round(value)
-    elif model.rule_ is not None and model.rule_.threshold is not None and np.isfinite(value):
-        bias = -value * model.rule_.weights[0]
-        model.rule_ = replace(model.rule_, bias=bias)
-    else:
-        raise ValueError("the operating point of this model cannot be moved")
-    return model
+        return model
+    if not np.isfinite(value):
+        raise ValueError("the operating point must be a number")
+    return model.with_threshold(value)
 
 
 def download_model(call: Call) -> Response:
@@ -204,8 +201,8 @@ def _answers_at_point(model: Model, results: dict[str, Any]) -> dict[str, Any]:
     if isinstance(model, RegionDetector):
         value = float(model.least_patches_)
     else:
-        assert model.rule_ is not None and model.rule_.threshold is not None
-        value = model.rule_.threshold
+        assert model.threshold is not None
+        value = model.threshold
     rows = [
         row | {"answer": model.classes_[int(_is_positive(row["value"], value, point))]}
         if row["answer"] is not None

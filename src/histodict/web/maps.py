@@ -13,13 +13,19 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from ..decisions.image_rules import ImageRule
 from ..decisions.regions import label_regions, polygons
 from ..execution.files import written_whole
 from ..images.manifest import Record
 from ..model_file import Model
 from ..patches.grid import PatchGrid
-from ..pipeline import BLANK, ImageAnswer, PatchMap, RegionAnswer, RegionDetector
+from ..pipeline import (
+    BLANK,
+    ImageAnswer,
+    PatchMap,
+    RegionAnswer,
+    RegionDetector,
+    TissueClassifier,
+)
 from ..reports.overlay import colour_map
 from ..runs import image_key
 from .workspace import read_json, write_json
@@ -35,7 +41,7 @@ def answer_image(model: Model, record: Record, folder: Path) -> dict[str, Any]:
         facts: dict[str, Any] = {"value": answer.score, "shares": _shares(model, answer)}
     else:
         answer = model.predict(record.path, mpp=record.mpp)
-        facts = {"value": rule_value(model.rule_, answer.score), "shares": answer.proportions}
+        facts = {"value": _rule_value(model, answer.score), "shares": answer.proportions}
     facts |= {
         "answer": answer.label,
         "score": None if np.isnan(answer.score) else float(answer.score),
@@ -49,11 +55,11 @@ def answer_image(model: Model, record: Record, folder: Path) -> dict[str, Any]:
     return facts
 
 
-def rule_value(rule: ImageRule | None, score: float) -> float | None:
-    """What the threshold θ is compared with: the share of patches, or their mean margin."""
-    if rule is None or rule.threshold is None:
-        return None if np.isnan(score) else float(score)
-    return None if np.isnan(score) else float((score - rule.bias[0]) / rule.weights[0, 0])
+def _rule_value(model: TissueClassifier, score: float) -> float | None:
+    """What the operating point is compared with: what θ is, or the score where there is no θ."""
+    if np.isnan(score):
+        return None
+    return float(score) if model.threshold is None else model.rule_value(score)
 
 
 def stored_answer(folder: Path, image: Path) -> dict[str, Any] | None:

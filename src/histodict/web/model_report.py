@@ -64,9 +64,10 @@ def _decision(model: Model) -> str:
         return f"a region counts from {model.least_patches_} connected patches on"
     if model.rule_ is None:
         return "from the image as a whole"
-    threshold = model.rule_.threshold
-    at = "" if threshold is None else f", threshold {threshold:.3f}"
-    return f"from the {model.rule_.feature} of its patches{at}"
+    if model.others_:
+        return f"by a panel of {1 + len(model.others_)}; maps and atoms are those of the first"
+    at = "" if model.threshold is None else f", threshold {model.threshold:.3f}"
+    return f"from the {model.rule_.name} of its patches{at}"
 
 
 def write_report(

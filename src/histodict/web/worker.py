@@ -125,7 +125,7 @@ def _parent(job: Job, model: Model, learn: Manifest) -> Any:
         parent = load_model(path)
     except ModelFileError:  # of an earlier version
         return None
-    same = parent.recipe == model.recipe
+    same = parent.recipe == model.recipe and not model.recipe.panel
     if isinstance(parent, TissueClassifier):
         same = same and parent.classes_ == list(learn.classes)
     method = parent.model_.method_
@@ -170,12 +170,11 @@ def _results(model: Model, rows: list[dict[str, Any]]) -> dict[str, Any]:
     point: dict[str, Any] | None = None
     if isinstance(model, RegionDetector):
         point = {"kind": "patches", "value": model.least_patches_}
-    elif model.rule_ is None:
-        if len(model.classes_) == 2:
-            point = {"kind": "score", "value": 0.0}
-    elif model.rule_.threshold is not None:
+    elif model.rule_ is not None and model.threshold is not None:
         rises = bool(model.rule_.weights[0, 0] > 0)
-        point = {"kind": model.rule_.feature, "value": model.rule_.threshold, "rises": rises}
+        point = {"kind": model.rule_.name, "value": model.threshold, "rises": rises}
+    elif len(model.classes_) == 2:
+        point = {"kind": "score", "value": 0.0}
     return {"classes": model.classes_, "operating_point": point, "images": rows}
 
 
