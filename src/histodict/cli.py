@@ -262,7 +262,8 @@ def evaluate(
         str,
         typer.Option(
             help="Methods to compare, separated by commas; PRESET:METHOD takes another preset, "
-            "such as paper:dfdl. The first is compared with all others."
+            "such as paper:dfdl; METHOD+unlabelled adapts the threshold to the test images, whose "
+            "labels it does not see. The first is compared with all others."
         ),
     ] = "dfdl,lbp-colour",
     preset: Annotated[str, typer.Option(help="The preset of methods that name none.")] = "default",
@@ -549,6 +550,51 @@ def methods(as_json: JsonOption = False) -> None:
     for name, entry in METHODS.items():
         level = "whole image" if entry.features else "patches"
         typer.echo(f"{name:14s} {level:12s} {entry.summary}")
+
+
+@app.command()
+def adapt(
+    model: Annotated[Path, typer.Argument(help="Model file, from `histodict train`.")],
+    paths: Annotated[list[Path], typer.Argument(help="Images, folders of them; no labels needed.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Model file to write.")],
+    mpp: MppOption = None,
+    jobs: JobsOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Move a model's threshold with the help of images without labels.
+
+    For a model learnt from a handful of images, or used on another hospital's: the scores of other
+    patients lie higher or lower together. Give it at least 10 images, of both classes, such as
+    those to be answered. Only the threshold changes:
+
+        histodict adapt tissue.histodict new/ --output adapted.histodict
+
+        histodict predict adapted.histodict new/ --output results/
+    """
+    from .model_file import load_model, save_model
+    from .pipeline import TissueClassifier
+    from .runs import find_images
+
+    with _plain_errors():
+        _check_folder(output)
+        trained = load_model(model, n_jobs=jobs)
+        if not isinstance(trained, TissueClassifier):
+            raise ValueError(f"{model}: finds regions; only a model of two classes can be adapted")
+        images = find_images(paths)
+        scores: list[float] = []
+        with _bars() as bars:
+            show = _show(bars)
+            for image in images:
+                scores.append(trained.predict(image, mpp=mpp).score)
+                show(Progress("answer", len(scores), len(images)))
+        adapted = trained.adapted_to(scores)
+        save_model(adapted, output)
+    shift = adapted.training_["adapted"]["threshold"]
+    moved = sum((score > 0) != (score > shift) for score in scores)
+    if as_json:
+        typer.echo(json.dumps({"model": str(output), "n_images": len(images), "n_moved": moved}))
+        return
+    typer.echo(f"{moved} of {len(images)} images get another answer than before: {output}")
 
 
 @app.command()

@@ -87,9 +87,10 @@ def _contents(model: Model) -> tuple[dict[str, Any], dict[str, Any]]:
         return header, arrays
     if model.rule_ is not None:
         arrays |= {"rule.weights": model.rule_.weights, "rule.bias": model.rule_.bias}
-    if model.panel_ is not None and model.calibration_ is not None:
+    if model.panel_ is not None:
         header["offset"] = model.panel_.offset
         arrays |= {"panel.scales": model.panel_.scales}
+    if model.calibration_ is not None:
         arrays |= {f"calibration.{k}": v for k, v in asdict(model.calibration_).items()}
     header["others"] = []
     for place, other in enumerate(model.others_):
@@ -136,8 +137,10 @@ def _restore(header: dict[str, Any], arrays: dict[str, Any], n_jobs: int | None)
         model.least_patches_ = int(header["least_patches"])
         model.curve_ = SizeCurve(arrays["curve.miss"], arrays["curve.alarm"])
         return model
-    model.rule_ = _restore_rule(recipe, arrays)
-    model.panel_, model.calibration_ = _restore_panel(header, arrays)
+    model.rule_, model.panel_ = _restore_rule(recipe, arrays), None
+    if "panel.scales" in arrays:
+        model.panel_ = Panel(arrays["panel.scales"], float(header["offset"]))
+    model.calibration_ = _restore_calibration(arrays)
     model.others_ = []
     for place, words in enumerate(header["others"]):
         start = f"other{place}."
@@ -171,14 +174,11 @@ def _restore_rule(recipe: Recipe, arrays: dict[str, Any]) -> ImageRule | None:
     return ImageRule(recipe.rule, arrays["rule.weights"], arrays["rule.bias"])
 
 
-def _restore_panel(
-    header: dict[str, Any], arrays: dict[str, Any]
-) -> tuple[Panel, Calibration] | tuple[None, None]:
-    if "panel.scales" not in arrays:
-        return None, None
+def _restore_calibration(arrays: dict[str, Any]) -> Calibration | None:
     names = [field.name for field in fields(Calibration)]
-    calibration = Calibration(*(arrays[f"calibration.{name}"] for name in names))
-    return Panel(arrays["panel.scales"], float(header["offset"])), calibration
+    if f"calibration.{names[0]}" not in arrays:
+        return None
+    return Calibration(*(arrays[f"calibration.{name}"] for name in names))
 
 
 def _restore_method(recipe: Recipe, header: dict[str, Any], arrays: dict[str, Any]) -> Any:

@@ -31,16 +31,25 @@ from ..recipes import Recipe
 from .cell_maps import save_maps
 
 NO_TISSUE = "no tissue"
+UNLABELLED = "+unlabelled"
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One training: `method` is the name it goes by in the tables."""
+    """One training: `method` is the name it goes by in the tables.
+
+    Where the name ends in +unlabelled, the threshold is adapted to the test images, whose labels
+    are not looked at.
+    """
 
     method: str
     recipe: Recipe
     split: Split
     seed: int
+
+    @property
+    def adapts(self) -> bool:
+        return self.method.endswith(UNLABELLED)
 
     def file_name(self, manifest: Manifest) -> str:
         """The same for the same work, whenever it is asked for."""
@@ -49,7 +58,7 @@ class Cell:
             [(manifest.name(record), record.mpp) for record in manifest.select(places).records]
             for places in (self.split.train, self.split.test)
         ]
-        decided_by = [manifest.digest(), self.recipe.to_dict(), sides, self.seed]
+        decided_by = [manifest.digest(), self.recipe.to_dict(), sides, self.seed, self.adapts]
         digest = hashlib.sha256(json.dumps(decided_by, sort_keys=True).encode()).hexdigest()
         words = re.sub(r"[^A-Za-z0-9]+", "-", f"{self.method} {self.split.name} seed {self.seed}")
         return f"{words}-{digest[:10]}.json"
@@ -155,6 +164,9 @@ def _work(
     trained = time.perf_counter()
     test = manifest.select(cell.split.test)
     answers = [model.predict(record.path, mpp=record.mpp) for record in test.records]
+    if cell.adapts:
+        model = model.adapted_to([answer.score for answer in answers])
+        answers = [model.predict(record.path, mpp=record.mpp) for record in test.records]
     seconds = {"train": trained - started, "test": time.perf_counter() - trained}
     wrong_maps = {
         place: answer.patch_map

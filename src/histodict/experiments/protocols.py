@@ -10,19 +10,20 @@ from ..evaluation.split_file import load_splits
 from ..evaluation.splits import Splits
 from ..images.manifest import Manifest
 from ..recipes import Recipe, preset
+from .cells import UNLABELLED
 
 
 def choose_recipes(
     names: Sequence[str], default_preset: str, settings: dict[str, str]
 ) -> dict[str, Recipe]:
-    """Recipes by the name they were asked for: METHOD, or PRESET:METHOD.
+    """Recipes by the name they were asked for: METHOD, or PRESET:METHOD, or either +unlabelled.
 
     A setting that only some of the methods know changes those; one that none knows is an error.
     """
     recipes = {}
     known: set[str] = set()
     for name in names:
-        first, sign, second = name.strip().partition(":")
+        first, sign, second = name.strip().removesuffix(UNLABELLED).partition(":")
         recipe = preset(first, second) if sign else preset(default_preset, first)
         own = {key: text for key, text in settings.items() if recipe.knows(key)}
         known |= set(own)

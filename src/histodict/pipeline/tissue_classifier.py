@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from ..decisions.calibration import Calibration
 from ..decisions.image_rules import Evidence, ImageRule, winner
 from ..decisions.panel import Panel
+from ..decisions.unlabelled import better_threshold
 from ..execution.array_cache import ArrayCache
 from ..execution.executor import Executor
 from ..execution.progress import Callback, ignore
@@ -218,6 +220,25 @@ class TissueClassifier:
         shift = (value - self.threshold) * self.rule_.weights[0]
         moved.rule_ = replace(self.rule_, bias=self.rule_.bias - shift)
         return moved
+
+    def adapted_to(self, scores: Sequence[float]) -> TissueClassifier:
+        """A copy with a threshold that suits images to which this model gave these scores.
+
+        No labels are needed, but images of both classes: see `decisions.unlabelled`. Scores of
+        glass are NaN, and left out.
+        """
+        if len(self.classes_) != 2:
+            raise ValueError("only a model of two classes has a threshold to adapt")
+        known = np.array(scores, dtype=np.float64)
+        known = known[~np.isnan(known)]
+        shift = better_threshold(known)
+        adapted = copy(self)
+        panel = self.panel_ or Panel(np.ones(1))
+        adapted.panel_ = replace(panel, offset=panel.offset - shift)
+        adapted.training_ = self.training_ | {
+            "adapted": {"n_images": len(known), "threshold": shift}
+        }
+        return adapted
 
     def _certainty(
         self, scores: NDArray[np.float64], error_rate: float

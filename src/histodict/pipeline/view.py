@@ -172,7 +172,8 @@ class View:
         cells = self._network.cells(area)
         if self._recipe.turn_patches:
             # What depends on which way up the tissue lies says nothing of it.
-            cells = (cells + self._network.cells(area.swapaxes(0, 1)).swapaxes(0, 1)) / 2
+            mirrored = self._network.cells(area.swapaxes(0, 1)).swapaxes(0, 1)
+            cells = (cells + mirrored) / np.float32(2)
         own_rows = slice(rows.start - top, rows.stop - top)
         return cells[own_rows, columns.start - left : columns.stop - left]
 

@@ -1,0 +1,77 @@
+"""A model whose threshold was moved with the help of images without labels."""
+
+from __future__ import annotations
+
+import csv
+import json
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from histodict import TissueClassifier
+from histodict.cli import app
+from histodict.decisions.unlabelled import better_threshold
+from histodict.images.manifest import read_manifest
+from histodict.images.synthetic import write_synthetic_set
+from histodict.model_file import load_model, save_model
+from histodict.recipes import Recipe
+
+FAST = Recipe(method="nearest-mean", patch_px=12, patches_per_class=200, rule="margin")
+
+
+@pytest.fixture(scope="module")
+def manifest(tmp_path_factory):
+    folder = write_synthetic_set(tmp_path_factory.mktemp("set") / "t", 10, 2, size=(160, 120))
+    return read_manifest(folder / "manifest.csv")
+
+
+@pytest.mark.parametrize("folds", [0, 2])
+def test_only_the_threshold_moves(manifest, tmp_path, folds):
+    recipe = FAST.with_changes(calibration_folds=folds)
+    model = TissueClassifier(recipe, random_state=0).fit(manifest)
+    paths = [record.path for record in manifest.records]
+    before = [model.predict(path) for path in paths]
+    scores = [answer.score for answer in before]
+    adapted = model.adapted_to([*scores, np.nan])
+    shift = better_threshold(np.array(scores))
+    loaded = load_model(save_model(adapted, tmp_path / "m.histodict"))
+    for path, old in zip(paths, before, strict=True):
+        new = adapted.predict(path)
+        assert new.score == pytest.approx(old.score - shift)
+        assert new.label == model.classes_[int(old.score > shift)]
+        assert loaded.predict(path).scores == new.scores
+        np.testing.assert_array_equal(new.patch_map.winners, old.patch_map.winners)
+    assert adapted.threshold == pytest.approx(model.rule_value(shift))
+    assert loaded.training_["adapted"]["n_images"] == len(scores)
+    assert "adapted" not in model.training_
+
+
+def test_on_the_command_line(manifest, tmp_path):
+    model, adapted = tmp_path / "m.histodict", tmp_path / "a.histodict"
+    save_model(TissueClassifier(FAST, random_state=0).fit(manifest), model)
+    images = [str(record.path) for record in manifest.records]
+    run = CliRunner().invoke(app, ["adapt", str(model), *images, "-o", str(adapted), "--json"])
+    assert run.exit_code == 0, run.output
+    assert json.loads(run.output.splitlines()[-1])["n_images"] == len(images)
+    assert load_model(adapted).training_["adapted"]
+    run = CliRunner().invoke(app, ["adapt", str(model), *images[:3], "-o", str(adapted)])
+    assert run.exit_code == 2 and "at least 10" in run.output
+
+
+def test_evaluated_without_a_look_at_the_labels(manifest, tmp_path):
+    out = tmp_path / "out"
+    settings = ["--set", "patch_px=12", "--set", "patches_per_class=200", "--set", "downsample=1"]
+    methods = "nearest-mean,nearest-mean+unlabelled"
+    arguments = ["evaluate", str(manifest.root), "--methods", methods, "--folds", "2"]
+    run = CliRunner().invoke(app, [*arguments, *settings, "-o", str(out)])
+    assert run.exit_code == 0, run.output
+    with (out / "answers.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    for split in {row["split"] for row in rows}:
+        own = [row for row in rows if row["split"] == split]
+        plain, adapted = (
+            np.array([float(r["score_0"]) for r in own if r["method"] == name])
+            for name in methods.split(",")
+        )
+        np.testing.assert_allclose(adapted, plain - better_threshold(plain))
