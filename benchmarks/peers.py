@@ -51,7 +51,7 @@ def _dfdl_cases(problem: Problem) -> Cases:
     from histodict.methods.dfdl import DFDL, _sample_weights
     from histodict.methods.labelled_blocks import in_units, open_arrays
 
-    model = DFDL(len(problem.D))
+    model = DFDL(len(problem.D), step="published")
     units = in_units(open_arrays(problem.Y, problem.labels), len(problem.labels))
     dictionaries = list(problem.dictionaries)
     weights = _sample_weights(np.bincount(problem.labels, minlength=2), model.rho)

@@ -21,7 +21,7 @@ from histodict.pipeline.region_detector import true_patches
 from histodict.recipes import Recipe, preset
 
 FAST = Recipe(
-    method_parameters={"n_atoms": 40, "n_iter": 4},
+    method_parameters={"n_atoms": 40, "n_iter": 5},
     patch_px=16,
     patches_per_class=800,
     stain="reinhard",

@@ -80,6 +80,8 @@ def test_sums_of_a_block(rng, dtype, n_features):
     tolerance = 1e-10 if dtype == np.float64 else 1e-3
     np.testing.assert_allclose(E, (dense * w[:, None]).T @ Y, atol=tolerance)
     np.testing.assert_allclose(F, (dense * w[:, None]).T @ dense, atol=tolerance)
+    np.testing.assert_allclose(cpu.code_products(S), dense.T @ dense, rtol=1e-4, atol=tolerance)
+    np.testing.assert_array_equal(cpu.code_products(S[:0]), np.zeros((45, 45)))
 
 
 @pytest.mark.parametrize(

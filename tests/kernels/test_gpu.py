@@ -209,6 +209,17 @@ def test_sums_of_a_block(rng, dtype):
     np.testing.assert_array_equal(cuda.statistics(Y, S, w)[1], cuda.statistics(Y, S, w)[1].T)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_products_of_codes(rng, dtype):
+    D, Y = coherent(rng, 45, 700, 33, dtype)
+    S = encode_omp(D, Y, 5)
+    for codes in (S, S[np.arange(1, 700, 3)], S[:0]):
+        found = cuda.code_products(codes)
+        assert found.dtype == dtype
+        np.testing.assert_allclose(found, cpu.code_products(codes), rtol=1e-4, atol=1e-3)
+        np.testing.assert_array_equal(found, found.T)
+
+
 @pytest.mark.parametrize(("dtype", "tolerance"), [(np.float64, 1e-10), (np.float32, 1e-4)])
 @pytest.mark.parametrize("n_features", [50, 300])
 def test_atoms_are_updated_as_on_the_processor(rng, dtype, tolerance, n_features):
@@ -244,12 +255,14 @@ def two_classes(rng, n_per_class=90, n_features=30, dtype=np.float32):
     return Y.astype(dtype), np.repeat(["a", "b"], n_per_class)
 
 
-def test_training_goes_the_way_of_the_processor(rng):
+@pytest.mark.parametrize(
+    ("rho", "step"), [(0.001, "published"), (0.001, "tangent"), (0.5, "tangent")]
+)
+def test_training_goes_the_way_of_the_processor(rng, rho, step):
     Y, y = two_classes(rng, dtype=np.float64)
+    options = {"rho": rho, "step": step, "penalty": 0.5, "n_nonzero": 3, "n_iter": 3}
     models = [
-        DFDL(12, penalty=0.5, n_nonzero=3, n_iter=3, tol=0.0, random_state=0, backend=backend).fit(
-            Y, y
-        )
+        DFDL(12, tol=0.0, random_state=0, backend=backend, **options).fit(Y, y)
         for backend in ("cpu", "cuda")
     ]
     for expected, objective in zip(*(model.objective_ for model in models), strict=True):

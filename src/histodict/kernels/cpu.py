@@ -194,10 +194,22 @@ def statistics(Y: NDArray, S: csr_array, weights: NDArray) -> tuple[NDArray, NDA
     cpu_statistics.accumulate(
         Y, weights.astype(Y.dtype), S.indptr, S.indices, S.data, lanes.width(Y.dtype), E, F
     )
+    return E, _both_ways(F)
+
+
+def code_products(S: csr_array) -> NDArray:
+    """Σ sᵀs (k, k) over the rows."""
+    F = np.zeros((S.shape[1], S.shape[1]), S.dtype)
+    cpu_statistics.accumulate_products(S.indptr, S.indices, S.data, F)
+    return _both_ways(F)
+
+
+def _both_ways(F: NDArray) -> NDArray:
+    """F + Fᵀ with the diagonal counted once."""
     diagonal = np.diagonal(F).copy()
     F = F + F.T
     np.fill_diagonal(F, diagonal)
-    return E, F
+    return F
 
 
 def class_residuals(

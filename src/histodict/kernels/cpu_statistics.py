@@ -34,6 +34,16 @@ def accumulate(Y, weights, indptr, indices, codes, W, E, F):
 
 
 @njit(**OPTIONS)
+def accumulate_products(indptr, indices, codes, F):
+    """Add a block's sᵀs to F (k, k), once per unordered pair of uses: see `accumulate`."""
+    for row in range(len(indptr) - 1):
+        for a in range(indptr[row], indptr[row + 1]):
+            use = F[indices[a]]
+            for b in range(indptr[row], a + 1):
+                use[indices[b]] += codes[a] * codes[b]
+
+
+@njit(**OPTIONS)
 def _add_products(Y, weights, indptr, indices, codes, W, sums, start, stop):
     """sums += Σ w·sᵀy over some rows, atom by atom inside each strip."""
     d = Y.shape[1]

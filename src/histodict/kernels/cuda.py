@@ -25,6 +25,7 @@ __all__ = [
     "LassoCoder",
     "OMPCoder",
     "class_residuals",
+    "code_products",
     "find_device",
     "hold",
     "place",
@@ -226,6 +227,14 @@ def statistics(Y: NDArray | Tensor, S: csr_array, weights: NDArray) -> tuple[NDA
         weighted = dense * place(weights).to(Y.dtype)[:, None]
         E, F = weighted.T @ Y, weighted.T @ dense
         return E.cpu().numpy(), (0.5 * (F + F.T)).cpu().numpy()
+
+
+def code_products(S: csr_array) -> NDArray:
+    """Σ sᵀs (k, k) over the rows."""
+    with on_device():
+        dense = _to_dense(S, find_device())
+        F = dense.T @ dense
+        return (0.5 * (F + F.T)).cpu().numpy()
 
 
 def class_residuals(

@@ -17,7 +17,10 @@ from .labelled_blocks import LabelledBlock, StoredBlock, Unit
 
 @dataclass
 class ClassSums:
-    """What a pass over samples leaves of them, for one class's dictionary."""
+    """What a pass over samples leaves of them, for one class's dictionary.
+
+    F_own : the part of F that is due to the class's own samples, where it was asked for
+    """
 
     E: NDArray[Any]
     F: NDArray[Any]
@@ -26,14 +29,19 @@ class ClassSums:
     objective: float
     worst_errors: NDArray[np.float64]
     worst_samples: NDArray[Any]
+    F_own: NDArray[Any] | None = None
 
     def in_double_precision(self) -> ClassSums:
         self.E, self.F = self.E.astype(np.float64), self.F.astype(np.float64)
+        if self.F_own is not None:
+            self.F_own = self.F_own.astype(np.float64)
         return self
 
     def plus(self, other: ClassSums) -> ClassSums:
         self.E += other.E
         self.F += other.F
+        if self.F_own is not None and other.F_own is not None:
+            self.F_own += other.F_own
         self.uses = self.uses + other.uses
         self.leaning = self.leaning + other.leaning
         self.objective += other.objective
@@ -55,11 +63,13 @@ class Coding:
 
     running : by place of the class, its dictionary and the most atoms per sample
     weights : weights[i, j], of a sample of class j in the sums of class i
+    split : whether the own samples' part of F is wanted as well
     """
 
     backend: str
     running: dict[int, tuple[NDArray[Any], int]]
     weights: NDArray[np.float64]
+    split: bool = False
 
     def __call__(self, unit: Unit) -> dict[int, ClassSums]:
         return add_up(map(self._code, unit)) if len(unit) > 1 else self._code(unit[0])
@@ -90,6 +100,8 @@ class Coding:
             sums[i] = ClassSums(
                 E, F, uses, 2 * positive - uses, objective, errors[worst], module.take(Y, worst)
             )
+            if self.split:
+                sums[i].F_own = float(self.weights[i, i]) * module.code_products(own_codes)
         return sums
 
 

@@ -1,12 +1,14 @@
 """Discriminative feature-oriented dictionary learning (DFDL).
 
-Per class, with Y its N samples and Ȳ the N̄ others, a dictionary D of unit-norm atoms that codes the
-class well and the rest badly:
+Per class i of C, with Y_j the N_j samples of class j, a dictionary D of unit-norm atoms that codes
+the class well and the rest badly:
 
-    min_D  1/N · min_{‖s‖₀≤L} ‖Y − SD‖²  −  ρ/N̄ · min_{‖s̄‖₀≤L} ‖Ȳ − S̄D‖²
+    min_D  e_i(D) − ρ/(C − 1) · Σ_{j≠i} e_j(D)        e_j(D) = 1/N_j · min_{‖s‖₀≤L} ‖Y_j − S_j D‖²
 
-Codes fixed, this is −2·tr(E Dᵀ) + tr(F D Dᵀ) with the sums E = SᵀY/N − ρ·S̄ᵀȲ/N̄ and
-F = SᵀS/N − ρ·S̄ᵀS̄/N̄: all that a pass over the samples has to bring home.
+For two classes this is the published objective; for more, ρ means the same whatever the classes'
+sizes. Codes fixed, it is −2·tr(E Dᵀ) + tr(F D Dᵀ) with the sums E = Σ_j w_j·S_jᵀY_j and
+F = Σ_j w_j·S_jᵀS_j, w_i = 1/N_i and w_j = −ρ/((C − 1)·N_j): all that a pass over the samples has to
+bring home. `atom_steps` says what becomes of them.
 
 Reference: Vu, Mousavi, Monga, Rao, Rao, "Histopathological image classification using
 discriminative feature-oriented dictionary learning", IEEE Transactions on Medical Imaging, 2016.
@@ -23,13 +25,14 @@ from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import validate_data
 
-from ..dictionaries.atoms import canonical_order, replace_idle
+from ..dictionaries.atoms import replace_idle
 from ..dictionaries.online import learn_online
 from ..execution.executor import Executor, Threads
 from ..execution.local import one_blas_thread
 from ..execution.progress import Callback, Progress, ignore
 from ..kernels import load_backend
 from ..parameters import check_number, check_whole_number
+from .atom_steps import STEPS, PublishedStep, TangentStep
 from .class_sums import ClassSums, Coding, add_up
 from .labelled_blocks import (
     Blocks,
@@ -48,8 +51,6 @@ from .residual_rule import ResidualClassifier
 
 # Samples per class, at most, that the initial dictionary is learnt from; they are held in memory.
 _INITIAL_SAMPLES = 20_000
-# A class is done when its objective was flat this many times in a row.
-_FLAT_ITERATIONS = 2
 
 
 class DFDL(ResidualClassifier):
@@ -59,10 +60,13 @@ class DFDL(ResidualClassifier):
     ----------
     n_atoms : atoms per class (k)
     rho : weight of the other classes' term (ρ); 0 gives plain reconstruction
+    step : how the atoms change. "tangent" never raises the objective, for any ρ; "published" is the
+        paper's update, which does once ρ is large. With ρ = 0 they are the same
     penalty : l1 penalty of the initial dictionaries (λ) and of the classifier's codes (γ)
     n_nonzero : most atoms per sample while training (L); "auto" estimates it per class from the
         initial dictionary
-    n_iter : most iterations (coding, then atoms)
+    n_iter : most iterations (coding, then atoms). With "tangent" the last one only checks the step
+        before it, so 1 leaves the initial dictionaries
     tol : a class stops once its objective changes by less than this, relatively, twice in a row;
         0 runs all iterations
     warm_start : a further `fit` goes on from the dictionaries there are, also on new samples
@@ -76,7 +80,9 @@ class DFDL(ResidualClassifier):
     dictionaries_ : (n_classes, n_atoms, n_features), unit-norm atoms, most used first, each in the
         sign in which it is used more often
     n_nonzero_ : (n_classes,), L per class
-    objective_ : per class, the objective before each update of the atoms
+    objective_ : per class, the objective of the atoms that each iteration's step starts from. With
+        "tangent" and ρ > 0 these are the best atoms so far: it never rises, and its last value is
+        that of dictionaries_
     n_iter_ : iterations of the class that took longest
     """
 
@@ -88,6 +94,7 @@ class DFDL(ResidualClassifier):
         n_atoms: int = 500,
         *,
         rho: float = 0.001,
+        step: str = "tangent",
         penalty: float = 0.1,
         n_nonzero: int | str = "auto",
         n_iter: int = 50,
@@ -99,6 +106,7 @@ class DFDL(ResidualClassifier):
     ) -> None:
         self.n_atoms = n_atoms
         self.rho = rho
+        self.step = step
         self.penalty = penalty
         self.n_nonzero = n_nonzero
         self.n_iter = n_iter
@@ -213,35 +221,39 @@ class DFDL(ResidualClassifier):
         executor = executor or Threads(self.n_jobs)
         units = executor.keep(in_units(held, len(labels)))
         weights = _sample_weights(counts, float(self.rho))
-        objective: list[list[float]] = [[] for _ in range(n_classes)]
-        uses = [np.zeros(len(D), np.int64) for D in dictionaries]
-        leaning = [np.zeros(len(D), np.int64) for D in dictionaries]
+        steps = [self._new_step(D) for D in dictionaries]
         running = [i for i in range(n_classes) if counts[i]]
         for iteration in range(self.n_iter):
+            dictionaries = [step.atoms for step in steps]
             sums = self._pass(units(), dictionaries, n_nonzero, weights, running, executor)
             for i in running:
-                objective[i].append(sums[i].objective)
-                uses[i], leaning[i] = sums[i].uses, sums[i].leaning
-                last = iteration == self.n_iter - 1
-                dictionaries[i] = self._update(dictionaries[i], sums[i], replace=not last)
-            running = [i for i in running if not _is_flat(objective[i], self.tol)]
-            latest = tuple(values[-1] if values else np.nan for values in objective)
+                steps[i].take(sums[i], self._update, last=iteration == self.n_iter - 1)
+            running = [i for i in running if not steps[i].is_flat(self.tol)]
+            latest = tuple(step.objective[-1] if step.objective else np.nan for step in steps)
             report(Progress("train", iteration + 1, self.n_iter, latest))
             if not running:
                 break
 
-        ordered = map(canonical_order, dictionaries, uses, leaning)
         self.classes_ = classes
-        self.dictionaries_ = np.stack(list(ordered))
+        self.dictionaries_ = np.stack([step.result() for step in steps])
         self.n_nonzero_ = np.asarray(n_nonzero)
-        self.objective_ = [np.array(values) for values in objective]
-        self.n_iter_ = max(len(values) for values in objective)
+        self.objective_ = [np.array(step.objective) for step in steps]
+        self.n_iter_ = max(len(step.objective) for step in steps)
         return self
+
+    def _new_step(self, D: NDArray[Any]) -> PublishedStep | TangentStep:
+        return TangentStep(D) if self._checks_steps() else PublishedStep(D)
+
+    def _checks_steps(self) -> bool:
+        """Without other classes in the objective there is nothing to put a tangent to."""
+        return self.step == "tangent" and self.rho > 0
 
     def _check_parameters(self) -> None:
         check_whole_number("n_atoms", self.n_atoms, 1)
         check_whole_number("n_iter", self.n_iter, 1)
         check_number("rho", self.rho)
+        if self.step not in STEPS:
+            raise ValueError(f"step must be one of {', '.join(STEPS)}, not {self.step!r}")
         check_number("tol", self.tol)
         check_number("penalty", self.penalty, above=True)
         if self.n_nonzero != "auto":
@@ -285,7 +297,8 @@ class DFDL(ResidualClassifier):
     ) -> dict[int, ClassSums]:
         """Code all samples with every running class's dictionary; add up what is needed of them."""
         chosen = {i: (dictionaries[i], int(n_nonzero[i])) for i in running}
-        return add_up(executor.map(Coding(self.backend, chosen, weights), units))
+        coding = Coding(self.backend, chosen, weights, split=self._checks_steps())
+        return add_up(executor.map(coding, units))
 
     def _update(self, D: NDArray[Any], sums: ClassSums, *, replace: bool) -> NDArray[Any]:
         """New atoms from E and F.
@@ -305,16 +318,11 @@ class DFDL(ResidualClassifier):
 
 
 def _sample_weights(counts: NDArray[np.int64], rho: float) -> NDArray[np.float64]:
-    """weights[i, j], of a sample of class j in the sums of class i: 1/N_i if j = i, else −ρ/N̄_i."""
-    others = counts.sum() - counts
-    weights = np.repeat(-rho / others[:, None], len(counts), axis=1)
+    """weights[i, j], of a sample of class j in the sums of class i.
+
+    1/N_i if j = i, else −ρ/((C − 1)·N_j) with the C classes that there are samples of.
+    """
+    n_others = max(1, np.count_nonzero(counts) - 1)
+    weights = np.tile(-rho / (n_others * np.maximum(counts, 1)), (len(counts), 1))
     np.fill_diagonal(weights, 1 / np.maximum(counts, 1))
     return weights
-
-
-def _is_flat(objective: list[float], tol: float) -> bool:
-    """Whether each of the last changes was within tol of the value; with tol = 0, never."""
-    if tol == 0 or len(objective) <= _FLAT_ITERATIONS:
-        return False
-    last = np.array(objective[-_FLAT_ITERATIONS - 1 :])
-    return bool(np.all(np.abs(np.diff(last)) <= tol * np.abs(last[1:])))

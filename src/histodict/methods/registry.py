@@ -45,7 +45,14 @@ METHODS: dict[str, MethodEntry] = {
         "dfdl:DFDL",
         "class dictionaries that code their own class well and the others badly (Vu 2016)",
         small={"n_atoms": 200, "n_iter": 20},
-        published={"n_atoms": 500, "penalty": 0.1, "rho": 0.001, "n_iter": 50, "tol": 0.0},
+        published={
+            "n_atoms": 500,
+            "penalty": 0.1,
+            "rho": 0.001,
+            "step": "published",
+            "n_iter": 50,
+            "tol": 0.0,
+        },
     ),
     "odl": MethodEntry(
         "odl:ODL",
