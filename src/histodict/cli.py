@@ -45,6 +45,8 @@ _STAGES = {
     "evaluate": "Training and testing",
     "tune": "Trying recipes",
     "unseen patients": "Checking on unseen patients",
+    "gallery": "Looking at patches",
+    "cut-outs": "Cutting them out",
 }
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object, for programs.")]
@@ -652,6 +654,50 @@ def _compared(recipe: dict[str, Any], recipes: list[dict[str, Any]]) -> Iterator
         words = [f"{k}={v}" for k, v in changed.items() if v != own.get(k) and k not in left_out]
         failure = f"; left out: {facts['failure']}" if "failure" in facts else ""
         yield f"{value:.3f}  {', '.join(words) or 'as above'}{failure}"
+
+
+@app.command()
+def atoms(
+    model: Annotated[Path, typer.Argument(help="Model file, from `histodict train`.")],
+    data: Annotated[Path, typer.Argument(help="Folder with one sub-folder per class, or a CSV.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Page (.html) to write.")],
+    number: Annotated[int, typer.Option("--atoms", help="Atoms of each class to show.")] = 24,
+    column: ColumnOption = None,
+    split: Annotated[
+        str | None, typer.Option(help="Use only rows with this value in the CSV's split column.")
+    ] = None,
+    cache: Annotated[
+        Path | None, typer.Option(help="Folder of `train --cache`: what it knows is not done anew.")
+    ] = None,
+    jobs: JobsOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what a model has learnt: its atoms, and the real patches that use them most.
+
+    DATA is what the model learnt from, or other images. Writes one page that needs nothing else:
+
+        histodict atoms tissue.histodict tissue/ --output atoms.html
+    """
+    from .model_file import load_model
+    from .reports.atoms_page import find_atoms, panel_note, plain_facts, write_atoms_page
+
+    with _plain_errors():
+        _check_folder(output)
+        trained = load_model(model, n_jobs=jobs)
+        manifest = _read_data(data, column or [], split)
+        with _bars() as bars:
+            found = find_atoms(trained, manifest, n_atoms=number, cache=cache, callback=_show(bars))
+            write_atoms_page(output, trained, manifest, found, callback=_show(bars))
+    note = panel_note(trained)
+    if note:
+        _errors.print(f"[yellow]Note:[/] {note}", soft_wrap=True)
+    if as_json:
+        names = [manifest.name(record) for record in manifest.records]
+        facts = {"page": str(output)} | plain_facts(found, names)
+        typer.echo(json.dumps(facts, ensure_ascii=False))
+        return
+    shown = sum(len(use.most_used) for use in found.classes)
+    typer.echo(f"{shown} atoms, as {len(found.labels)} patches use them. Open {output}")
 
 
 @app.command()

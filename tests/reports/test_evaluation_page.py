@@ -9,6 +9,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 
 from histodict.evaluation.metrics import brier_score, roc_curve
@@ -336,6 +337,8 @@ def test_probabilities_are_judged(images, tmp_path):
     said = [nearly_sure(record, 0, "")[2][1] for record in images.records]
     assert f"{LBP}: Brier score {brier_score(images.labels, said):.3f}" in page.text
     assert f"{WND}: Brier score" not in page.text
+    held = np.mean([nearly_sure(record, 0, "")[0] == record.label for record in images.records])
+    assert held < 1 and f"hold the true one for {held:.3f} of the images" in page.text
     assert (tmp_path / "figures" / "calibration.svg").is_file()
 
 

@@ -5,10 +5,11 @@ import pytest
 
 from histodict.images.manifest import read_manifest
 from histodict.pipeline import BLANK, TissueClassifier
+from histodict.pipeline.atoms import Atoms
+from histodict.pipeline.gallery import Gallery
 from histodict.pipeline.view import open_view
 from histodict.recipes import Recipe
-from histodict.web.explain import Atoms, explain
-from histodict.web.gallery import Gallery
+from histodict.web.explain import explain
 from histodict.web.maps import answer_image, map_picture, outlines, stored_map
 
 RECIPE = Recipe(
@@ -81,26 +82,6 @@ def test_glass_is_not_explained(model, manifest, gallery, patch_map):
         explain(model, manifest.records[0], patch_map, gallery, -1, 0)
 
 
-def test_a_training_patch_is_most_like_itself(gallery, tmp_path):
-    assert len(gallery.images) > 500
-    place = int(np.argmax(np.diff(gallery.codes.indptr)))
-    found = gallery.like(gallery.codes[[place]])
-    assert found[0][0] == place and found[0][1] == pytest.approx(1)
-    values = [value for _, value in found]
-    assert values == sorted(values, reverse=True)
-    gallery.save(tmp_path / "gallery.npz")
-    again = Gallery.read(tmp_path / "gallery.npz")
-    assert again.like(gallery.codes[[place]]) == found
-
-
-def test_users_of_an_atom_are_those_with_the_largest_weights(gallery):
-    weights = np.abs(gallery.codes[:, [3]].toarray().ravel())
-    found = gallery.users_of(3)
-    assert abs(found[0][1]) == pytest.approx(weights.max())
-    images = [int(gallery.images[patch]) for patch, _ in found]
-    assert all(images.count(image) <= 2 for image in images)
-
-
 def test_the_map_picture_shows_winners_alone_or_together(patch_map):
     everything, second = map_picture(patch_map, None), map_picture(patch_map, 1)
     assert ((everything[..., 3] > 0) == (patch_map.winners != BLANK)).all()
@@ -117,6 +98,25 @@ def test_outlines_enclose_as_much_as_the_patches_do(patch_map):
     step = patch_map.grid.stride_px * patch_map.grid.downsample
     assert sum(map(area, rings)) == pytest.approx((patch_map.winners == 0).sum() * step**2)
     assert len(outlines(patch_map, 0, 10**6)) == 0
+
+
+@pytest.mark.parametrize("components", [0, 6])
+def test_the_report_shows_who_uses_the_atoms(manifest, tmp_path, components):
+    """Whether atoms are pictures or, as here those of components, are none."""
+    from histodict.web.model_report import atom_users, write_report
+
+    model = TissueClassifier(RECIPE.with_changes(components=components)).fit(manifest)
+    gallery = Gallery.of(model.model_, manifest.records, 0)
+    users = atom_users(model, gallery, manifest)
+    results = {"images": [], "operating_point": None}
+    write_report(tmp_path / "report.html", model, [], results, {}, tmp_path, users)
+    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    n_atoms = sum(len(group["rows"]) for group in users)
+    assert text.count('class="atom-picture"') == (0 if components else n_atoms)
+    assert text.count('<div class="atom-users"') == n_atoms == 16
+    assert ('alt="atoms of healthy"' in text) == (components == 0)
+    assert f'title="{manifest.name(manifest.records[0])}: ' in text
+    assert atom_users(model, None, manifest) == []
 
 
 def test_words_call_a_distance_a_distance():

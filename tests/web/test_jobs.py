@@ -36,6 +36,8 @@ def test_a_training_tells_of_every_stage_and_leaves_results(client):
     tested = {row["patient"] for row in model["results"]["images"]}
     assert tested == set(model["test_patients"]) and len(tested) == 2
     assert all(row["label"] in model["classes"] for row in model["results"]["images"])
+    report = client.get(f"/api/jobs/{job}/report.html").text
+    assert "Atoms of inflamed" in report and '<div class="atom-users"' in report
 
 
 def test_what_cannot_be_trained_is_said_at_once(client):

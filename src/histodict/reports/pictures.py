@@ -13,6 +13,7 @@ from PIL import Image
 from ..patches.vectors import as_pictures
 
 INK = "#22303c"
+_ENLARGED_PX = 96
 
 
 def image_uri(pixels: NDArray[np.uint8], *, quality: int = 88) -> str:
@@ -20,6 +21,33 @@ def image_uri(pixels: NDArray[np.uint8], *, quality: int = 88) -> str:
     buffer = io.BytesIO()
     Image.fromarray(pixels).save(buffer, format="JPEG", quality=quality)
     return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode()
+
+
+def png_uri(pixels: NDArray[np.uint8]) -> str:
+    """A small RGB picture as a data URI, pixel by pixel."""
+    return "data:image/png;base64," + base64.b64encode(encode_png(pixels)).decode()
+
+
+def encode_png(pixels: NDArray[np.uint8]) -> bytes:
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, format="PNG", compress_level=3)
+    return buffer.getvalue()
+
+
+def vector_picture(
+    vector: NDArray[Any], side: int, ends: tuple[float, float] | None = None
+) -> NDArray[np.uint8]:
+    """A vector of pixels as an RGB picture, `ends` as black and white; its own range if None."""
+    pixels = as_pictures(vector[None], side)[0]
+    low, high = ends if ends is not None else (float(pixels.min()), float(pixels.max()))
+    scaled = (pixels - low) / max(high - low, 1e-12)
+    return enlarged((255 * np.clip(scaled, 0, 1)).astype(np.uint8))
+
+
+def enlarged(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Every pixel as a square, so that a patch is large enough to look at."""
+    factor = max(1, _ENLARGED_PX // pixels.shape[0])
+    return pixels.repeat(factor, axis=0).repeat(factor, axis=1)
 
 
 def atom_sheet(

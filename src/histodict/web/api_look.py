@@ -11,12 +11,12 @@ from starlette.routing import Route
 
 from ..images.manifest import Record
 from ..pipeline import PatchMap
+from ..reports.pictures import encode_png
 from .api_model import describe_patch
 from .calls import Call, endpoint, picture
 from .explain import explain
 from .jobs import DONE, Job, all_jobs, new_job
 from .maps import answer_image, map_picture, outlines, stored_answer, stored_map
-from .tiles import encode_png
 from .training import plain_record
 
 # Up to so many pixels an image is judged while the page waits; a larger one is a job.

@@ -9,18 +9,19 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageDraw
 from starlette.responses import Response
 from starlette.routing import Route
 
+from ..images.manifest import Record
 from ..model_file import Model, load_model, read_header, save_model
 from ..pipeline import RegionDetector
-from ..pipeline.patch_model import PatchModel
+from ..pipeline.atoms import Atoms
+from ..reports.patch_pictures import outlined, square_around
+from ..reports.pictures import encode_png, vector_picture
 from .calls import Call, endpoint, picture
 from .datasets import image_id_of
-from .explain import Atoms
 from .jobs import find_job
-from .model_report import model_card, write_report
+from .model_report import atom_users, model_card, training_name, write_report
 from .tiles import encode_jpeg
 from .training import request_manifest, train_and_test
 from .workspace import read_json
@@ -59,7 +60,7 @@ def _parent(call: Call, parent_id: str) -> dict[str, Any] | None:
 
 def _atoms(model: Model, has_gallery: bool) -> list[dict[str, Any]]:
     """Per class the atoms used most: they stand first in a dictionary."""
-    atoms = Atoms.of(model.model_) if isinstance(model.model_, PatchModel) else None
+    atoms = Atoms.of(model.model_)
     if atoms is None:
         return []
     return [
@@ -74,8 +75,7 @@ def _atoms(model: Model, has_gallery: bool) -> list[dict[str, Any]]:
 
 
 def _atoms_of(call: Call) -> Atoms:
-    model = call.model()[0].model_
-    atoms = Atoms.of(model) if isinstance(model, PatchModel) else None
+    atoms = Atoms.of(call.model()[0].model_)
     if atoms is None or not 0 <= int(call.parts["atom"]) < len(atoms.D):
         raise KeyError("there is no such atom")
     return atoms
@@ -84,15 +84,16 @@ def _atoms_of(call: Call) -> Atoms:
 def atom_picture(call: Call) -> Response:
     """The atom itself; one that is no picture is shown as the patch that uses it most."""
     atoms, gallery = _atoms_of(call), call.model()[1]
+    atom = int(call.parts["atom"])
     if atoms.patch_px is not None:
-        return picture(atoms.picture(int(call.parts["atom"])), "png")
-    found = gallery.users_of(int(call.parts["atom"]), 1) if gallery is not None else []
+        return picture(encode_png(vector_picture(atoms.D[atom], atoms.patch_px)), "png")
+    found = gallery.users_of(atom, 1) if gallery is not None else []
     if not found:
         raise KeyError("no kept patch uses this atom")
     return picture(encode_jpeg(_training_pixels(call, found[0][0], 1), 90))
 
 
-def atom_users(call: Call) -> dict[str, Any]:
+def users_of_atom(call: Call) -> dict[str, Any]:
     """The training patches in which an atom weighs most."""
     _atoms_of(call)
     gallery = call.model()[1]
@@ -111,7 +112,7 @@ def describe_patch(call: Call, patch: int) -> dict[str, Any]:
     record = learn.records[int(gallery.images[patch])]
     return {
         "patch": patch,
-        "name": learn.name(record) if record.path.is_relative_to(learn.root) else "a marked region",
+        "name": training_name(learn, record),
         "label": record.label,
         "patient": record.patient,
     }
@@ -120,7 +121,7 @@ def describe_patch(call: Call, patch: int) -> dict[str, Any]:
 def patch_picture(call: Call) -> Response:
     """A training patch in its surroundings, with its outline."""
     pixels = _training_pixels(call, int(call.parts["patch"]), _SURROUNDINGS)
-    return picture(encode_jpeg(_framed(pixels), 90))
+    return picture(encode_jpeg(outlined(pixels, _SURROUNDINGS), 90))
 
 
 def _training_pixels(call: Call, patch: int, times: int) -> NDArray[np.uint8]:
@@ -130,22 +131,15 @@ def _training_pixels(call: Call, patch: int, times: int) -> NDArray[np.uint8]:
     assert gallery is not None
     learn, _ = train_and_test(call.job().request)
     record = learn.records[int(gallery.images[patch])]
+    _check_place(call, record)
+    corner, wide = square_around(gallery, patch, times)
+    return call.context.tiles.cut_out(record.path, record.mpp, corner, wide, _PATCH_SHOWN_PX)
+
+
+def _check_place(call: Call, record: Record) -> None:
+    """Training images lie in the folders that may be read, marked rectangles with the user."""
     if not record.path.resolve().is_relative_to(call.user.folder):
         call.context.folders.check(record.path)
-    side = float(gallery.side[patch])
-    wide = round(times * side)
-    x, y = (int(at - (wide - side) / 2) for at in gallery.corners[patch])
-    return call.context.tiles.cut_out(record.path, record.mpp, (x, y), wide, _PATCH_SHOWN_PX)
-
-
-def _framed(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """The middle fifth outlined, dark within light, to be seen on any tissue."""
-    drawn = Image.fromarray(pixels)
-    pen = ImageDraw.Draw(drawn)
-    low, high = (round(drawn.width * share) for share in (0.4, 0.6))
-    pen.rectangle((low - 1, low - 1, high + 1, high + 1), outline="white")
-    pen.rectangle((low, low, high, high), outline="black")
-    return np.asarray(drawn)
 
 
 # --- downloads ----------------------------------------------------------------------------------
@@ -186,9 +180,13 @@ def download_report(call: Call) -> Response:
     manifest = request_manifest(job.request)
     records = {image_id_of(manifest.name(record)): record for record in manifest.records}
     card = model_card(model, read_header(job.folder / "model.histodict"), job.request)
+    learn, _ = train_and_test(job.request)
+    for record in learn.records:
+        _check_place(call, record)
+    users = atom_users(model, call.model()[1], learn)
     with tempfile.TemporaryDirectory() as folder:
         page = Path(folder) / "report.html"
-        write_report(page, model, card, results, records, job.folder / "maps")
+        write_report(page, model, card, results, records, job.folder / "maps", users)
         data = page.read_bytes()
     return _download(data, f"{job.request['name']}-report.html", "text/html; charset=utf-8")
 
@@ -227,7 +225,7 @@ def _download(data: bytes, name: str, kind: str) -> Response:
 ROUTES = [
     Route("/api/jobs/{job}/model", endpoint(describe)),
     Route("/api/jobs/{job}/atoms/{atom:int}.png", endpoint(atom_picture)),
-    Route("/api/jobs/{job}/atoms/{atom:int}", endpoint(atom_users)),
+    Route("/api/jobs/{job}/atoms/{atom:int}", endpoint(users_of_atom)),
     Route("/api/jobs/{job}/patches/{patch:int}.jpg", endpoint(patch_picture)),
     Route("/api/jobs/{job}/model.histodict", endpoint(download_model)),
     Route("/api/jobs/{job}/report.html", endpoint(download_report)),

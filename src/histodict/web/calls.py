@@ -14,10 +14,10 @@ from starlette.responses import JSONResponse, Response
 
 from ..images.manifest import Record
 from ..model_file import Model, load_model
+from ..pipeline.gallery import Gallery
 from .data_checks import Checks
 from .datasets import Dataset, find_dataset
 from .folders import DataFolders, ForbiddenFileError
-from .gallery import Gallery
 from .jobs import Job, JobQueue, find_job
 from .thumbnails import Thumbnails
 from .tiles import BytesCache, Tiles

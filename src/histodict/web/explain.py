@@ -6,8 +6,6 @@ and leaves the residual ‖y − δ_i(s)D‖. The class that leaves least wins t
 
 from __future__ import annotations
 
-import base64
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,47 +13,16 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from ..images.manifest import Record
-from ..methods.residual_rule import ResidualClassifier
 from ..model_file import Model
 from ..patches.grid import PatchGrid
-from ..patches.vectors import are_pictures, as_pictures
 from ..pipeline import BLANK, PatchMap
+from ..pipeline.atoms import Atoms
+from ..pipeline.gallery import Gallery
 from ..pipeline.patch_model import PatchModel
 from ..pipeline.view import View, open_view
-from .gallery import Gallery
-from .tiles import encode_png
+from ..reports.pictures import enlarged, png_uri, vector_picture
 
 _N_ATOMS = 8
-_ENLARGED_PX = 96
-
-
-@dataclass(frozen=True)
-class Atoms:
-    """The atoms that codes are over, where the method has such: D (n, n_features), their classes.
-
-    `patch_px` is the side of the pictures that they are; None for vectors that are no pictures.
-    """
-
-    D: NDArray[Any]
-    classes: NDArray[np.int64]
-    patch_px: int | None
-
-    @classmethod
-    def of(cls, model: PatchModel) -> Atoms | None:
-        method = model.method_
-        if not isinstance(method, ResidualClassifier):
-            return None
-        D, classes = method.labelled_atoms()
-        if len(D) != method.n_codes_:
-            return None
-        side = model.recipe.patch_px
-        return cls(D, classes, side if are_pictures(D.shape[1], side) else None)
-
-    def picture(self, atom: int) -> bytes:
-        """An atom as PNG, stretched to its own range: what counts is its pattern."""
-        if self.patch_px is None:
-            raise KeyError("these atoms are no pictures")
-        return encode_png(_picture(self.D[atom], self.patch_px))
 
 
 def explain(
@@ -89,7 +56,7 @@ def explain(
     return facts | {
         "winner": model.classes_[winner],
         "words": _words(model.classes_, winner, distances[0], parts["is_residual"]),
-        "picture": _uri(_enlarged(seen)),
+        "picture": png_uri(enlarged(seen)),
         **parts,
         "similar": [{"patch": n, "likeness": value} for n, value in gallery.like(code)],
     }
@@ -160,28 +127,9 @@ def _parts(
     rebuilt = [np.where(atoms.classes == i, weights, 0) @ atoms.D for i in range(len(names))]
     if atoms.patch_px is not None:
         ends = float(vector.min()), float(vector.max())
-        parts["vector"] = _uri(_picture(vector, atoms.patch_px, ends))
+        parts["vector"] = png_uri(vector_picture(vector, atoms.patch_px, ends))
         for entry, pixels in zip(classes, rebuilt, strict=True):
-            entry["rebuilt"] = _uri(_picture(pixels, atoms.patch_px, ends))
+            entry["rebuilt"] = png_uri(vector_picture(pixels, atoms.patch_px, ends))
     # Some methods weigh more than the residual: their distances are not what is left over.
     left = np.linalg.norm(vector - np.stack(rebuilt), axis=1)
     return parts | {"is_residual": bool(np.allclose(left, distances, atol=1e-3))}
-
-
-def _picture(
-    vector: NDArray[Any], side: int, ends: tuple[float, float] | None = None
-) -> NDArray[np.uint8]:
-    """A vector of pixels as an RGB picture, `ends` as black and white."""
-    pixels = as_pictures(vector[None], side)[0]
-    low, high = ends if ends is not None else (float(pixels.min()), float(pixels.max()))
-    scaled = (pixels - low) / max(high - low, 1e-12)
-    return _enlarged((255 * np.clip(scaled, 0, 1)).astype(np.uint8))
-
-
-def _enlarged(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    factor = max(1, _ENLARGED_PX // pixels.shape[0])
-    return pixels.repeat(factor, axis=0).repeat(factor, axis=1)
-
-
-def _uri(pixels: NDArray[np.uint8]) -> str:
-    return "data:image/png;base64," + base64.b64encode(encode_png(pixels)).decode()

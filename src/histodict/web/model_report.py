@@ -8,19 +8,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jinja2 import Environment
+from jinja2 import Environment, PackageLoader
 
 from ..evaluation.metrics import balanced_accuracy, confusion_matrix
-from ..images.manifest import Record
+from ..images.manifest import Manifest, Record
 from ..model_file import Model
 from ..pipeline import RegionDetector
-from ..pipeline.patch_model import PatchModel
+from ..pipeline.atoms import Atoms
+from ..pipeline.gallery import Gallery
+from ..reports.atoms_page import AtomsInUse, atom_rows
 from ..reports.overlay import COLOURS, draw_overlay
 from ..reports.pictures import atom_sheet, image_uri, roc_svg
-from .explain import Atoms
 from .maps import stored_map
 
 _N_EXAMPLES = 4
+_N_ATOMS = 8  # of each class, shown with the patches that use them
 
 
 def model_card(model: Model, header: Mapping[str, Any], request: Mapping[str, Any]) -> list[Any]:
@@ -77,8 +79,9 @@ def write_report(
     results: Mapping[str, Any],
     records: Mapping[str, Record],
     maps: Path,
+    users: list[dict[str, Any]],
 ) -> None:
-    """`records`: by image id, those of the tested images."""
+    """`records`: by image id, those of the tested images. `users`: of `atom_users`."""
     rows = [row for row in results["images"] if row["answer"] is not None]
     template = files(__package__).joinpath("report.html.j2").read_text(encoding="utf-8")
     labels, answers = ([row[key] for row in rows] for key in ("label", "answer"))
@@ -92,10 +95,15 @@ def write_report(
         "roc": _roc(model, rows, results["operating_point"]),
         "patients": patient_errors(rows),
         "atoms": _atom_sheets(model),
+        "atom_classes": users,
         "examples": _examples(rows, records, maps),
         "n_failed": len(results["images"]) - len(rows),
     }
-    page = Environment(autoescape=True).from_string(template).render(**content)
+    page = (
+        Environment(loader=PackageLoader("histodict", "reports"), autoescape=True)
+        .from_string(template)
+        .render(**content)
+    )
     path.write_text(page, encoding="utf-8")
 
 
@@ -127,7 +135,7 @@ def _roc(model: Model, rows: list[dict[str, Any]], point: Mapping[str, Any] | No
 
 
 def _atom_sheets(model: Model) -> list[dict[str, str]]:
-    atoms = Atoms.of(model.model_) if isinstance(model.model_, PatchModel) else None
+    atoms = Atoms.of(model.model_)
     if atoms is None or atoms.patch_px is None:
         return []
     side = atoms.patch_px
@@ -135,6 +143,19 @@ def _atom_sheets(model: Model) -> list[dict[str, str]]:
         {"name": name, "uri": image_uri(atom_sheet(atoms.D[atoms.classes == i], side), quality=92)}
         for i, name in enumerate(model.classes_)
     ]
+
+
+def atom_users(model: Model, gallery: Gallery | None, learn: Manifest) -> list[dict[str, Any]]:
+    """The atoms that most patches use, with the training patches in which they weigh most."""
+    if gallery is None or Atoms.of(model.model_) is None:
+        return []
+    found = AtomsInUse.of(model, gallery, learn.records, _N_ATOMS)
+    return atom_rows(found, learn.records, [training_name(learn, r) for r in learn.records])
+
+
+def training_name(learn: Manifest, record: Record) -> str:
+    """An image's name; a rectangle that the user marked lies elsewhere and has none."""
+    return learn.name(record) if record.path.is_relative_to(learn.root) else "a marked region"
 
 
 def _examples(

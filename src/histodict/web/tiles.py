@@ -128,9 +128,3 @@ def encode_jpeg(pixels: NDArray[np.uint8], quality: int = _QUALITY) -> bytes:
     buffer = io.BytesIO()
     Image.fromarray(pixels).save(buffer, format="JPEG", quality=quality)
     return buffer.getvalue()
-
-
-def encode_png(pixels: NDArray[np.uint8]) -> bytes:
-    buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, format="PNG", compress_level=3)
-    return buffer.getvalue()

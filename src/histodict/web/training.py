@@ -21,6 +21,11 @@ OFFERS: dict[str, tuple[str, str, dict[str, str]]] = {
         {"n_atoms": "80", "n_iter": "10", "patches_per_class": "2000", "downsample": "1"},
     ),
     "default": ("default", "Balanced: against differences of stain between patients", {}),
+    "auto": (
+        "auto",
+        "Panel: seven views of the tissue decide together, with probabilities; slow",
+        {},
+    ),
     "paper": ("paper", "As published: 20 x 20 pixel patches, 10,000 of each class; slow", {}),
     "embeddings": (
         "embeddings",

@@ -22,10 +22,10 @@ from ..images.masks import RegionMask
 from ..images.readers import open_image
 from ..model_file import Model, ModelFileError, load_model, save_model
 from ..pipeline import RegionDetector, TissueClassifier
+from ..pipeline.gallery import Gallery
 from ..pipeline.patch_model import PatchModel
 from ..recipes import Recipe
 from .datasets import image_id_of
-from .gallery import Gallery
 from .jobs import CANCELLED, DONE, FAILED, RUNNING, Job
 from .maps import answer_image, stored_answer
 from .training import make_model, request_manifest, train_and_test
@@ -105,9 +105,8 @@ def train(job: Job, diary: Diary) -> None:
         model.fit(learn, callback=diary.tell, start_from=_parent(job, model, learn))
         save_model(model, path)
     if isinstance(model.model_, PatchModel) and not (job.folder / "gallery.npz").is_file():
-        diary.tell(Progress("gallery", 0, 1))
-        Gallery.of(model.model_, learn.records, request["seed"]).save(job.folder / "gallery.npz")
-        diary.tell(Progress("gallery", 1, 1))
+        gallery = Gallery.of(model.model_, learn.records, request["seed"], diary.tell)
+        gallery.save(job.folder / "gallery.npz")
     rows = _answers(model, test, job.folder / "maps", diary)
     write_json(job.folder / "results.json", _results(model, rows))
 

@@ -1,8 +1,9 @@
-"""Training patches with their codes: who uses an atom most, which patches are built alike."""
+"""Real patches with their codes: how often atoms are used, by whom most, who is built alike."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array, vstack
 
+from ..execution.executor import Threads
 from ..execution.files import written_whole
+from ..execution.progress import Callback, ignore
 from ..images.manifest import Record
-from ..pipeline.patch_model import PatchModel
-from ..pipeline.view import open_view
+from ..methods.patch_classifier import PatchClassifier
+from .patch_model import PatchModel, for_every
+from .view import open_view
 
 N_PATCHES = 2000
 _MOST_CHUNKS = 4  # of an image; a slide has hundreds
@@ -30,15 +34,25 @@ class Gallery:
     codes: csr_array
 
     @classmethod
-    def of(cls, model: PatchModel, records: Sequence[Record], seed: int) -> Gallery:
-        """About N_PATCHES patches on tissue, as many from every image."""
+    def of(
+        cls,
+        model: PatchModel,
+        records: Sequence[Record],
+        seed: int,
+        callback: Callback = ignore,
+    ) -> Gallery:
+        """About N_PATCHES patches on tissue, as many from every image; the images in parallel."""
         wanted = -(-N_PATCHES // len(records))
-        parts = []
-        for place, record in enumerate(records):
+        method = copy(model.method_).set_params(n_jobs=1)
+
+        def work(place: int) -> Gallery | None:
             rng = np.random.default_rng([seed, place])
-            part = _of_image(model, record, place, wanted, rng)
-            if part is not None:
-                parts.append(part)
+            return _of_image(model, method, records[place], place, wanted, rng)
+
+        found = for_every(work, len(records), "gallery", callback, Threads(model.n_jobs))
+        parts: list[Gallery] = [part for part in found if part is not None]
+        if not parts:
+            raise ValueError(f"no tissue was found in any of the {len(records)} images")
         return cls(
             np.concatenate([part.images for part in parts]),
             np.concatenate([part.corners for part in parts]),
@@ -66,6 +80,17 @@ class Gallery:
             codes = csr_array(parts, shape=tuple(arrays["shape"]))
             return cls(arrays["images"], arrays["corners"], arrays["side"], codes)
 
+    def shares(self, groups: NDArray[np.int64], n_groups: int) -> NDArray[np.float64]:
+        """(n_groups, n_codes): the share of each group's patches whose code uses an atom.
+
+        `groups`: the place of every patch's group. A group without patches uses nothing.
+        """
+        member = csr_array(
+            (np.ones(len(groups)), (groups, np.arange(len(groups)))), (n_groups, len(groups))
+        )
+        counts: NDArray[np.float64] = (member @ (self.codes != 0).astype(np.float64)).toarray()
+        return counts / np.maximum(np.bincount(groups, minlength=n_groups), 1)[:, None]
+
     def users_of(self, atom: int, n_patches: int = 8) -> list[tuple[int, float]]:
         """Patches in whose code the atom weighs most, with the weight; at most two of an image."""
         weights = self.codes[:, [atom]].toarray().ravel()
@@ -83,7 +108,7 @@ class Gallery:
     ) -> list[tuple[int, float]]:
         chosen: list[tuple[int, float]] = []
         seen: dict[int, int] = {}
-        for patch in order[: 50 * n_patches].tolist():
+        for patch in order.tolist():
             image = int(self.images[patch])
             if values[patch] == 0 or len(chosen) == n_patches:
                 break
@@ -94,7 +119,12 @@ class Gallery:
 
 
 def _of_image(
-    model: PatchModel, record: Record, place: int, wanted: int, rng: np.random.Generator
+    model: PatchModel,
+    method: PatchClassifier,
+    record: Record,
+    place: int,
+    wanted: int,
+    rng: np.random.Generator,
 ) -> Gallery | None:
     """Patches of a few chunks of the image, taken at random."""
     found: list[NDArray[np.int64]] = []
@@ -111,6 +141,6 @@ def _of_image(
     cells = np.concatenate(found)
     if len(cells) == 0:
         return None
-    codes = model.method_.encode(model.project(np.concatenate([v for v in vectors if len(v)])))[0]
+    codes = method.encode(model.project(np.concatenate([v for v in vectors if len(v)])))[0]
     corners = np.array([grid.corner(row, column) for row, column in cells.tolist()])
     return Gallery(np.full(len(cells), place), corners, np.full(len(cells), grid.patch_side), codes)

@@ -1,0 +1,233 @@
+"""The atoms of a model as one self-contained HTML page: each with the real patches that use it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..execution.array_cache import ArrayCache
+from ..execution.progress import Callback, ignore
+from ..images.manifest import Manifest, Record
+from ..parameters import check_whole_number
+from ..pipeline import RegionDetector, TissueClassifier
+from ..pipeline.atoms import Atoms, AtomUse, ClassUse, most_used, patch_labels
+from ..pipeline.gallery import Gallery
+from ..pipeline.patch_model import PatchModel
+from .overlay import COLOURS
+from .pages import write_page
+from .patch_pictures import patch_pictures
+from .pictures import png_uri, vector_picture
+
+
+@dataclass(frozen=True)
+class AtomsInUse:
+    """The atoms of a model's classes, and the patches that show how they are used."""
+
+    atoms: Atoms
+    gallery: Gallery
+    labels: list[str]
+    classes: list[ClassUse]
+
+    @classmethod
+    def of(
+        cls,
+        model: TissueClassifier | RegionDetector,
+        gallery: Gallery,
+        records: Sequence[Record],
+        n_atoms: int,
+    ) -> AtomsInUse:
+        atoms = _atoms(model)
+        labels = patch_labels(model, gallery, records)
+        return cls(
+            atoms, gallery, labels, most_used(atoms, gallery, labels, model.classes_, n_atoms)
+        )
+
+
+def find_atoms(
+    model: TissueClassifier | RegionDetector,
+    manifest: Manifest,
+    *,
+    n_atoms: int = 24,
+    cache: Path | None = None,
+    callback: Callback = ignore,
+) -> AtomsInUse:
+    """The most used atoms of every class, by patches of these images.
+
+    `cache`: the folder of a training, which may know the cells of a network.
+    """
+    check_whole_number("atoms", n_atoms, 1)
+    _atoms(model)
+    assert isinstance(model.model_, PatchModel)
+    patches = copy(model.model_)
+    patches.cache = ArrayCache(cache) if cache else model.model_.cache
+    gallery = Gallery.of(patches, manifest.records, model.random_state, callback)
+    return AtomsInUse.of(model, gallery, manifest.records, n_atoms)
+
+
+def write_atoms_page(
+    path: Path,
+    model: TissueClassifier | RegionDetector,
+    manifest: Manifest,
+    found: AtomsInUse,
+    callback: Callback = ignore,
+) -> None:
+    """Everything in one file: no scripts, nothing fetched."""
+    names = [manifest.name(record) for record in manifest.records]
+    shown = atom_rows(found, manifest.records, names, n_jobs=model.n_jobs, callback=callback)
+    recipe = model.recipe
+    content = {
+        "title": f"Atoms of {' / '.join(model.classes_)}",
+        "facts": [
+            {"name": f"atoms of {len(model.classes_)} classes", "value": len(found.atoms.D)},
+            {"name": "patches looked at", "value": len(found.labels)},
+            {"name": "images they come from", "value": len(set(found.gallery.images.tolist()))},
+        ],
+        "note": panel_note(model),
+        "are_pictures": found.atoms.patch_px is not None,
+        "is_pair": recipe.context > 1,
+        "vectors": recipe.vectors,
+        "atom_classes": shown,
+        "settings": f"Method {recipe.method}; patches of {recipe.patch_px} x {recipe.patch_px} "
+        f"pixels, outlined; stain correction {recipe.stain}. Pictures show the images as they are.",
+    }
+    write_page(path, "atoms.html.j2", content)
+
+
+def atom_rows(
+    found: AtomsInUse,
+    records: Sequence[Record],
+    names: Sequence[str],
+    *,
+    n_jobs: int | None = None,
+    callback: Callback = ignore,
+) -> list[dict[str, Any]]:
+    """What `atom_rows.html.j2` shows: per class its most used atoms, each with its patches.
+
+    `names`: of the records, as a reader knows them.
+    """
+    lines = [line for use in found.classes for line in use.most_used]
+    wanted = [patch for line in lines for patch, _ in line.users]
+    uris = patch_pictures(found.gallery, records, wanted, n_jobs=n_jobs, callback=callback)
+    colours = _colours([use.name for use in found.classes], found.labels)
+    # Bars are drawn up to the largest share on the page: even common atoms serve few patches.
+    top = max((share for line in lines for share in line.shares.values()), default=1.0)
+    return [
+        {
+            "name": use.name,
+            "colour": colours[use.name],
+            "words": _words(use),
+            "rows": [_row(found, line, uris, names, colours, top) for line in use.most_used],
+        }
+        for use in found.classes
+    ]
+
+
+def panel_note(model: TissueClassifier | RegionDetector) -> str:
+    """Of a panel: whose atoms these are; else nothing."""
+    if isinstance(model, RegionDetector) or not model.others_:
+        return ""
+    return (
+        f"This model is a panel of {1 + len(model.others_)} that decide together: these are the "
+        "atoms of its first member."
+    )
+
+
+def plain_facts(found: AtomsInUse, names: Sequence[str]) -> dict[str, Any]:
+    """What was found, for programs; an atom goes by its place in the codes."""
+    gallery = found.gallery
+
+    def place(patch: int, weight: float) -> dict[str, Any]:
+        x, y = gallery.corners[patch].tolist()
+        image = names[int(gallery.images[patch])]
+        side = float(gallery.side[patch])
+        return {"image": image, "x": x, "y": y, "side": side, "weight": weight}
+
+    return {
+        "n_patches": len(found.labels),
+        "classes": [
+            {
+                "name": use.name,
+                "n_atoms": use.n_atoms,
+                "n_used": use.n_used,
+                "per_patch": use.per_patch,
+                "atoms": [
+                    {
+                        "atom": line.atom,
+                        "shares": line.shares,
+                        "patches": [place(*user) for user in line.users],
+                    }
+                    for line in use.most_used
+                ],
+            }
+            for use in found.classes
+        ],
+    }
+
+
+def _atoms(model: TissueClassifier | RegionDetector) -> Atoms:
+    """The model's atoms; a ValueError says why there are none."""
+    atoms = Atoms.of(model.model_)
+    if atoms is not None:
+        return atoms
+    method = model.recipe.method
+    if not isinstance(model.model_, PatchModel):
+        raise ValueError(f"the method {method!r} looks at the image as a whole: it has no atoms")
+    raise ValueError(
+        f"the method {method!r} has no atoms that belong to classes: dfdl, odl, fddl, lcksvd and "
+        "src have"
+    )
+
+
+def _colours(classes: Sequence[str], labels: Sequence[str]) -> dict[str, str]:
+    """A colour for every class of the model, then for labels it does not know."""
+    names = [*classes, *sorted(set(labels) - set(classes))]
+    return {
+        name: "rgb({:.0f}, {:.0f}, {:.0f})".format(*COLOURS[place % len(COLOURS)])
+        for place, name in enumerate(names)
+    }
+
+
+def _words(use: ClassUse) -> str:
+    (first, value), *others = use.per_patch.items()
+    means = f"a patch of {first} uses {value:.1f} of them"
+    means += "".join(f", one of {name} {value:.1f}" for name, value in others)
+    left = use.n_atoms - use.n_used
+    unused = f" No patch looked at uses {left} of them." if left else ""
+    return f"{use.n_atoms} atoms. On average {means}.{unused}"
+
+
+def _row(
+    found: AtomsInUse,
+    line: AtomUse,
+    uris: Mapping[int, str],
+    names: Sequence[str],
+    colours: Mapping[str, str],
+    top: float,
+) -> dict[str, Any]:
+    side = found.atoms.patch_px
+    return {
+        "number": line.atom + 1,
+        "uri": png_uri(vector_picture(found.atoms.D[line.atom], side)) if side else "",
+        "shares": [
+            {
+                "name": name,
+                "percent": f"{100 * share:.0f}",
+                "length": f"{100 * share / top:.1f}",
+                "colour": colours[name],
+            }
+            for name, share in line.shares.items()
+        ],
+        "patches": [
+            {
+                "uri": uris[patch],
+                "title": f"{names[int(found.gallery.images[patch])]}: {found.labels[patch]}, "
+                f"weight {weight:.2f}",
+                "colour": colours[found.labels[patch]],
+                "reversed": weight < 0,
+            }
+            for patch, weight in line.users
+        ],
+    }

@@ -1,0 +1,72 @@
+"""Patches of a gallery cut from their images, in their surroundings and outlined."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw
+
+from ..execution.executor import Threads
+from ..execution.progress import Callback, ignore
+from ..images.manifest import Record
+from ..images.readers import ImageSource, open_image
+from ..pipeline.gallery import Gallery
+from ..pipeline.patch_model import for_every
+from .pictures import image_uri
+
+_TIMES = 4  # a patch is shown in a square so many times as wide
+_SHOWN_PX = 144
+
+
+def patch_pictures(
+    gallery: Gallery,
+    records: Sequence[Record],
+    patches: Iterable[int],
+    *,
+    n_jobs: int | None = None,
+    callback: Callback = ignore,
+) -> dict[int, str]:
+    """The pictures of these patches as data URIs; every image is opened once."""
+    by_image: dict[int, list[int]] = {}
+    for patch in sorted(set(patches)):
+        by_image.setdefault(int(gallery.images[patch]), []).append(patch)
+    places = list(by_image)
+
+    def work(number: int) -> dict[int, str]:
+        record = records[places[number]]
+        with open_image(record.path, record.mpp) as source:
+            return {
+                patch: image_uri(_picture(source, gallery, patch), quality=85)
+                for patch in by_image[places[number]]
+            }
+
+    found = for_every(work, len(places), "cut-outs", callback, Threads(n_jobs))
+    return {patch: uri for part in found for patch, uri in part.items()}
+
+
+def square_around(gallery: Gallery, patch: int, times: int) -> tuple[tuple[int, int], int]:
+    """Corner and side, in level-0 pixels, of a square so many times as wide as the patch."""
+    side = float(gallery.side[patch])
+    wide = round(times * side)
+    x, y = (round(float(at) - (wide - side) / 2) for at in gallery.corners[patch])
+    return (x, y), wide
+
+
+def outlined(pixels: NDArray[np.uint8], times: int, thick: int = 1) -> NDArray[np.uint8]:
+    """With an outline of its middle, the patch: dark within light, to be seen on any tissue."""
+    drawn = Image.fromarray(pixels)
+    pen = ImageDraw.Draw(drawn)
+    low, high = (round(drawn.width * (1 + sign / times) / 2) for sign in (-1, 1))
+    for colour, edge in (("white", thick), ("black", 0)):
+        box = low - edge, low - edge, high + edge, high + edge
+        pen.rectangle(box, outline=colour, width=thick)
+    return np.asarray(drawn)
+
+
+def _picture(source: ImageSource, gallery: Gallery, patch: int) -> NDArray[np.uint8]:
+    corner, wide = square_around(gallery, patch, _TIMES)
+    pixels = source.read(*corner, wide, wide, max(1.0, wide / _SHOWN_PX))
+    shown = Image.fromarray(pixels).resize((_SHOWN_PX, _SHOWN_PX), Image.Resampling.BICUBIC)
+    return outlined(np.asarray(shown), _TIMES, thick=2)

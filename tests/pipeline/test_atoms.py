@@ -1,0 +1,93 @@
+"""Which atoms the patches of each class use most: counted by hand on six patches."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from PIL import Image
+from scipy.sparse import csr_array
+
+from histodict.images.manifest import Record
+from histodict.pipeline import RegionDetector, TissueClassifier
+from histodict.pipeline.atoms import Atoms, most_used, patch_labels
+from histodict.pipeline.gallery import Gallery
+
+LABELS = ["a", "a", "b", "b", "b", "b"]
+# Atoms 0 to 2 are of class a, 3 to 5 of class b; atom 4 is used by nobody.
+CODES = np.array(
+    [
+        [0.1, 1.0, 0.0, 0.0, 0.0, 0.0],
+        [0.0, 2.0, 0.0, 0.3, 0.0, 0.0],
+        [9.0, 0.0, 1.0, 0.0, 0.0, 1.0],
+        [0.0, 0.0, 1.0, 0.0, 0.0, 2.0],
+        [0.0, 0.0, 0.0, 0.5, 0.0, -3.0],
+        [0.0, 0.0, 0.0, 0.0, 0.0, 0.0],
+    ]
+)
+ATOMS = Atoms(np.eye(6), np.array([0, 0, 0, 1, 1, 1]), None)
+
+
+def gallery_of(codes=CODES, corners=None):
+    n = len(codes)
+    corners = np.zeros((n, 2), np.int64) if corners is None else corners
+    return Gallery(np.arange(n), corners, np.full(n, 10.0), csr_array(codes))
+
+
+def test_atoms_stand_in_the_order_of_their_class_s_use():
+    of_a, of_b = most_used(ATOMS, gallery_of(), LABELS, ["a", "b"], 5)
+    # By patches of a: atom 1 in both, 0 in one, 2 in none; weights do not count.
+    assert [use.atom for use in of_a.most_used] == [1, 0, 2]
+    assert of_a.most_used[1].shares == {"a": 0.5, "b": 0.25}
+    assert [use.atom for use in of_b.most_used] == [5, 3]
+    assert of_b.most_used[0].shares == {"a": 0.0, "b": 0.75}
+    assert of_b.most_used[0].users == [(4, -3.0), (3, 2.0), (2, 1.0)]
+    assert (of_b.n_atoms, of_b.n_used) == (3, 2)
+    assert of_a.per_patch == {"a": 1.5, "b": 0.75}
+    assert of_b.per_patch == {"a": 0.5, "b": 1.0}
+
+
+def test_only_so_many_atoms_as_asked_for():
+    found = most_used(ATOMS, gallery_of(), LABELS, ["a", "b"], 1)
+    assert [[use.atom for use in group.most_used] for group in found] == [[1], [5]]
+
+
+def test_images_of_other_classes_put_atoms_in_order_by_all_patches():
+    of_a, of_b = most_used(ATOMS, gallery_of(), ["other"] * 6, ["a", "b"], 5)
+    assert [use.atom for use in of_a.most_used] == [0, 1, 2]
+    assert of_b.most_used[0].shares == {"other": 0.5}
+
+
+def test_labels_are_the_images_own_or_for_regions_the_masks(tmp_path):
+    mask = np.zeros((40, 40), np.uint8)
+    mask[:, 20:] = 255
+    Image.fromarray(mask).save(tmp_path / "mask.png")
+    Image.new("RGB", (40, 40)).save(tmp_path / "image.png")
+    masked = Record(tmp_path / "image.png", "", "p", mask=tmp_path / "mask.png")
+    corners = np.array([[0, 0], [14, 0], [16, 0], [30, 30], [0, 0], [0, 0]])
+    gallery = Gallery(
+        np.array([0, 0, 0, 0, 1, 2]), corners, np.full(6, 10.0), csr_array(np.ones((6, 1)))
+    )
+    records = [masked, Record(tmp_path, "spot", "p"), Record(tmp_path, "rest", "p")]
+    detector = RegionDetector("regions", region="spot")
+    detector.classes_ = ["no spot", "spot"]
+    no, yes = detector.classes_
+    assert patch_labels(detector, gallery, records) == [no, no, yes, yes, yes, no]
+    classifier = TissueClassifier("default")
+    assert patch_labels(classifier, gallery, records)[3:] == ["no label", "spot", "rest"]
+
+
+@pytest.mark.parametrize("method", ["nearest-mean", "lbp-colour"])
+def test_methods_without_atoms_have_none(method):
+    model = TissueClassifier("default", method=method)
+    from histodict.methods.registry import method_entry
+    from histodict.pipeline.patch_model import PatchModel
+    from histodict.pipeline.whole_image_model import WholeImageModel
+
+    if method_entry(method).features is None:
+        inner = PatchModel(model.recipe, ["a", "b"], 0, 1)
+    else:
+        inner = WholeImageModel(model.recipe, 0, 1)
+    inner.method_ = SimpleNamespace()
+    assert Atoms.of(inner) is None

@@ -1,0 +1,225 @@
+"""The page of atoms: what it shows is what was found, for pixels and for a network's cells."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import re
+
+import numpy as np
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from histodict import RegionDetector, TissueClassifier
+from histodict.cli import app
+from histodict.images.manifest import read_manifest
+from histodict.images.synthetic import write_synthetic_set
+from histodict.model_file import save_model
+from histodict.pipeline.gallery import Gallery
+from histodict.recipes import Recipe
+from histodict.reports.atoms_page import find_atoms, panel_note, plain_facts, write_atoms_page
+from histodict.reports.patch_pictures import outlined, patch_pictures, square_around
+
+PIXELS = Recipe(
+    method_parameters={"n_atoms": 12, "n_iter": 3},
+    patch_px=12,
+    patches_per_class=300,
+    vectors="centred",
+    context=2,
+    rule="margin",
+)
+IMAGES = re.compile(r'<img src="(data:image/jpeg[^"]+)" title="([^"]+)"')
+
+
+@pytest.fixture(scope="module")
+def manifest(tmp_path_factory):
+    folder = write_synthetic_set(tmp_path_factory.mktemp("set") / "t", 4, 2, size=(160, 120))
+    return read_manifest(folder / "manifest.csv")
+
+
+@pytest.fixture(scope="module")
+def model(manifest):
+    return TissueClassifier(PIXELS).fit(manifest)
+
+
+@pytest.fixture(scope="module")
+def model_file(model, tmp_path_factory):
+    return save_model(model, tmp_path_factory.mktemp("model") / "m.histodict")
+
+
+def page_of(model, manifest, path, n_atoms):
+    found = find_atoms(model, manifest, n_atoms=n_atoms)
+    write_atoms_page(path, model, manifest, found)
+    return found, path.read_text(encoding="utf-8")
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, ["atoms", *map(str, arguments)])
+
+
+# --- pictures -----------------------------------------------------------------------------------
+
+
+def test_the_patch_is_in_the_middle_of_its_picture(tmp_path):
+    """A black patch on grey; where the square leaves the image it is white."""
+    pixels = np.full((60, 60, 3), 128, np.uint8)
+    pixels[0:10, 20:30] = 0
+    Image.fromarray(pixels).save(tmp_path / "a.png")
+    from histodict.images.manifest import Record
+
+    gallery = Gallery(np.zeros(1, np.int64), np.array([[20, 0]]), np.full(1, 10.0), None)
+    assert square_around(gallery, 0, 4) == ((5, -15), 40)
+    uri = patch_pictures(gallery, [Record(tmp_path / "a.png", "a", "p")], [0, 0])[0]
+    shown = np.asarray(Image.open(io.BytesIO(base64.b64decode(uri.split(",")[1]))))
+    n = len(shown)
+    assert shown.shape == (n, n, 3)
+    assert shown[n // 2, n // 2].max() < 20
+    assert shown[n // 5, n // 2].min() > 235
+    assert np.abs(shown[n // 2, n // 5].astype(int) - 128).max() < 12
+    assert np.abs(shown[4 * n // 5, n // 2].astype(int) - 128).max() < 12
+
+
+def test_the_outline_is_around_the_patch_and_leaves_it_alone():
+    drawn = outlined(np.full((100, 100, 3), 128, np.uint8), 5)
+    assert (drawn[41:60, 41:60] == 128).all() and (drawn[:39] == 128).all()
+    assert (drawn[40, 40:60] == 0).all() and (drawn[39, 39:62] == 255).all()
+
+
+# --- the page -----------------------------------------------------------------------------------
+
+
+def test_the_page_shows_what_was_found(model, manifest, tmp_path):
+    found, page = page_of(model, manifest, tmp_path / "atoms.html", 5)
+    lines = [line for use in found.classes for line in use.most_used]
+    assert len(lines) == 10
+    assert re.findall(r"<b>Atom (\d+)</b>", page) == [str(line.atom + 1) for line in lines]
+    assert page.count('class="atom-picture"') == 10
+    names = [manifest.name(record) for record in manifest.records]
+    titles = [
+        f"{names[found.gallery.images[patch]]}: {found.labels[patch]}, weight {weight:.2f}"
+        for line in lines
+        for patch, weight in line.users
+    ]
+    assert [title for _, title in IMAGES.findall(page)] == titles
+    percents = [f"{100 * share:.0f} %" for line in lines for share in line.shares.values()]
+    assert re.findall(r"<span>(\d+ %)</span>", page) == percents
+    assert "the second the surroundings" in page
+
+
+def test_it_needs_nothing_else(model, manifest, tmp_path):
+    _, page = page_of(model, manifest, tmp_path / "atoms.html", 2)
+    assert "<script" not in page and "http" not in page
+    assert all(uri.startswith("data:") for uri in re.findall(r'src="([^"]+)"', page))
+    assert len(re.findall(r"<img", page)) == len(re.findall(r'alt="[^"]', page))
+
+
+def test_users_weigh_most_and_are_two_of_an_image_at_most(model, manifest):
+    found = find_atoms(model, manifest, n_atoms=3)
+    codes = np.abs(found.gallery.codes.toarray())
+    for use in found.classes:
+        for line in use.most_used:
+            weights = np.abs([weight for _, weight in line.users])
+            images = found.gallery.images[[patch for patch, _ in line.users]].tolist()
+            assert weights[0] == codes[:, line.atom].max()
+            assert (np.diff(weights) <= 0).all()
+            assert all(images.count(image) <= 2 for image in images)
+            for name, share in line.shares.items():
+                own = np.array(found.labels) == name
+                assert share == pytest.approx((codes[own, line.atom] > 0).mean())
+
+
+def test_names_are_escaped(model, manifest, tmp_path):
+    from dataclasses import replace
+
+    odd = [replace(record, label="<b>& co") for record in manifest.records]
+    _, page = page_of(model, replace(manifest, records=tuple(odd)), tmp_path / "a.html", 2)
+    assert "<b>& co" not in page and "&lt;b&gt;&amp; co" in page
+
+
+def test_a_network_s_atoms_are_shown_by_their_patches(manifest, tmp_path):
+    torch = pytest.importorskip("torch", reason="learned vectors need PyTorch")
+    from histodict.networks import _OWN, open_network, register_network
+    from histodict.networks.torch_network import TorchNetwork
+
+    def make():
+        torch.manual_seed(0)
+        module = torch.nn.Conv2d(3, 20, 16, stride=16)
+        return TorchNetwork(module, 16, (127.0,) * 3, (128.0,) * 3)
+
+    open_network.cache_clear()
+    register_network("tiny", make)
+    try:
+        recipe = PIXELS.with_changes(patch_px=16, context=1, vectors="tiny", components=8)
+        model = TissueClassifier(recipe).fit(manifest)
+        found, page = page_of(model, manifest, tmp_path / "atoms.html", 4)
+        cache = tmp_path / "cache"
+        first = find_atoms(model, manifest, n_atoms=4, cache=cache)
+        assert any(cache.iterdir())
+        assert plain_facts(first, [""] * 99) == plain_facts(found, [""] * 99)
+    finally:
+        _OWN.pop("tiny")
+        open_network.cache_clear()
+    assert 'class="atom-picture"' not in page and "vectors of tiny" in page
+    n_users = sum(len(line.users) for use in found.classes for line in use.most_used)
+    assert len(IMAGES.findall(page)) == n_users >= 40
+
+
+def test_a_detector_has_atoms_too(manifest, tmp_path):
+    recipe = PIXELS.with_changes(rule="proportion")
+    model = RegionDetector(recipe, region="inflamed").fit(manifest)
+    found, page = page_of(model, manifest, tmp_path / "atoms.html", 2)
+    assert [use.name for use in found.classes] == ["healthy", "inflamed"]
+    assert page.count('class="atom-users"') == 4 and panel_note(model) == ""
+
+
+# --- the command --------------------------------------------------------------------------------
+
+
+def test_on_the_command_line(model_file, manifest, tmp_path):
+    page = tmp_path / "atoms.html"
+    done = run(model_file, manifest.root, "--atoms", 3, "-o", page, "--json")
+    assert done.exit_code == 0, done.output
+    facts = json.loads(done.output.splitlines()[-1])
+    assert [group["name"] for group in facts["classes"]] == ["healthy", "inflamed"]
+    assert all(len(group["atoms"]) == 3 for group in facts["classes"])
+    patch = facts["classes"][0]["atoms"][0]["patches"][0]
+    assert (manifest.root / patch["image"]).is_file() and patch["side"] == 12
+    assert page.is_file()
+    done = run(model_file, manifest.root, "--atoms", 3, "-o", page)
+    assert done.exit_code == 0 and "6 atoms" in done.output
+
+
+def test_of_a_panel_the_first_member_is_shown(model, manifest, tmp_path):
+    panel = TissueClassifier(PIXELS).fit(manifest)
+    panel.others_ = [model]
+    assert "a panel of 2" in panel_note(panel) and panel_note(model) == ""
+    _, page = page_of(panel, manifest, tmp_path / "a.html", 2)
+    assert "atoms of its first member" in page
+
+
+@pytest.mark.parametrize(
+    ("method", "words"),
+    [("nearest-mean", "has no atoms"), ("lbp-colour", "looks at the image as a whole")],
+)
+def test_methods_without_atoms_are_refused(manifest, tmp_path, method, words):
+    recipe = Recipe(method=method, patch_px=12, patches_per_class=200, rule="margin")
+    path = save_model(TissueClassifier(recipe).fit(manifest), tmp_path / "m.histodict")
+    done = run(path, manifest.root, "-o", tmp_path / "atoms.html")
+    assert done.exit_code == 2 and words in done.output.replace("\n", " ")
+    assert not (tmp_path / "atoms.html").exists()
+
+
+def test_what_is_missing_is_said(model_file, manifest, tmp_path):
+    page = tmp_path / "atoms.html"
+    for arguments, words in (
+        ((model_file, tmp_path / "nothing", "-o", page), "there is no such file or folder"),
+        ((tmp_path / "no.histodict", manifest.root, "-o", page), "no.histodict"),
+        ((model_file, manifest.root, "-o", tmp_path / "no" / "a.html"), "make it first"),
+        ((model_file, manifest.root, "-o", page, "--atoms", 0), "atoms must be"),
+        ((model_file, manifest.root, "-o", page, "--split", "x"), "no row has 'x'"),
+    ):
+        done = run(*arguments)
+        assert done.exit_code == 2 and words in done.output, (arguments, done.output)
+    assert not page.exists()
