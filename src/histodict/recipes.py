@@ -187,6 +187,7 @@ PRESETS = {
     ),
     # Cells of a pretrained network instead of pixels: the most accurate, and needs PyTorch.
     "embeddings": Recipe(
+        method_parameters={"rho": 0.1},
         patch_px=32,
         turn_patches=True,
         patches_per_class=6_000,

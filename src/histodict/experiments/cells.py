@@ -193,7 +193,7 @@ def _read(cell: Cell, file: Path) -> Result:
         content["seconds"],
         content["peak_mib"],
         probabilities=content["probabilities"],
-        candidates=content.get("candidates", []),
+        candidates=content["candidates"],
         maps=file.with_suffix(".npz"),
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,9 @@ def train_example(
         return None
     split = next(split for split in done.splits if split.n_per_class == done.shown_size)
     train = done.manifest.select(split.train)
-    model = TissueClassifier(done.recipes[method], random_state=done.seeds[0], n_jobs=n_jobs)
+    # Of a panel the first member is looked at.
+    recipe = replace(done.recipes[method], panel=False, calibration_folds=0)
+    model = TissueClassifier(recipe, random_state=done.seeds[0], n_jobs=n_jobs)
     if not _is_there(path, model.recipe, done.seeds[0], train.digest()):
         model.fit(train, callback=callback)
         save_model(model, path)
