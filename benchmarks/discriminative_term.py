@@ -57,10 +57,13 @@ class Block:
                             yield Task(name, kind, repeat, fold, *size, variant)
 
 
+SIZES = ("published 0", "published 0.001", "tangent 0.1", "tangent 0.3")
 BLOCKS = (
     Block("rho", 200, 2000, range(0, 2), TERM),
     Block("variants", 200, 2000, range(0, 2), tuple(VARIANTS)),
     Block("rho-more", 200, 2000, range(2, 5), TERM),
+    Block("few-atoms", 50, 2000, range(0, 5), SIZES),
+    Block("few-patches", 200, 500, range(0, 5), SIZES),
 )
 QUICK = (Block("quick", 40, 150, range(0, 1), (*TERM, *VARIANTS)),)
 

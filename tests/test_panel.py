@@ -52,7 +52,7 @@ def test_who_sits_on_it():
     assert [r.mpp for r in members(preset("auto").with_changes(mpp=0.5))[:4]] == [
         0.5,
         0.5,
-        0.25,
+        0.5,
         0.5,
     ]
     assert {view[0] for view in views(preset("auto", "wndcharm"))} == {"wndcharm"}
@@ -81,8 +81,9 @@ def test_the_score_is_the_members_mean_and_the_map_is_the_first_ones(model, mani
     expected = np.mean(np.array(scores) / model.panel_.scales) + model.panel_.offset
     assert answer.score == pytest.approx(expected)
     assert answer.label == max(answer.probabilities, key=answer.probabilities.__getitem__)
-    with pytest.raises(ValueError, match="cannot be moved"):
-        model.with_threshold(0.5)
+    moved = model.with_threshold(answer.score + 0.01).predict(record.path, mpp=record.mpp)
+    assert moved.label == model.classes_[0] and moved.score == pytest.approx(-0.01)
+    assert moved.probabilities == answer.probabilities
 
 
 def test_it_is_kept_whole_in_a_file(model, manifest, tmp_path):
@@ -189,3 +190,36 @@ def test_training_goes_on_from_a_cache(manifest, tmp_path):
     assert run.exit_code == 0, run.output
     assert json.loads(run.output.splitlines()[-1])["threshold"] is None
     assert len(list((tmp_path / "cache" / "unseen").iterdir())) == 7 * 3
+
+
+def test_found_scores_belong_to_their_images(manifest, tmp_path):
+    """Rows in another order, or other images of the same names, are not mixed up in a cache."""
+    recipe = replace(SMALL, panel=False, calibration_folds=0)
+    one = panel.ask_members(manifest, [recipe], 2, cache=tmp_path / "cache", n_jobs=1)[0].scores
+    turned = manifest.select(list(reversed(range(len(manifest.records)))))
+    with_cache, without = (
+        panel.ask_members(turned, [recipe], 2, cache=folder, n_jobs=1)[0].scores
+        for folder in (tmp_path / "cache", None)
+    )
+    np.testing.assert_array_equal(with_cache, without)
+    other = write_synthetic_set(tmp_path / "t", 6, 2, size=(160, 120), seed=5)
+    elsewhere = read_manifest(other / "manifest.csv")
+    assert [r.path.name for r in elsewhere.records] == [r.path.name for r in manifest.records]
+    found = panel.ask_members(elsewhere, [recipe], 2, cache=tmp_path / "cache", n_jobs=1)
+    assert not np.allclose(found[0].scores, one)
+
+
+def test_a_member_that_cannot_judge_an_image_is_silent(model, manifest, monkeypatch):
+    record = manifest.records[0]
+    before = model.predict(record.path, mpp=record.mpp)
+    original = whole_image_model.WholeImageModel.scores
+
+    def refuse(self, path, mpp=None):
+        if self.recipe.downsample == 4.0:
+            raise ImageError("too small")
+        return original(self, path, mpp)
+
+    monkeypatch.setattr(whole_image_model.WholeImageModel, "scores", refuse)
+    answer = model.predict(record.path, mpp=record.mpp)
+    assert (before.n_silent, answer.n_silent) == (0, 2)
+    assert np.isfinite(answer.score) and answer.label

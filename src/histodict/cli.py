@@ -182,6 +182,9 @@ def train(
         with _open_executor(cluster) as executor, _bars() as bars:
             model.fit(manifest, callback=_show(bars), executor=executor, start_from=start)
         save_model(model, output)
+    left_out = [m["failure"] for m in model.training_.get("members", []) if "failure" in m]
+    for failure in left_out:
+        _errors.print(f"[yellow]Warning:[/] a view was left out: {escape(failure)}", soft_wrap=True)
     seconds = time.perf_counter() - started
     facts = {
         "model": str(output),
@@ -189,6 +192,8 @@ def train(
         "n_images": model.training_["n_images"],
         "seconds": round(seconds, 1),
     }
+    if model.recipe.panel:
+        facts["views_left_out"] = left_out
     if isinstance(model, RegionDetector):
         facts["least_patches"] = model.least_patches_
     elif model.rule_ is not None:
@@ -566,8 +571,8 @@ def adapt(
     """Move a model's threshold with the help of images without labels.
 
     For a model learnt from a handful of images, or used on another hospital's: the scores of other
-    patients lie higher or lower together. Give it at least 10 images, of both classes, such as
-    those to be answered. Only the threshold changes:
+    patients lie higher or lower together. Give it at least 10 images, of both classes and about as
+    many of each, such as those to be answered. Only the threshold changes:
 
         histodict adapt tissue.histodict new/ --output adapted.histodict
 
@@ -592,11 +597,22 @@ def adapt(
         adapted = trained.adapted_to(scores)
         save_model(adapted, output)
     shift = adapted.training_["adapted"]["threshold"]
+    above = sum(score > 2 * shift for score in scores)
+    groups = [sum(score <= 2 * shift for score in scores), above]
     moved = sum((score > 0) != (score > shift) for score in scores)
+    if min(groups) < sum(groups) / 5:
+        _errors.print(
+            "[yellow]Warning:[/] one group is small: if nearly all images are of one class, the "
+            "model as it was is the better one"
+        )
     if as_json:
-        typer.echo(json.dumps({"model": str(output), "n_images": len(images), "n_moved": moved}))
+        facts = {"model": str(output), "n_images": len(images), "groups": groups, "n_moved": moved}
+        typer.echo(json.dumps(facts))
         return
-    typer.echo(f"{moved} of {len(images)} images get another answer than before: {output}")
+    typer.echo(
+        f"Groups of {groups[0]} and {groups[1]} images; {moved} of {len(images)} get another "
+        f"answer than before: {output}"
+    )
 
 
 @app.command()
@@ -634,7 +650,8 @@ def info(
     for name, value in facts.items():
         if value:
             typer.echo(f"{name:11s} {value}")
-    for key, title in (("members", "These decide together"), ("tried", "These were tried")):
+    together = "These decide together" if recipe["panel"] else "Calibrated"
+    for key, title in (("members", together), ("tried", "These were tried")):
         recipes = header["training"].get(key, [])
         if recipes:
             typer.echo(f"{title}; how good on training patients not seen, and what differs:")
@@ -647,13 +664,12 @@ def _compared(recipe: dict[str, Any], recipes: list[dict[str, Any]]) -> Iterator
     own = _flat(recipe)
     left_out = ("panel", "calibration_folds", "candidates")
     for facts in recipes:
-        value = (
-            facts["unseen"] if "unseen" in facts else sum(facts["values"]) / len(facts["values"])
-        )
+        values = facts["values"] if "values" in facts else [facts["unseen"] or 0.0]
         changed = _flat(facts["recipe"])
         words = [f"{k}={v}" for k, v in changed.items() if v != own.get(k) and k not in left_out]
         failure = f"; left out: {facts['failure']}" if "failure" in facts else ""
-        yield f"{value:.3f}  {', '.join(words) or 'as above'}{failure}"
+        value = f"{sum(values) / len(values):.3f}" if not failure else "-----"
+        yield f"{value}  {', '.join(words) or 'as above'}{failure}"
 
 
 @app.command()

@@ -92,7 +92,7 @@ def _contents(model: Model) -> tuple[dict[str, Any], dict[str, Any]]:
         arrays |= {"panel.scales": model.panel_.scales}
     if model.calibration_ is not None:
         arrays |= {f"calibration.{k}": v for k, v in asdict(model.calibration_).items()}
-    header["others"] = []
+    header["others"], header["shift"] = [], model.shift_
     for place, other in enumerate(model.others_):
         words, content = _contents(other)
         header["others"].append(words)
@@ -138,6 +138,7 @@ def _restore(header: dict[str, Any], arrays: dict[str, Any], n_jobs: int | None)
         model.curve_ = SizeCurve(arrays["curve.miss"], arrays["curve.alarm"])
         return model
     model.rule_, model.panel_ = _restore_rule(recipe, arrays), None
+    model.shift_ = float(header["shift"])
     if "panel.scales" in arrays:
         model.panel_ = Panel(arrays["panel.scales"], float(header["offset"]))
     model.calibration_ = _restore_calibration(arrays)

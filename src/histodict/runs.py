@@ -192,6 +192,8 @@ def _predict(
         "threshold": answer.threshold,
         "n_patches": answer.n_patches,
     }
+    if model.others_:
+        row["n_silent"] = answer.n_silent
     chances = {f"probability_{name}": value for name, value in answer.probabilities.items()}
     if chances:
         row |= chances | {"candidates": " or ".join(answer.candidates) or "none"}

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from sklearn.linear_model import LogisticRegression
 
 from histodict.decisions.calibration import Calibration
 
@@ -25,13 +24,40 @@ def test_a_planted_curve_is_found(rng):
     np.testing.assert_allclose(found.sum(axis=1), 1)
 
 
-def test_many_images_agree_with_logistic_regression(rng):
-    scores = rng.normal(size=(3000, 3))
-    labels = (scores + rng.gumbel(size=scores.shape)).argmax(axis=1)
+def test_a_planted_temperature_of_three_classes_is_found(rng):
+    scores = 3 * rng.normal(size=(6000, 3))
+    labels = (scores / 2 + rng.gumbel(size=scores.shape)).argmax(axis=1)
     found = Calibration.fit(scores, labels).probabilities(scores)
-    model = LogisticRegression(C=1e6, class_weight="balanced").fit(scores, labels)
-    other = model.predict_proba(scores)
-    np.testing.assert_allclose(found, other, atol=0.01)
+    powers = np.exp(scores / 2)
+    np.testing.assert_allclose(found, powers / powers.sum(axis=1, keepdims=True), atol=0.03)
+
+
+@pytest.mark.parametrize("n_per_class", [3, 10])
+def test_sets_of_three_classes_hold_the_truth_with_few_images(rng, n_per_class):
+    covered = []
+    for _ in range(80):
+        labels = np.repeat(np.arange(3), n_per_class)
+        calibration = Calibration.fit(planted_three(rng, labels), labels)
+        new = rng.integers(0, 3, 100)
+        chances = calibration.probabilities(planted_three(rng, new))
+        covered.append(calibration.candidates(chances, 0.1)[np.arange(100), new].mean())
+    assert np.mean(covered) > 0.85
+
+
+def planted_three(rng, labels):
+    return 0.8 * np.eye(3)[labels] + rng.standard_normal((len(labels), 3))
+
+
+def test_the_border_does_not_lean_against_the_rare_class(rng):
+    """Weak scores, 3 images against 30: the true border is 0."""
+    borders = []
+    for _ in range(300):
+        labels = np.repeat([0, 1], [3, 30])
+        scores = 0.7 * (2 * labels - 1) + rng.standard_normal(33)
+        calibration = Calibration.fit(scores[:, None], labels)
+        if calibration.slopes.any():
+            borders.append(calibration.border())
+    assert abs(np.median(borders)) < 0.15
 
 
 def test_separable_scores_of_few_images_do_not_give_certainty():

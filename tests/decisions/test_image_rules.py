@@ -128,3 +128,18 @@ def test_two_features_have_an_equal_say_whatever_their_scale(rng):
     np.testing.assert_allclose(
         fitted.weights[0, :n_margin], margin.weights[0] / (2 * scale), rtol=1e-6
     )
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_feature_that_is_the_same_everywhere_has_no_say(rng):
+    shares = np.concatenate([rng.uniform(0.1, 0.4, 6), rng.uniform(0.6, 0.9, 6)])
+    labels = np.repeat([0, 1], 6)
+    silent = [
+        Evidence(e.n_patches, e.wins, e.margins, np.zeros(2)) for e in map(image_of(rng), shares)
+    ]
+    fitted = ImageRule.fit("margin-and-codes", silent, labels)
+    assert [winner(fitted.scores(e)) for e in silent] == labels.tolist()
+
+
+def image_of(rng):
+    return lambda share: image(rng, share)

@@ -39,7 +39,7 @@ def test_zero_is_where_unseen_patients_are_equally_likely(rng):
     parts = said(rng, labels, [1.0, 1.0]) + 3.0
     panel, calibration = Panel.fit(parts, labels)
     scores = panel.scores(parts)
-    np.testing.assert_allclose(calibration.probabilities(np.zeros((1, 1))), 0.5, atol=1e-6)
+    np.testing.assert_allclose(calibration.probabilities(np.zeros((1, 1))), 0.5, atol=1e-4)
     shares = [np.mean((scores[labels == c, 0] > 0) == c) for c in (0, 1)]
     assert min(shares) > 0.85
 
@@ -60,7 +60,9 @@ def test_three_classes(rng):
     panel, calibration = Panel.fit(parts, labels)
     scores = panel.scores(parts)
     assert scores.shape == (90, 3) and panel.offset == 0
-    assert np.mean(calibration.probabilities(scores).argmax(axis=1) == labels) > 0.9
+    chances = calibration.probabilities(scores)
+    np.testing.assert_array_equal(chances.argmax(axis=1), scores.argmax(axis=1))
+    assert np.mean(chances.argmax(axis=1) == labels) > 0.9
 
 
 def test_members_that_always_say_zero_do_no_harm():

@@ -1,9 +1,9 @@
 """Honest probabilities: from the scores of a rule to how often such a score is right.
 
 Fitted on scores that a model gave to images of patients it had not seen (inner folds); scores of
-its own training images are too good. Two classes: Platt's logistic curve with his smoothed targets;
-more: multinomial logistic regression. Classes weigh the same however many images they have: the
-probabilities are those where all classes are equally frequent.
+its own training images are too good. Two classes: Platt's logistic curve with smoothed targets;
+more: the softmax of the scores at one temperature, since a few images cannot say more. Classes
+weigh the same however many images they have: probabilities are those of equally frequent classes.
 
 Conformal prediction turns probabilities into sets of classes that hold the true one with a chosen
 error rate, as long as new patients are like the calibration's. A set of one class is a certain
@@ -44,19 +44,21 @@ class Calibration:
         """From scores (n_images, n_scores) of unseen patients and the places of their classes."""
         n_classes = int(labels.max()) + 1
         counts = np.bincount(labels, minlength=n_classes)
-        # Platt's targets: as if each class had one more image of its own and one of another.
-        own = (counts + 1) / (counts + 2)
-        targets = np.full(
-            (len(labels), n_classes), ((1 - own) / max(n_classes - 1, 1))[labels, None]
-        )
-        targets[np.arange(len(labels)), labels] = own[labels]
-        weights = len(labels) / (n_classes * np.maximum(counts, 1))
-        scale = np.maximum(scores.std(axis=0), 1e-12)
-        parameters = _fit_softmax(scores / scale, targets, weights[labels])
-        slopes, offsets = parameters[:-1] / scale[:, None], parameters[-1]
-        if scores.shape[1] == 1 and slopes[0, 1] <= slopes[0, 0]:
-            # Unseen patients were not even in the right order: such a score says nothing.
-            slopes, offsets = np.zeros_like(slopes), np.zeros_like(offsets)
+        # Platt's targets, as if a class had one more image of its own and one of another; the same
+        # for all classes, else the border would lean against the rare one.
+        n = counts[counts > 0].min()
+        own = (n + 1) / (n + 2)
+        targets = np.full((len(labels), n_classes), (1 - own) / max(n_classes - 1, 1))
+        targets[np.arange(len(labels)), labels] = own
+        weights = (len(labels) / (n_classes * np.maximum(counts, 1)))[labels]
+        scale = max(float(scores.std()), 1e-12)
+        if scores.shape[1] == 1:
+            rise, offset = _fit_curve(scores[:, 0] / scale, targets, weights)
+            slopes = np.array([[-rise / 2, rise / 2]]) / scale
+            offsets = np.array([-offset / 2, offset / 2])
+        else:
+            slopes = np.eye(n_classes) * _fit_temperature(scores / scale, targets, weights) / scale
+            offsets = np.zeros(n_classes)
         found = cls(slopes, offsets, np.empty(0))
         chances = found.probabilities(scores)[np.arange(len(labels)), labels]
         return cls(slopes, offsets, np.sort(1 - chances))
@@ -82,25 +84,39 @@ class Calibration:
         return 1 - probabilities <= limit
 
 
-def _fit_softmax(
-    X: NDArray[np.float64], targets: NDArray[np.float64], weights: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    """Slopes and, in the last row, offsets, of the most likely softmax with a small ridge."""
-    design = np.column_stack([X, np.ones(len(X))])
-    shape = design.shape[1], targets.shape[1]
+def _fit_curve(
+    scores: NDArray[np.float64], targets: NDArray[np.float64], weights: NDArray[np.float64]
+) -> tuple[float, float]:
+    """Slope, at least 0, and offset of the log-odds of the second of two classes."""
 
-    def loss(flat: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
-        curve = flat.reshape(shape)
-        chances = _softmax(design @ curve)
+    def loss(found: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+        half = (found[0] * scores + found[1]) / 2
+        chances = _softmax(np.column_stack([-half, half]))
         value = -np.sum(weights[:, None] * targets * np.log(np.maximum(chances, 1e-300)))
-        gradient = design.T @ (weights[:, None] * (chances - targets))
-        value += 0.5 * _RIDGE * np.sum(curve[:-1] ** 2)
-        gradient[:-1] += _RIDGE * curve[:-1]
-        return value, gradient.ravel()
+        miss = weights * (chances[:, 1] - targets[:, 1])
+        gradient = np.array([miss @ scores + _RIDGE * found[0] / 2, miss.sum()])
+        return value + _RIDGE * found[0] ** 2 / 4, gradient
 
-    found = minimize(loss, np.zeros(shape).ravel(), jac=True, method="L-BFGS-B")
-    curve: NDArray[np.float64] = found.x.reshape(shape)
-    return curve
+    # Scores of unseen patients that are not even in the right order say nothing: slope 0.
+    found = minimize(
+        loss, np.zeros(2), jac=True, method="L-BFGS-B", bounds=[(0, None), (None, None)]
+    ).x
+    return (float(found[0]), float(found[1])) if found[0] > 0 else (0.0, 0.0)
+
+
+def _fit_temperature(
+    scores: NDArray[np.float64], targets: NDArray[np.float64], weights: NDArray[np.float64]
+) -> float:
+    """a ≥ 0 of the most likely softmax(a · scores)."""
+
+    def loss(found: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+        chances = _softmax(found[0] * scores)
+        value = -np.sum(weights[:, None] * targets * np.log(np.maximum(chances, 1e-300)))
+        slope = np.sum(weights[:, None] * (chances - targets) * scores)
+        return value + 0.5 * _RIDGE * found[0] ** 2, np.array([slope + _RIDGE * found[0]])
+
+    found = minimize(loss, np.zeros(1), jac=True, method="L-BFGS-B", bounds=[(0, None)]).x
+    return float(found[0])
 
 
 def _softmax(values: NDArray[np.float64]) -> NDArray[np.float64]:

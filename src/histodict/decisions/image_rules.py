@@ -116,7 +116,7 @@ class ImageRule:
         if len(fitted) == 1:
             return cls(name, *fitted[0])
         scales = [
-            np.sqrt(np.mean((X @ weights.T + bias) ** 2)) * len(fitted)
+            (np.sqrt(np.mean((X @ weights.T + bias) ** 2)) or 1.0) * len(fitted)
             for X, (weights, bias) in zip(features, fitted, strict=True)
         ]
         parts = [(w / s, b / s) for (w, b), s in zip(fitted, scales, strict=True)]

@@ -3,8 +3,9 @@
 A threshold learnt from a handful of images sits well for their patients; the scores of other
 patients, stained or scanned in another way, lie higher or lower together. Of many images to be
 answered most belong clearly to either class, so their scores fall into two groups, and the middle
-between these is a threshold that needs no labels. Should they all be of one class it is a bad one:
-so half the way is gone, which costs little there and gains most of what there is to gain.
+between these is a threshold that needs no labels. It holds as far as there are about as many of
+each: should nearly all be of one class it cuts through that class. So only half the way is gone,
+which gains most of what there is to gain and halves that cost.
 """
 
 from __future__ import annotations

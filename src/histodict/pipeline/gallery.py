@@ -138,6 +138,8 @@ def _of_image(
             chosen = rng.permutation(len(of_chunk))[: wanted - sum(map(len, found))]
             found.append(np.add(np.argwhere(tissue), (rows.start, columns.start))[chosen])
             vectors.append(of_chunk[chosen])
+            if sum(map(len, found)) == wanted:
+                break
     cells = np.concatenate(found)
     if len(cells) == 0:
         return None

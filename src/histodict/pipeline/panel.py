@@ -21,8 +21,10 @@ from numpy.typing import NDArray
 
 from ..evaluation.protocols import k_folds
 from ..evaluation.splits import SplitError
+from ..execution.executor import Executor
 from ..execution.progress import Callback, Progress, ignore
 from ..images.manifest import Manifest
+from ..images.readers import ImageError
 from ..methods.registry import MEAN_VECTOR, method_entry
 from ..networks import is_network
 from ..recipes import Recipe, for_method
@@ -65,9 +67,9 @@ def _whole_images(base: Recipe) -> Iterator[Recipe]:
 
 
 def _rescaled(recipe: Recipe, factor: float) -> Recipe:
-    """The recipe on images reduced by so much more, or less; never enlarged."""
+    """The recipe on images reduced by so much more, or less; never finer than they may be."""
     if recipe.mpp is not None:
-        return replace(recipe, mpp=recipe.mpp * factor)
+        return replace(recipe, mpp=recipe.mpp * max(factor, 1))
     return replace(recipe, downsample=max(1.0, recipe.downsample * factor))
 
 
@@ -81,7 +83,7 @@ class Member:
 
     recipe: Recipe
     scores: NDArray[np.float64]
-    value: float
+    value: float | None
     failure: str = ""
 
     def to_dict(self) -> dict[str, Any]:
@@ -98,6 +100,7 @@ def ask_members(
     n_jobs: int | None = None,
     cache: Path | None = None,
     callback: Callback = ignore,
+    executor: Executor | None = None,
 ) -> list[Member]:
     """Every recipe's answers for all training images, from models that did not see the patient.
 
@@ -117,8 +120,10 @@ def ask_members(
         failure = ""
         for place, split in enumerate(splits):
             try:
-                found = unseen_scores(manifest, split, recipe, random_state, n_jobs, cache)
-            except ValueError as error:  # patches larger than an image, say
+                found = unseen_scores(
+                    manifest, split, recipe, random_state, n_jobs, cache, executor
+                )
+            except ImageError as error:  # patches larger than an image, say
                 if not asked:
                     raise
                 failure = str(error)
@@ -126,6 +131,6 @@ def ask_members(
             scores[split.test] = found
             done = len(asked) * len(splits) + place + 1
             callback(Progress("unseen patients", done, len(recipes) * len(splits)))
-        value = 0.0 if failure else how_good(scores, manifest.labels, manifest.classes)
+        value = None if failure else how_good(scores, manifest.labels, manifest.classes)
         asked.append(Member(recipe, scores, value, failure))
     return asked

@@ -103,10 +103,10 @@ class RegionDetector:
         self.random_state = random_state
         self.n_jobs = n_jobs
         self.cache = ArrayCache(cache) if cache else None
-        if self.recipe.candidates > 1 or self.recipe.panel:
+        if self.recipe.candidates > 1 or self.recipe.calibration_folds > 1:
             raise ValueError(
-                "settings are tuned, and panels asked, for classes, not for regions: choose "
-                "another preset"
+                "settings are tuned, and answers calibrated, for classes, not for regions: choose "
+                "another preset, and leave calibration_folds alone"
             )
         if method_entry(self.recipe.method).features is not None:
             raise ValueError(

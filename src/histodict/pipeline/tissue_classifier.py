@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,10 +19,14 @@ from ..execution.array_cache import ArrayCache
 from ..execution.executor import Executor
 from ..execution.progress import Callback, ignore
 from ..images.manifest import Manifest
+from ..images.readers import ImageError
 from ..methods.registry import method_entry
 from ..recipes import Recipe, preset
 from .patch_model import PatchMap, PatchModel, PatchSource
 from .whole_image_model import WholeImageModel
+
+if TYPE_CHECKING:
+    from .panel import Member
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,7 @@ class ImageAnswer:
     scores : one number for two classes, positive for the second; else one per class
     probabilities, candidates : where the model is calibrated, of each class, and the classes that
         cannot be ruled out; more or fewer than one means an uncertain answer
+    n_silent : members of a panel that could not judge this image
     A method that looks at the image as a whole leaves no proportions, threshold or map.
     """
 
@@ -44,6 +49,7 @@ class ImageAnswer:
     patch_map: PatchMap | None = None
     probabilities: dict[str, float] = field(default_factory=dict)
     candidates: list[str] = field(default_factory=list)
+    n_silent: int = 0
 
     @property
     def score(self) -> float:
@@ -70,6 +76,7 @@ class TissueClassifier:
     others_ : the other members of the panel, trained; what follows is about all together
     panel_ : how members' scores become one; None without `calibration_folds`
     calibration_ : from scores to probabilities; None without `calibration_folds`
+    shift_ : how far from where both classes are equally likely it decides, in units of the score
     training_ : what is known of the training, for the record
     """
 
@@ -79,6 +86,7 @@ class TissueClassifier:
     others_: list[TissueClassifier]
     panel_: Panel | None
     calibration_: Calibration | None
+    shift_: float
     training_: dict[str, Any]
 
     def __init__(
@@ -118,7 +126,7 @@ class TissueClassifier:
             raise ValueError(f"images of at least two classes are needed; there are: {classes}")
         labels = np.array([classes.index(record.label) for record in manifest.records])
         self.classes_ = classes
-        self.others_, self.panel_, self.calibration_ = [], None, None
+        self.others_, self.panel_, self.calibration_, self.shift_ = [], None, None, 0.0
         self.training_ = {
             "manifest_digest": manifest.digest(),
             "n_images": len(manifest.records),
@@ -129,9 +137,10 @@ class TissueClassifier:
             self.training_["started_from"] = start_from.training_
         if self.recipe.candidates > 1:
             self._choose_recipe(manifest, callback)
+        asked = self._ask_members(manifest, callback, executor)
         self._fit_own(manifest, labels, callback, executor, start_from)
-        if self.recipe.calibration_folds > 1:
-            self._ask_about_unseen(manifest, labels, callback, executor)
+        if asked:
+            self._fit_others(asked, manifest, labels, callback, executor)
         return self
 
     def _fit_own(
@@ -165,37 +174,47 @@ class TissueClassifier:
         """
         path = Path(path)
         own, patch_map, evidence = self._look(path, mpp)
-        if np.isnan(own).any():  # glass
-            return ImageAnswer(path, None, tuple(own.tolist()), {}, self.threshold, 0, patch_map)
-        parts = np.stack([own, *(other._look(path, mpp)[0] for other in self.others_)])
+        if own is None:  # glass
+            nothing = (np.nan,) * _n_scores(self.classes_)
+            return ImageAnswer(path, None, nothing, {}, self.threshold, 0, patch_map)
+        parts = np.full((1 + len(self.others_), len(own)), np.nan)
+        parts[0] = own
+        for row, other in zip(parts[1:], self.others_, strict=True):
+            found = other._look_if_it_can(path, mpp)
+            row[:] = np.nan if found is None else found
         scores = self.panel_.scores(parts) if self.panel_ else own
         chances, candidates = self._certainty(scores, error_rate)
-        best = max(chances, key=chances.__getitem__) if len(scores) > 1 and chances else None
+        scores = scores - self.shift_
+        shares = evidence.proportions.tolist() if evidence else []
         return ImageAnswer(
             path,
-            best or self.classes_[winner(scores)],
+            self.classes_[winner(scores)],
             tuple(scores.tolist()),
-            dict(zip(self.classes_, evidence.proportions.tolist(), strict=True))
-            if evidence
-            else {},
+            dict(zip(self.classes_, shares, strict=bool(shares))),
             self.threshold,
             evidence.n_patches if evidence else 0,
             patch_map,
             chances,
             candidates,
+            int(np.isnan(parts[:, 0]).sum()),
         )
 
     def _look(
         self, path: Path, mpp: float | None
-    ) -> tuple[NDArray[np.float64], PatchMap | None, Evidence | None]:
-        """This model's own scores, NaN on glass, and what they rest on."""
-        nothing = np.full(_n_scores(self.classes_), np.nan)
+    ) -> tuple[NDArray[np.float64] | None, PatchMap | None, Evidence | None]:
+        """This model's own scores, None on glass, and what they rest on."""
         if isinstance(self.model_, WholeImageModel):
-            found = self.model_.scores(path, mpp)
-            return nothing if found is None else found, None, None
+            return self.model_.scores(path, mpp), None, None
         assert self.rule_ is not None
         patch_map, evidence = self.model_.judge(path, mpp)
-        return self.rule_.scores(evidence) if evidence.n_patches else nothing, patch_map, evidence
+        return self.rule_.scores(evidence) if evidence.n_patches else None, patch_map, evidence
+
+    def _look_if_it_can(self, path: Path, mpp: float | None) -> NDArray[np.float64] | None:
+        """A member's scores; None for an image that does not suit it, though the first read it."""
+        try:
+            return self._look(path, mpp)[0]
+        except ImageError:
+            return None
 
     @property
     def threshold(self) -> float | None:
@@ -207,25 +226,31 @@ class TissueClassifier:
     def rule_value(self, score: float) -> float:
         """What θ is compared with where a model has θ: the share of patches, or their margin."""
         assert self.rule_ is not None
+        score += self.shift_
         if self.panel_ is not None:
             score = (score - self.panel_.offset) * float(self.panel_.scales[0])
         return float((score - self.rule_.bias[0]) / self.rule_.weights[0, 0])
 
     def with_threshold(self, value: float) -> TissueClassifier:
-        """A copy that decides at another θ."""
-        if self.threshold is None:
-            raise ValueError("the operating point of this model cannot be moved")
-        assert self.rule_ is not None
+        """A copy that decides at another θ or, where there is none, at another score.
+
+        Probabilities stay as they are: where to decide is a matter of what mistakes cost.
+        """
+        if len(self.classes_) != 2:
+            raise ValueError("the operating point of a model of more than two classes is not moved")
         moved = copy(self)
-        shift = (value - self.threshold) * self.rule_.weights[0]
-        moved.rule_ = replace(self.rule_, bias=self.rule_.bias - shift)
+        if self.threshold is not None:
+            slope = self.rule_value(1.0) - self.threshold  # of the value, per unit of the score
+            value = (value - self.threshold) / slope
+        moved.shift_ = self.shift_ + value
         return moved
 
     def adapted_to(self, scores: Sequence[float]) -> TissueClassifier:
         """A copy with a threshold that suits images to which this model gave these scores.
 
         No labels are needed, but images of both classes: see `decisions.unlabelled`. Scores of
-        glass are NaN, and left out.
+        glass are NaN, and left out. Probabilities move with the scores; how often candidates hold
+        the truth is then no longer known.
         """
         if len(self.classes_) != 2:
             raise ValueError("only a model of two classes has a threshold to adapt")
@@ -255,7 +280,8 @@ class TissueClassifier:
         """Take the best of some recipes for these patients, and keep what was tried."""
         from .tuning import candidates, choose_recipe
 
-        base = replace(self.recipe, candidates=0)
+        folds = self.recipe.calibration_folds
+        base = replace(self.recipe, candidates=0, calibration_folds=0)
         trials = choose_recipe(
             manifest,
             candidates(base, self.recipe.candidates, self.random_state),
@@ -264,7 +290,7 @@ class TissueClassifier:
             cache=self.cache.folder if self.cache else None,
             callback=callback,
         )
-        self.recipe = trials[0].recipe
+        self.recipe = replace(trials[0].recipe, calibration_folds=folds)
         self.training_["tried"] = [trial.to_dict() for trial in trials]
 
     def _fit_patches(
@@ -287,16 +313,17 @@ class TissueClassifier:
         evidence = [e for e in evidence if e.n_patches]
         self.rule_ = ImageRule.fit(self.recipe.rule, evidence, labels[seen])
 
-    def _ask_about_unseen(
-        self,
-        manifest: Manifest,
-        labels: NDArray[np.int64],
-        callback: Callback,
-        executor: Executor | None,
-    ) -> None:
-        """Train the other members; learn on inner folds how far scores can be trusted."""
+    def _ask_members(
+        self, manifest: Manifest, callback: Callback, executor: Executor | None
+    ) -> list[Member]:
+        """What this model and the others of its panel say of unseen patients.
+
+        First of all: there may be too few patients to ask about.
+        """
         from .panel import ask_members, members
 
+        if self.recipe.calibration_folds < 2:
+            return []
         asked = ask_members(
             manifest,
             members(self.recipe),
@@ -305,8 +332,20 @@ class TissueClassifier:
             n_jobs=self.n_jobs,
             cache=self.cache.folder if self.cache else None,
             callback=callback,
+            executor=executor,
         )
         self.training_["members"] = [member.to_dict() for member in asked]
+        return asked
+
+    def _fit_others(
+        self,
+        asked: list[Member],
+        manifest: Manifest,
+        labels: NDArray[np.int64],
+        callback: Callback,
+        executor: Executor | None,
+    ) -> None:
+        """Train the other members; learn from what was said how far scores can be trusted."""
         able = [member for member in asked if not member.failure]
         for member in able[1:]:
             other = TissueClassifier(

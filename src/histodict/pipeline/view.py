@@ -107,7 +107,10 @@ class View:
     def on_tissue(self, patches: NDArray[np.uint8]) -> NDArray[np.bool_]:
         if len(patches) == 0:
             return np.zeros(0, bool)
-        return tissue_fraction(patches, self._tissue) >= self._recipe.least_tissue
+        return self.tissue_share(patches) >= self._recipe.least_tissue
+
+    def tissue_share(self, patches: NDArray[np.uint8]) -> NDArray[np.float64]:
+        return tissue_fraction(patches, self._tissue)
 
     def _pixel_vectors(self, patches: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Of patches (n, n_scales, patch_px, patch_px, 3); the scales weigh the same."""

@@ -97,12 +97,15 @@ class WholeImageModel:
             for row, mean in zip(X, means, strict=True):
                 row[: len(mean)] = mean  # of glass, one NaN
             return X
-        from ..features.cache import image_features  # brings the image libraries
+        from ..features import FEATURES  # brings the image libraries
+        from ..features.cache import image_features
 
         recipe = self.recipe
-        reduction = [recipe.stain, recipe.downsample]
+        reduction: list[Any] = [recipe.stain, recipe.downsample]
         if recipe.mpp is not None:
             reduction = [recipe.stain, recipe.mpp, sorted({str(mpp) for mpp in images.values()})]
+        if FEATURES[features].of_parts:  # and so a slide is seen in part
+            reduction += [recipe.least_tissue, _N_SQUARES, _SQUARE_PX]
         return image_features(
             list(images),
             features,
@@ -118,7 +121,7 @@ def _whole(
     images: dict[Path, float | None], recipe: Recipe, trained_mpp: float | None, path: Path
 ) -> NDArray[np.uint8]:
     """All pixels of an image, reduced and stain-normalised; of a slide, some of its tissue."""
-    from ..features import FEATURES
+    from ..features import FEATURES  # brings the image libraries
 
     with open_view(path, images[path], recipe, trained_mpp) as view:
         width, height = view.size
@@ -129,23 +132,29 @@ def _whole(
                 f"{path}: {width} x {height} pixels are too many for a method that looks at the "
                 "image as a whole: use a method that works on patches, or a larger downsample"
             )
-        return _mosaic(path, view)
+        return _mosaic(path, view, recipe.least_tissue)
 
 
-def _mosaic(path: Path, view: View) -> NDArray[np.uint8]:
+def _mosaic(path: Path, view: View, least_tissue: float) -> NDArray[np.uint8]:
     """Squares of tissue from all over a slide, one below the other; the same ones each time."""
     grid = PatchGrid.over(view.size, _SQUARE_PX, _SQUARE_PX, view.downsample)
     squares: list[NDArray[np.uint8]] = []
+    fullest, most = None, 0.0  # where tissue is so scattered that no square is full of it
     for place in np.random.default_rng(0).permutation(grid.n_rows * grid.n_columns).tolist():
         row, column = divmod(place, grid.n_columns)
         square = grid.read(view, slice(row, row + 1), slice(column, column + 1))
-        if view.on_tissue(square)[0]:
+        share = float(view.tissue_share(square)[0])
+        if share >= least_tissue:
             squares.append(view.normalise(square)[0])
+        elif share > most:
+            fullest, most = square, share
         if len(squares) == _N_SQUARES:
             break
-    if not squares:
+    if squares:
+        return np.concatenate(squares)
+    if fullest is None:
         raise ImageError(f"{path}: shows no tissue")
-    return np.concatenate(squares)
+    return view.normalise(fullest)[0]
 
 
 def _mean_vector(

@@ -194,13 +194,12 @@ def download_report(call: Call) -> Response:
 def _answers_at_point(model: Model, results: dict[str, Any]) -> dict[str, Any]:
     """The results as the model with its operating point would give them."""
     point = results["operating_point"]
-    if point is None or point["kind"] == "score":
+    if point is None:
         return results
     if isinstance(model, RegionDetector):
         value = float(model.least_patches_)
     else:
-        assert model.threshold is not None
-        value = model.threshold
+        value = model.shift_ if model.threshold is None else model.threshold
     rows = [
         row | {"answer": model.classes_[int(_is_positive(row["value"], value, point))]}
         if row["answer"] is not None
@@ -213,7 +212,7 @@ def _answers_at_point(model: Model, results: dict[str, Any]) -> dict[str, Any]:
 def _is_positive(value: float, threshold: float, point: dict[str, Any]) -> bool:
     if point["kind"] == "patches":
         return value >= threshold
-    return value > threshold if point["rises"] else value < threshold
+    return value > threshold if point.get("rises", True) else value < threshold
 
 
 def _download(data: bytes, name: str, kind: str) -> Response:
