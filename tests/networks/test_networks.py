@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from histodict import TissueClassifier
 from histodict.images.manifest import read_manifest
 from histodict.images.synthetic import write_synthetic_set
 from histodict.model_file import ModelFileError, load_model, save_model
-from histodict.networks import _OWN, is_network, open_network, register_network
+from histodict.networks import _OWN, forget_networks, is_network, open_network, register_network
 from histodict.recipes import Recipe, preset
 
 torch = pytest.importorskip("torch", reason="learned vectors need PyTorch")
@@ -31,11 +32,11 @@ def make_network(seed=0, cell_px=CELL):
 
 @pytest.fixture
 def network():
-    open_network.cache_clear()
+    forget_networks()
     register_network("tiny", make_network)
     yield "tiny"
     _OWN.pop("tiny")
-    open_network.cache_clear()
+    forget_networks()
 
 
 def recipe_for(name, **changes):
@@ -61,6 +62,23 @@ def test_the_digest_is_that_of_the_weights():
     assert make_network(0).digest == make_network(0).digest != make_network(1).digest
 
 
+def test_threads_that_ask_at_once_get_one_network():
+    from concurrent.futures import ThreadPoolExecutor
+
+    made = []
+
+    def slowly():
+        time.sleep(0.05)
+        made.append(1)
+        return make_network()
+
+    register_network("slow", slowly)
+    with ThreadPoolExecutor(8) as threads:
+        found = list(threads.map(lambda _: open_network("slow"), range(16)))
+    _OWN.pop("slow")
+    assert len(made) == 1 and all(network is found[0] for network in found)
+
+
 def test_a_wrong_cell_size_is_named():
     with pytest.raises(ValueError, match="cell_px=8 does not fit"):
         make_network(cell_px=8).cells(np.zeros((64, 64, 3), np.uint8))
@@ -84,7 +102,7 @@ def test_from_images_to_answers_and_back_from_a_file(network, tissue, tmp_path):
     for record, answer in list(zip(tissue.records, answers, strict=True))[:3]:
         assert loaded.predict(record.path, mpp=record.mpp).scores == answer.scores
     register_network("tiny", lambda: make_network(seed=1))
-    open_network.cache_clear()
+    forget_networks()
     with pytest.raises(ModelFileError, match="other weights"):
         load_model(path)
 
@@ -150,12 +168,12 @@ def test_settings_that_do_not_fit_are_refused(network, tissue):
 
 
 def test_what_is_missing_is_said_in_one_line(monkeypatch):
-    open_network.cache_clear()
+    forget_networks()
     monkeypatch.setitem(sys.modules, "efficientnet_lite_pytorch", None)
     monkeypatch.delitem(sys.modules, "histodict.networks.efficientnet", raising=False)
     with pytest.raises(ValueError, match="pip install 'histodict\\[networks\\]'"):
         open_network("efficientnet-lite0")
-    open_network.cache_clear()
+    forget_networks()
 
 
 def test_the_shipped_network_tells_tissue_apart(tissue):

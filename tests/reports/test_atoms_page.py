@@ -140,7 +140,7 @@ def test_names_are_escaped(model, manifest, tmp_path):
 
 def test_a_network_s_atoms_are_shown_by_their_patches(manifest, tmp_path):
     torch = pytest.importorskip("torch", reason="learned vectors need PyTorch")
-    from histodict.networks import _OWN, open_network, register_network
+    from histodict.networks import _OWN, forget_networks, register_network
     from histodict.networks.torch_network import TorchNetwork
 
     def make():
@@ -148,7 +148,7 @@ def test_a_network_s_atoms_are_shown_by_their_patches(manifest, tmp_path):
         module = torch.nn.Conv2d(3, 20, 16, stride=16)
         return TorchNetwork(module, 16, (127.0,) * 3, (128.0,) * 3)
 
-    open_network.cache_clear()
+    forget_networks()
     register_network("tiny", make)
     try:
         recipe = PIXELS.with_changes(patch_px=16, context=1, vectors="tiny", components=8)
@@ -160,7 +160,7 @@ def test_a_network_s_atoms_are_shown_by_their_patches(manifest, tmp_path):
         assert plain_facts(first, [""] * 99) == plain_facts(found, [""] * 99)
     finally:
         _OWN.pop("tiny")
-        open_network.cache_clear()
+        forget_networks()
     assert 'class="atom-picture"' not in page and "vectors of tiny" in page
     n_users = sum(len(line.users) for use in found.classes for line in use.most_used)
     assert len(IMAGES.findall(page)) == n_users >= 40

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
+from threading import Lock
 from typing import Protocol
 
 import numpy as np
@@ -40,9 +41,14 @@ def is_network(name: str) -> bool:
     return name == "efficientnet-lite0" or name.startswith("timm:") or name in _OWN
 
 
-@lru_cache(maxsize=2)
 def open_network(name: str) -> Network:
-    """The network of this name; says what to install if something is missing."""
+    """The network of this name, opened once; says what to install if something is missing."""
+    with _OPENING:  # threads that ask at the same time must not each open their own
+        return _open(name)
+
+
+@lru_cache(maxsize=2)
+def _open(name: str) -> Network:
     if name in _OWN:
         return _OWN[name]()
     try:
@@ -62,8 +68,15 @@ def open_network(name: str) -> Network:
 
 
 _OWN: dict[str, Callable[[], Network]] = {}
+_OPENING = Lock()
 
 
 def register_network(name: str, open_: Callable[[], Network]) -> None:
     """Make any network available under a name; `TorchNetwork` wraps a torch module."""
     _OWN[name] = open_
+    forget_networks()
+
+
+def forget_networks() -> None:
+    """Let go of the networks that are open: the next call opens them anew."""
+    _open.cache_clear()
