@@ -400,3 +400,13 @@ def test_provenance(page, done, images):
     assert images.digest() in page.text
     assert "0, 7" in page.text  # seeds
     assert "stain correction macenko" in page.text
+
+
+def test_a_panel_is_named_with_its_views():
+    from histodict.recipes import preset
+    from histodict.reports.evaluation_facts import recipe_words
+
+    words = recipe_words(preset("auto"))
+    assert "decides together with 6 other views: dfdl (macenko, reduced 2 times)" in words
+    assert "lbp-colour (none, reduced 4 times)" in words
+    assert "views" not in recipe_words(preset("default"))

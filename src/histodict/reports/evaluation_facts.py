@@ -10,6 +10,7 @@ from ..execution.tables import Row
 from ..experiments.evaluation import Evaluation
 from ..images.manifest import Record
 from ..methods.registry import method_entry
+from ..pipeline.panel import members
 from ..recipes import Recipe
 
 NOT_RECORDED = "not recorded"
@@ -36,17 +37,24 @@ def figure_words(row: Row) -> str:
 def recipe_words(recipe: Recipe) -> str:
     """A recipe's settings on one line; those of the patches only where there are patches."""
     parameters = ", ".join(f"{name} {value}" for name, value in recipe.method_parameters.items())
-    scale = f"reduced {recipe.downsample:g} times" if recipe.downsample > 1 else "full size"
-    if recipe.mpp:
-        scale = f"{recipe.mpp:g} µm per pixel"
-    parts = [parameters or "no parameters", scale, f"stain correction {recipe.stain}"]
+    parts = [parameters or "no parameters", _scale(recipe), f"stain correction {recipe.stain}"]
     if method_entry(recipe.method).features is None:
         patches = f"patches of {recipe.patch_px} px every {recipe.grid_stride_px} px"
         if recipe.context > 1:
             patches += f" with {recipe.context} times as wide surroundings"
         parts += [patches, f"vectors {recipe.vectors}", f"rule {recipe.rule}"]
         parts += [f"{recipe.patches_per_class} patches per class"]
+    if recipe.panel:
+        others = members(recipe)[1:]
+        views = [f"{o.method} ({o.stain}, {_scale(o)})" for o in others]
+        parts.append(f"decides together with {len(others)} other views: {', '.join(views)}")
     return "; ".join(parts)
+
+
+def _scale(recipe: Recipe) -> str:
+    if recipe.mpp:
+        return f"{recipe.mpp:g} µm per pixel"
+    return f"reduced {recipe.downsample:g} times" if recipe.downsample > 1 else "full size"
 
 
 # --- data and protocol --------------------------------------------------------------------------
