@@ -153,6 +153,11 @@ def _fit_svm(
     return np.array(weights), np.array(bias)
 
 
+def n_scores(n_classes: int) -> int:
+    """How many scores an image has: with two classes one says it all."""
+    return 1 if n_classes == 2 else n_classes
+
+
 def winner(scores: NDArray[np.float64]) -> int:
     """The place of the class that the scores of a rule or a method decide for."""
     return int(scores[0] > 0) if len(scores) == 1 else int(scores.argmax())

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..decisions.image_rules import n_scores
 from ..evaluation.protocols import k_folds
 from ..evaluation.splits import SplitError
 from ..execution.executor import Executor
@@ -114,9 +115,9 @@ def ask_members(
             "without a panel, such as default, and calibration_folds=0"
         ) from error
     asked: list[Member] = []
-    n_scores = 1 if len(manifest.classes) == 2 else len(manifest.classes)
+    shape = len(manifest.records), n_scores(len(manifest.classes))
     for recipe in recipes:
-        scores = np.full((len(manifest.records), n_scores), np.nan)
+        scores = np.full(shape, np.nan)
         failure = ""
         for place, split in enumerate(splits):
             try:

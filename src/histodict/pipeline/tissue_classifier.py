@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..decisions.calibration import Calibration
-from ..decisions.image_rules import Evidence, ImageRule, winner
+from ..decisions.image_rules import Evidence, ImageRule, n_scores, winner
 from ..decisions.panel import Panel
 from ..decisions.unlabelled import better_threshold
 from ..execution.array_cache import ArrayCache
@@ -175,7 +175,7 @@ class TissueClassifier:
         path = Path(path)
         own, patch_map, evidence = self._look(path, mpp)
         if own is None:  # glass
-            nothing = (np.nan,) * _n_scores(self.classes_)
+            nothing = (np.nan,) * n_scores(len(self.classes_))
             return ImageAnswer(path, None, nothing, {}, self.threshold, 0, patch_map)
         parts = np.full((1 + len(self.others_), len(own)), np.nan)
         parts[0] = own
@@ -302,11 +302,12 @@ class TissueClassifier:
         start_from: TissueClassifier | None,
     ) -> None:
         model = PatchModel(self.recipe, self.classes_, self.random_state, self.n_jobs, self.cache)
-        everything = list(range(len(labels)))
+        sources = [
+            PatchSource(record, label)
+            for record, label in zip(manifest.records, labels.tolist(), strict=True)
+        ]
         start = model.start(start_from.model_) if start_from else None
-        self.training_["n_patches"] = _fit(
-            model, manifest, labels, everything, callback, executor, start
-        )
+        self.training_["n_patches"] = model.fit(sources, callback, executor, start)
         evidence = model.judge_all(manifest.records, _evidence, callback, executor)
         self.model_ = model
         seen = np.array([e.n_patches > 0 for e in evidence])
@@ -360,23 +361,6 @@ class TissueClassifier:
         parts = np.stack([member.scores for member in able], axis=1)
         seen = ~np.isnan(parts[:, 0]).any(axis=1)
         self.panel_, self.calibration_ = Panel.fit(parts[seen], labels[seen])
-
-
-def _n_scores(classes: list[str]) -> int:
-    return 1 if len(classes) == 2 else len(classes)
-
-
-def _fit(
-    model: PatchModel,
-    manifest: Manifest,
-    labels: NDArray[np.int64],
-    places: list[int],
-    callback: Callback,
-    executor: Executor | None,
-    start_from: PatchModel | None = None,
-) -> int:
-    sources = [PatchSource(manifest.records[i], int(labels[i])) for i in places]
-    return model.fit(sources, callback, executor, start_from)
 
 
 def _evidence(place: int, patch_map: PatchMap, evidence: Evidence) -> Evidence:
