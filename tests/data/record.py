@@ -1,0 +1,237 @@
+"""Digests of models, answers and files, of every preset and method on a small drawn set.
+
+`python -m tests.data.record FILE` writes them; `test_same_answers` holds today's against the file
+that was recorded. Bits depend on the processor, so the file names the one it was made on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from threadpoolctl import threadpool_info
+from typer.testing import CliRunner
+
+SMALL = {"n_atoms": 24, "n_iter": 3, "n_epochs": 2, "n_coding_steps": 10, "n_nonzero": 5}
+
+
+def processor() -> str:
+    """What decides the last bits: the machine, and the kernels that BLAS chose for it."""
+    import scipy.linalg  # noqa: F401  brings its own BLAS
+
+    kernels = sorted({str(pool.get("architecture")) for pool in threadpool_info()})
+    return " ".join([platform.machine(), *kernels])
+
+
+def digest(*parts: Any) -> str:
+    total = hashlib.sha256()
+    for part in parts:
+        if isinstance(part, np.ndarray):
+            total.update(str((part.shape, part.dtype.str)).encode())
+            total.update(np.ascontiguousarray(part).tobytes())
+        else:
+            total.update(json.dumps(part, sort_keys=True, default=repr).encode())
+    return total.hexdigest()[:16]
+
+
+# --- the sets -----------------------------------------------------------------------------------
+
+
+def draw(folder: Path) -> Path:
+    from histodict.images.synthetic import write_synthetic_set
+
+    return write_synthetic_set(folder / "tissue", 6, 4, size=(200, 150), seed=5)
+
+
+def halves(tissue: Path) -> tuple[Any, Any]:
+    from histodict.images.manifest import read_manifest
+
+    manifest = read_manifest(tissue / "manifest.csv")
+    first = sorted(set(manifest.patients))[:3]
+    train = [i for i, patient in enumerate(manifest.patients) if patient in first]
+    test = [i for i in range(len(manifest.records)) if i not in train]
+    return manifest.select(train), manifest.select(test)
+
+
+# --- models -------------------------------------------------------------------------------------
+
+
+def small(preset_name: str, method: str | None = None, **changes: Any) -> Any:
+    from histodict.recipes import preset
+
+    recipe = preset(preset_name, method)
+    own = {k: v for k, v in SMALL.items() if recipe.knows(k)}
+    if (method or "").endswith("-image"):
+        own.pop("n_atoms")
+    base = {"patches_per_class": 300, "downsample": 1.0}
+    if preset_name != "embeddings":
+        base["patch_px"] = 12
+    else:
+        base["components"] = 20
+    merged = recipe.method_parameters | own
+    return recipe.with_changes(method_parameters=merged, **base, **changes)
+
+
+def arrays_of(model: Any) -> list[Any]:
+    """What was learnt, member by member."""
+    found: list[Any] = []
+    for one in (model, *model.others_) if hasattr(model, "others_") else (model,):
+        method = one.model_.method_
+        found += [np.asarray(getattr(method, name)) for name in method.fitted_arrays]
+        rule = getattr(one, "rule_", None)
+        found += [rule.weights, rule.bias] if rule is not None else []
+    return found
+
+
+def answers_of(model: Any, test: Any) -> list[Any]:
+    ask = model.detect if hasattr(model, "detect") else model.predict
+    return [ask(record.path, mpp=record.mpp) for record in test.records]
+
+
+def plain(answer: Any) -> Any:
+    facts = {"label": answer.label, "score": float(answer.score).hex()}
+    facts["n_patches"] = answer.n_patches
+    for name in ("scores", "proportions", "probabilities", "candidates", "threshold", "n_silent"):
+        if hasattr(answer, name):
+            facts[name] = getattr(answer, name)
+    for region in getattr(answer, "regions", []):
+        facts.setdefault("regions", []).append([region.n_patches, region.score, region.box])
+    return facts
+
+
+def case(model: Any, test: Any) -> dict[str, str]:
+    answers = answers_of(model, test)
+    maps = [a.patch_map for a in answers if a.patch_map is not None]
+    return {
+        "model": digest(*arrays_of(model)),
+        "answers": digest(*[plain(answer) for answer in answers]),
+        "maps": digest(*[x for m in maps for x in (m.winners, m.margins)]),
+    }
+
+
+def model_cases(tissue: Path) -> dict[str, dict[str, str]]:
+    from dataclasses import replace
+
+    from histodict.methods.registry import METHODS
+    from histodict.pipeline import RegionDetector, TissueClassifier
+
+    train, test = halves(tissue)
+    cache = tissue / "cache"
+
+    def fit(recipe: Any, **options: Any) -> Any:
+        return TissueClassifier(recipe, random_state=1, cache=cache).fit(train, **options)
+
+    found: dict[str, dict[str, str]] = {}
+    for method in sorted(METHODS):
+        found[f"method {method}"] = case(fit(small("default", method)), test)
+    for name in ("paper", "default", "embeddings", "regions", "auto"):
+        found[f"preset {name}"] = case(fit(small(name)), test)
+    found["preset embeddings, no turn"] = case(fit(small("embeddings", turn_patches=False)), test)
+    base = fit(small("default"))
+    found["calibrated"] = case(fit(small("default", calibration_folds=2)), test)
+    found["auto of embeddings"] = case(
+        fit(small("embeddings", panel=True, calibration_folds=2)), test
+    )
+    found["auto of textures"] = case(
+        fit(small("default", "lbp-colour", panel=True, calibration_folds=2)), test
+    )
+    found["working pixel size"] = case(fit(small("default", mpp=1.0)), test)
+    found["warm start"] = case(fit(small("default"), start_from=base), test)
+    found["threshold moved"] = case(base.with_threshold(0.01), test)
+    scores = [answer.score for answer in answers_of(base, test)] * 2
+    found["adapted"] = case(base.adapted_to(scores), test)
+    three = replace(
+        train,
+        records=tuple(
+            replace(r, label=f"{r.label} {r.path.stem[-1]}" if r.label == "inflamed" else r.label)
+            for r in train.records
+        ),
+    )
+    model = TissueClassifier(small("default"), random_state=1).fit(three)
+    found["more classes"] = case(model, test)
+    crops = RegionDetector(small("regions"), region="inflamed", random_state=1).fit(train)
+    found["regions of crops"] = case(crops, test)
+    from histodict.images.manifest import read_manifest
+
+    masked = read_manifest(tissue / "regions" / "manifest.csv")
+    found["regions of masks"] = case(
+        RegionDetector(small("regions"), region="x", random_state=1).fit(masked), masked
+    )
+    return found
+
+
+# --- the command line ---------------------------------------------------------------------------
+
+
+def call(*words: Any) -> None:
+    from histodict.cli import app
+
+    run = CliRunner().invoke(app, [str(word) for word in words])
+    if run.exit_code:
+        raise RuntimeError(f"{words}: {run.output}") from run.exception
+
+
+def table(path: Path, root: Path, without: tuple[str, ...] = ()) -> str:
+    import pyarrow.csv
+
+    found = pyarrow.csv.read_csv(path).to_pydict()
+    kept = {k: [str(v) for v in found[k]] for k in sorted(found) if k not in without}
+    return digest(json.dumps(kept).replace(str(root), ""))
+
+
+def pictures(folder: Path) -> str:
+    from PIL import Image
+
+    return digest(*[np.asarray(Image.open(path)) for path in sorted(folder.glob("*.png"))])
+
+
+def command_cases(folder: Path, tissue: Path) -> dict[str, dict[str, str]]:
+    size = ["--set", "n_atoms=24", "--set", "n_iter=3", "--set", "patches_per_class=300"]
+    size += ["--set", "patch_px=12", "--set", "downsample=1"]
+    model, finder = folder / "m.histodict", folder / "r.histodict"
+    call("train", tissue, "-o", model, *size)
+    call("train", tissue, "-o", finder, "--regions", "inflamed", *size)
+    found: dict[str, dict[str, str]] = {}
+    for name, file, command in (("predict", model, "predict"), ("detect", finder, "detect")):
+        out = folder / name
+        call(command, file, tissue / "healthy", tissue / "regions" / "patient07_1.jpg", "-o", out)
+        geo = [p.read_text() for p in sorted((out / "geojson").glob("*"))]
+        tables = sorted(p.name for p in out.glob("*.csv"))
+        found[name] = {
+            "overlays": pictures(out / "overlays"),
+            "geojson": digest(*geo),
+            **{t: table(out / t, folder, ("key",)) for t in tables},
+        }
+    methods = "dfdl,auto:dfdl,lbp-colour,paper:odl,dfdl+unlabelled"
+    out = folder / "evaluation"
+    call("evaluate", tissue, "--methods", methods, "--folds", "2", *size, "-o", out)
+    found["evaluate"] = {
+        t: table(out / f"{t}.csv", folder)
+        for t in ("answers", "results", "comparisons", "confusion", "errors")
+    }
+    for name in ("accuracy", "confusion", "roc", "bases", "codes", "training-images"):
+        call("reproduce", name, "--quick", "--methods", "dfdl", "-o", folder / "paper")
+        files = sorted((folder / "paper" / "synthetic").glob(f"{name}*.csv"))
+        found[f"reproduce {name}"] = {p.name: table(p, folder) for p in files}
+    return found
+
+
+def record() -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place).resolve()
+        tissue = draw(folder)
+        return {
+            "processor": processor(),
+            "models": model_cases(tissue),
+            "commands": command_cases(folder, tissue),
+        }
+
+
+if __name__ == "__main__":
+    Path(sys.argv[1]).write_text(json.dumps(record(), indent=1) + "\n")
