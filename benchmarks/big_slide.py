@@ -18,7 +18,7 @@ import tifffile
 from numpy.typing import NDArray
 from PIL import Image
 
-from histodict.images.synthetic import MICRONS_PER_PIXEL, Stain, draw_image, draw_stain
+from histodict.demo.tissue import MICRONS_PER_PIXEL, Stain, draw_image, draw_stain
 
 CELL = 512
 TILE = 256

@@ -17,8 +17,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from histodict.demo.tissue import write_synthetic_set
 from histodict.execution.local import available_cores
-from histodict.images.synthetic import write_synthetic_set
 
 from . import report
 from .big_slide import CELL, tissue_cells, write_slide

@@ -33,7 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from histodict.images.synthetic import draw_image, draw_stain
+from histodict.demo.tissue import draw_image, draw_stain
 
 from .machine import machine_facts
 

@@ -31,9 +31,11 @@ LAYERS = (
     "recipes",
     "pipeline",
     "model_file",
-    "experiments",
+    "compare",
     "reports",
-    "runs",
+    "batch",
+    "demo",
+    "paper",
     "web",
     "cli",
 )

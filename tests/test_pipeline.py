@@ -18,9 +18,9 @@ from safetensors.numpy import save_file
 from typer.testing import CliRunner
 
 from histodict.cli import app
+from histodict.demo.tissue import write_synthetic_set
 from histodict.images.manifest import read_manifest
 from histodict.images.readers import ImageError
-from histodict.images.synthetic import write_synthetic_set
 from histodict.model_file import SCHEMA, ModelFileError, load_model, read_header, save_model
 from histodict.pipeline import BLANK, TissueClassifier
 from histodict.recipes import PRESETS, Recipe, preset

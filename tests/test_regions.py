@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 from histodict import RegionDetector
 from histodict.cli import app
+from histodict.demo.tissue import draw_region_image, draw_stain, write_synthetic_set
 from histodict.images.manifest import read_manifest
-from histodict.images.synthetic import draw_region_image, draw_stain, write_synthetic_set
 from histodict.model_file import load_model, save_model
 from histodict.pipeline import BLANK
 from histodict.pipeline.region_detector import true_patches

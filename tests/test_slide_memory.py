@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 
+from histodict.demo.tissue import write_synthetic_set
 from histodict.images.manifest import read_manifest
-from histodict.images.synthetic import write_synthetic_set
 from histodict.model_file import save_model
 from histodict.patches.grid import PatchGrid
 from histodict.pipeline import BLANK, PatchMap, TissueClassifier

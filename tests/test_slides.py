@@ -20,9 +20,9 @@ from scipy import ndimage
 from typer.testing import CliRunner
 
 from histodict.cli import app
+from histodict.demo.tissue import draw_image, draw_region_image, draw_stain
 from histodict.images.manifest import read_manifest
 from histodict.images.readers import SlideReader, open_image
-from histodict.images.synthetic import draw_image, draw_region_image, draw_stain
 from histodict.model_file import save_model
 from histodict.patches import grid
 from histodict.pipeline import BLANK, TissueClassifier

@@ -9,9 +9,9 @@ from typer.testing import CliRunner
 
 from histodict import TissueClassifier
 from histodict.cli import app
-from histodict.experiments.protocols import choose_recipes
+from histodict.compare.choices import choose_recipes
+from histodict.demo.tissue import write_synthetic_set
 from histodict.images.manifest import read_manifest
-from histodict.images.synthetic import write_synthetic_set
 from histodict.model_file import load_model, save_model
 from histodict.pipeline import tuning
 from histodict.pipeline.tuning import Trial, candidates, choose_recipe

@@ -14,18 +14,18 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from histodict.batch import run_images
 from histodict.cli import app
+from histodict.compare.cells import Cell, run_cells
+from histodict.demo.tissue import write_synthetic_set
 from histodict.execution import cluster as cluster_module
 from histodict.execution.cluster import open_cluster
 from histodict.execution.cluster_map import Cluster, ClusterError
-from histodict.experiments.cells import Cell, run_cells
 from histodict.images.manifest import read_manifest
-from histodict.images.synthetic import write_synthetic_set
 from histodict.methods import labelled_blocks
 from histodict.methods.dfdl import DFDL
 from histodict.pipeline import TissueClassifier
 from histodict.recipes import Recipe, preset
-from histodict.runs import run_images
 
 FAST = Recipe(
     method_parameters={"n_atoms": 20, "n_iter": 4, "tol": 0.0},

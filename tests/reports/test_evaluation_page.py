@@ -12,15 +12,15 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
+from histodict.compare.evaluation import evaluate
 from histodict.evaluation.metrics import brier_score, roc_curve
 from histodict.evaluation.protocols import hold_outs, k_folds, leave_one_site_out
-from histodict.experiments.evaluation import evaluate
 from histodict.images.manifest import read_manifest
 from histodict.recipes import Recipe
 from histodict.reports import evaluation_errors
 from histodict.reports.checklist import ITEMS
 from histodict.reports.evaluation_page import write_evaluation_page
-from tests.experiments.planted import evaluate_planted, one_hot, write_images, wrong_for
+from tests.compare.planted import evaluate_planted, one_hot, write_images, wrong_for
 
 LBP, WND = "lbp-colour", "paper:wndcharm"
 

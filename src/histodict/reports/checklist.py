@@ -5,7 +5,7 @@ The items are those of TRIPOD+AI, in our words: Collins et al., BMJ 385 (2024) e
 
 from __future__ import annotations
 
-from ..experiments.evaluation import Evaluation, metrics_for
+from ..compare.evaluation import Evaluation, metrics_for
 from .evaluation_facts import (
     NOT_RECORDED,
     class_rows,

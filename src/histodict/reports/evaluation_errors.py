@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from ..compare.cell_maps import load_map
+from ..compare.cells import NO_TISSUE, Result
+from ..compare.evaluation import Evaluation
 from ..evaluation.metrics import confusion_matrix
 from ..execution.tables import Row
-from ..experiments.cell_maps import load_map
-from ..experiments.cells import NO_TISSUE, Result
-from ..experiments.evaluation import Evaluation
 from ..images.manifest import Record
 from ..images.readers import open_image
 from .overlay import draw_overlay

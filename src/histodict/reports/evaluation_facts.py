@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from ..compare.evaluation import Evaluation
 from ..evaluation.splits import Split
 from ..execution.tables import Row
-from ..experiments.evaluation import Evaluation
 from ..images.manifest import Record
 from ..methods.registry import method_entry
 from ..pipeline.panel import members

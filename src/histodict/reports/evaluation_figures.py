@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from ..compare.evaluation import Evaluation, metrics_for
+from ..compare.example import Example
 from ..evaluation import metrics
 from ..execution.files import written_whole
 from ..execution.tables import Row
-from ..experiments.evaluation import Evaluation, metrics_for
-from ..experiments.example import Example
 from .charts import Estimate, calibration_svg, intervals_svg, roc_curves_svg, sizes_svg
 from .evaluation_errors import shown_results
 from .pictures import atom_sheet, image_uri

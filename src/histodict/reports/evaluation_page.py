@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from ..compare.evaluation import Evaluation, metrics_for, provenance
+from ..compare.example import Example, train_example
 from ..execution.progress import Callback, ignore
 from ..execution.tables import Row, write_table
-from ..experiments.evaluation import Evaluation, metrics_for, provenance
-from ..experiments.example import Example, train_example
 from ..methods.registry import method_entry
 from .checklist import checklist
 from .evaluation_errors import (

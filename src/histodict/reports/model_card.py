@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..experiments.evaluation import Evaluation
+from ..compare.evaluation import Evaluation
 from ..methods.registry import method_entry
 from .evaluation_facts import (
     Fact,

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from ..batch import find_images
 from ..execution.files import written_whole
 from ..images.manifest import Manifest, ManifestError, Record, read_manifest
 from ..images.masks import RegionMask
 from ..images.readers import open_image
-from ..runs import find_images
 from .folders import DataFolders
 from .workspace import User, is_id, new_id, read_json, write_json
 

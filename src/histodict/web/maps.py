@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
+from ..batch import image_key
 from ..decisions.regions import label_regions, polygons
 from ..execution.files import written_whole
 from ..images.manifest import Record
@@ -27,7 +28,6 @@ from ..pipeline import (
     TissueClassifier,
 )
 from ..reports.overlay import colour_map
-from ..runs import image_key
 from .workspace import read_json, write_json
 
 _MOST_OUTLINES = 400

@@ -19,18 +19,18 @@ import pytest
 from typer.testing import CliRunner
 
 from histodict.cli import app
+from histodict.compare import evaluation
+from histodict.compare.cell_maps import load_map, save_maps
+from histodict.compare.cells import Cell
+from histodict.compare.evaluation import evaluate
+from histodict.demo.tissue import write_synthetic_set
 from histodict.evaluation.protocols import k_folds
 from histodict.evaluation.splits import LeakError, Split, SplitError
-from histodict.experiments import evaluation
-from histodict.experiments.cell_maps import load_map, save_maps
-from histodict.experiments.cells import Cell
-from histodict.experiments.evaluation import evaluate
-from histodict.images.synthetic import write_synthetic_set
 from histodict.model_file import load_model
 from histodict.patches.grid import PatchGrid
 from histodict.pipeline import PatchMap
 from histodict.recipes import Recipe
-from tests.experiments.planted import RECIPES, evaluate_planted, write_images, wrong_for
+from tests.compare.planted import RECIPES, evaluate_planted, write_images, wrong_for
 
 SETTINGS = ("n_atoms=30", "n_iter=3", "patches_per_class=400", "patch_px=16", "downsample=1")
 TABLES = [

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ..execution.tables import Row
-from .pictures import INK
+from ..reports.pictures import INK
 
 LOOK: Any = {
     "font.size": 9,

@@ -19,16 +19,16 @@ from matplotlib.figure import Figure
 
 from ..execution.files import written_whole
 from ..execution.tables import Row
-from ..experiments.paper.accuracy import AccuracyOutcome
-from ..experiments.paper.bases import BasesOutcome
-from ..experiments.paper.codes import CodesOutcome, ImageCodes
-from ..experiments.paper.complexity import STEPS, ComplexityOutcome, scientific
-from ..experiments.paper.confusion import ConfusionOutcome
-from ..experiments.paper.outcome import OURS, Outcome
-from ..experiments.paper.roc import RocOutcome
-from ..experiments.paper.sweep import SweepOutcome
-from .paper_look import LOOK, bar, by, grid, panels, rank, style
-from .pictures import INK, atom_sheet
+from ..reports.pictures import INK, atom_sheet
+from .accuracy import AccuracyOutcome
+from .bases import BasesOutcome
+from .codes import CodesOutcome, ImageCodes
+from .complexity import STEPS, ComplexityOutcome, scientific
+from .confusion import ConfusionOutcome
+from .look import LOOK, bar, by, grid, panels, rank, style
+from .outcome import OURS, Outcome
+from .roc import RocOutcome
+from .sweep import SweepOutcome
 
 _PNG_DPI = 130
 _BORDER = "#cc0000"

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from histodict.experiments.datasets import Dataset
-from histodict.experiments.paper import (
+from histodict.images.manifest import Manifest, Record
+from histodict.paper import (
     EXPERIMENTS,
     FULL,
     QUICK,
@@ -26,22 +26,22 @@ from histodict.experiments.paper import (
     complexity,
     published,
 )
-from histodict.experiments.paper.bases import closest_other
-from histodict.experiments.paper.complexity import (
+from histodict.paper.bases import closest_other
+from histodict.paper.complexity import (
     OPERATIONS,
     PAPER_PROBLEM,
     planted_samples,
     scientific,
 )
-from histodict.experiments.paper.problem import Problem
-from histodict.experiments.paper.roc import theta_rates
-from histodict.experiments.paper.setting import COMPARED, NotPossibleError, few_images
-from histodict.experiments.paper.training_images import training_sizes
-from histodict.images.manifest import Manifest, Record
+from histodict.paper.datasets import Dataset
+from histodict.paper.figures import draw
+from histodict.paper.page import WHAT, reproduce
+from histodict.paper.problem import Problem
+from histodict.paper.roc import theta_rates
+from histodict.paper.setting import COMPARED, NotPossibleError, few_images
+from histodict.paper.training_images import training_sizes
 from histodict.pipeline import TissueClassifier
 from histodict.recipes import preset
-from histodict.reports.paper_figures import draw
-from histodict.reports.paper_page import WHAT, reproduce
 
 TINY = Sizes(
     most_images=6,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ...demo.tissue import write_synthetic_set
 from ...images.manifest import read_manifest
-from ...images.synthetic import write_synthetic_set
 from .dataset import Dataset
 
 

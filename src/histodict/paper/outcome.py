@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ...evaluation import metrics
-from ...evaluation.intervals import bootstrap_interval
-from ...execution.tables import Row
-from ..evaluation import Evaluation
+from ..compare.evaluation import Evaluation
+from ..evaluation import metrics
+from ..evaluation.intervals import bootstrap_interval
+from ..execution.tables import Row
 
 OURS = "histodict"
 

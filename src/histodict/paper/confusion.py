@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...evaluation.metrics import confusion_matrix
-from ...execution.tables import Row
-from ..cells import NO_TISSUE
-from ..evaluation import Evaluation
+from ..compare.cells import NO_TISSUE
+from ..compare.evaluation import Evaluation
+from ..evaluation.metrics import confusion_matrix
+from ..execution.tables import Row
 from . import published
 from .accuracy import compared, published_data
 from .outcome import OURS, Outcome, failures_of

@@ -10,14 +10,14 @@ import pytest
 from PIL import Image
 from scipy import ndimage
 
-from histodict.images import synthetic
-from histodict.images.synthetic import (
+from histodict.demo.tissue import (
     Stain,
     draw_image,
     draw_region_image,
     draw_stain,
     write_synthetic_set,
 )
+from histodict.images import synthetic
 
 N_PATIENTS, IMAGES_PER_PATIENT, SIZE = 10, 4, (320, 240)
 

@@ -19,13 +19,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemaini
 from rich.progress import Progress as Bars
 from rich.table import Table
 
-from .execution.progress import Callback, Progress
+from ..execution.progress import Callback, Progress
 
 if TYPE_CHECKING:
-    from .evaluation.splits import Splits
-    from .execution.executor import Executor
-    from .images.manifest import Manifest
-    from .runs import RunResult
+    from ..batch import RunResult
+    from ..evaluation.splits import Splits
+    from ..execution.executor import Executor
+    from ..images.manifest import Manifest
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -161,9 +161,9 @@ def train(
 
         histodict train tiles.csv --regions tumour --output tumour.histodict
     """
-    from .model_file import save_model
-    from .pipeline import RegionDetector, TissueClassifier
-    from .recipes import preset as named_preset
+    from ..model_file import save_model
+    from ..pipeline import RegionDetector, TissueClassifier
+    from ..recipes import preset as named_preset
 
     with _plain_errors():
         started = time.perf_counter()
@@ -209,7 +209,7 @@ def train(
 
 def _load_start(path: Path | None, kind: type) -> Any:
     """The model to go on from, which must answer the same question."""
-    from .model_file import load_model
+    from ..model_file import load_model
 
     if path is None:
         return None
@@ -309,9 +309,9 @@ def evaluate(
 
         histodict evaluate tissue.csv --methods dfdl,odl,lbp-colour --folds 2 --repeats 5 -o out/
     """
-    from .experiments.evaluation import evaluate as run_evaluation
-    from .experiments.protocols import choose_recipes, choose_splits
-    from .reports.evaluation_page import write_evaluation_page
+    from ..compare.choices import choose_recipes, choose_splits
+    from ..compare.evaluation import evaluate as run_evaluation
+    from ..reports.evaluation_page import write_evaluation_page
 
     with _plain_errors():
         manifest = _read_data(data.absolute() if cluster else data, column or [], None)
@@ -347,7 +347,7 @@ def evaluate(
 
 def _warn_of_splits(manifest: Manifest, splits: Splits, protocol: str) -> None:
     """What makes figures too good, or leaves a split of the user's out of account."""
-    from .evaluation.splits import shared_patients
+    from ..evaluation.splits import shared_patients
 
     shared = {patient for split in splits for patient in shared_patients(manifest, split)}
     if shared:
@@ -401,8 +401,8 @@ def reproduce(
 
         histodict reproduce all --quick
     """
-    from .experiments.paper import FULL, QUICK, Choice
-    from .reports.paper_page import reproduce as run_experiments
+    from ..paper import FULL, QUICK, Choice
+    from ..paper.page import reproduce as run_experiments
 
     with _plain_errors():
         names = tuple(name.strip() for name in methods.split(",") if name.strip())
@@ -460,10 +460,10 @@ def tune(
 
         histodict train train.csv --preset recipe.json --output tissue.histodict
     """
-    from .execution.files import written_whole
-    from .pipeline.tuning import candidates as choose_candidates
-    from .pipeline.tuning import choose_recipe
-    from .recipes import preset as named_preset
+    from ..execution.files import written_whole
+    from ..pipeline.tuning import candidates as choose_candidates
+    from ..pipeline.tuning import choose_recipe
+    from ..recipes import preset as named_preset
 
     with _plain_errors():
         if output.suffix != ".json":
@@ -532,7 +532,7 @@ def serve(
     browser: Annotated[bool, typer.Option(help="Open the page at once.")] = True,
 ) -> None:
     """Open the local web app: look, train, correct, retrain."""
-    from .web.command import serve_app
+    from ..web.command import serve_app
 
     with _plain_errors():
         serve_app(
@@ -549,7 +549,7 @@ def serve(
 @app.command()
 def methods(as_json: JsonOption = False) -> None:
     """List the methods that `train --method` takes."""
-    from .methods.registry import METHODS
+    from ..methods.registry import METHODS
 
     if as_json:
         typer.echo(json.dumps({name: entry.summary for name, entry in METHODS.items()}))
@@ -578,9 +578,9 @@ def adapt(
 
         histodict predict adapted.histodict new/ --output results/
     """
-    from .model_file import load_model, save_model
-    from .pipeline import TissueClassifier
-    from .runs import find_images
+    from ..batch import find_images
+    from ..model_file import load_model, save_model
+    from ..pipeline import TissueClassifier
 
     with _plain_errors():
         _check_folder(output)
@@ -620,7 +620,7 @@ def info(
     model: Annotated[Path, typer.Argument(help="Model file.")], as_json: JsonOption = False
 ) -> None:
     """Say what a model is and how it was made."""
-    from .model_file import read_header
+    from ..model_file import read_header
 
     with _plain_errors():
         header = read_header(model)
@@ -694,8 +694,8 @@ def atoms(
 
         histodict atoms tissue.histodict tissue/ --output atoms.html
     """
-    from .model_file import load_model
-    from .reports.atoms_page import find_atoms, panel_note, plain_facts, write_atoms_page
+    from ..model_file import load_model
+    from ..reports.atoms_page import find_atoms, panel_note, plain_facts, write_atoms_page
 
     with _plain_errors():
         _check_folder(output)
@@ -727,9 +727,9 @@ def demo(
 
     Needs no data and no network.
     """
-    from .experiments.demo import run_demo
-    from .model_file import save_model
-    from .reports.demo_page import write_demo_page
+    from ..demo.page import write_demo_page
+    from ..demo.run import run_demo
+    from ..model_file import save_model
 
     with _plain_errors():
         output.mkdir(parents=True, exist_ok=True)
@@ -750,7 +750,7 @@ def _listed(values: dict[str, Any]) -> str:
 
 def _read_data(data: Path, columns: list[str], split: str | None) -> Manifest:
     """The manifest, its warnings said, cut down to one value of its split column if asked for."""
-    from .images.manifest import read_manifest
+    from ..images.manifest import read_manifest
 
     manifest = read_manifest(data, _pairs("--column", columns))
     if split is not None:
@@ -801,7 +801,7 @@ def _open_executor(cluster: str | None) -> AbstractContextManager[Executor | Non
     """The cluster that was asked for; None stands for this machine's threads."""
     if cluster is None:
         return nullcontext()
-    from .execution.cluster import open_cluster
+    from ..execution.cluster import open_cluster
 
     return open_cluster(cluster)
 
@@ -816,8 +816,8 @@ def _run_model(
     cluster: str | None,
 ) -> RunResult:
     """A model of the kind over all images."""
-    from .model_file import load_model, read_header
-    from .runs import find_images, run_images
+    from ..batch import find_images, run_images
+    from ..model_file import load_model, read_header
 
     with _plain_errors():
         found = read_header(model)["kind"]
@@ -903,7 +903,3 @@ def _show(bars: Bars) -> Callback:
         bars.update(tasks[progress.stage], completed=progress.done)
 
     return show
-
-
-if __name__ == "__main__":
-    app()

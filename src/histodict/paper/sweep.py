@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...execution.tables import Row
-from ...recipes import Recipe
-from ..evaluation import Evaluation
+from ..compare.evaluation import Evaluation
+from ..execution.tables import Row
+from ..recipes import Recipe
 from . import published
 from .accuracy import published_data
 from .outcome import OURS, Outcome, accuracy_of, failures_of

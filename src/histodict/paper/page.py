@@ -19,9 +19,8 @@ from typing import Any
 from ..execution.files import written_whole
 from ..execution.progress import Callback, Progress, ignore
 from ..execution.tables import write_table
-from ..experiments.datasets import Dataset, load_datasets
-from ..experiments.datasets.synthetic import draw_synthetic
-from ..experiments.paper import (
+from ..reports.pages import write_page
+from . import (
     EXPERIMENTS,
     FULL,
     Choice,
@@ -31,8 +30,9 @@ from ..experiments.paper import (
     Sizes,
     complexity,
 )
-from .pages import write_page
-from .paper_figures import save_figure
+from .datasets import Dataset, load_datasets
+from .datasets.synthetic import draw_synthetic
+from .figures import save_figure
 
 SYNTHETIC = "synthetic"
 ALL = "all"

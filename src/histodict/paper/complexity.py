@@ -21,10 +21,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...execution.local import count_jobs
-from ...execution.progress import Callback, Progress, ignore
-from ...execution.tables import Row
-from ...methods.registry import method_entry
+from ..execution.local import count_jobs
+from ..execution.progress import Callback, Progress, ignore
+from ..execution.tables import Row
+from ..methods.registry import method_entry
 from .outcome import Outcome
 from .problem import PAPER_PROBLEM, SMALL_PROBLEM, Problem
 from .published import paper_name, read_table

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...execution.tables import Row
-from ...networks import is_network
+from ..execution.tables import Row
+from ..networks import is_network
 from .models import trained_classifiers
 from .outcome import Outcome
 from .published import paper_name

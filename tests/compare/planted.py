@@ -14,10 +14,10 @@ from unittest.mock import patch
 import numpy as np
 from PIL import Image
 
+from histodict.compare import evaluation
+from histodict.compare.cells import Cell
+from histodict.compare.evaluation import Evaluation
 from histodict.evaluation.splits import Splits
-from histodict.experiments import evaluation
-from histodict.experiments.cells import Cell
-from histodict.experiments.evaluation import Evaluation
 from histodict.images.manifest import Manifest, Record, read_manifest
 from histodict.recipes import Recipe
 

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from ..execution.progress import Callback, Progress, ignore
 from ..images.manifest import Manifest, read_manifest
-from ..images.synthetic import write_synthetic_set
 from ..pipeline import ImageAnswer, RegionAnswer, RegionDetector, TissueClassifier
 from ..recipes import preset
+from .tissue import write_synthetic_set
 
 # The default preset, small enough for a minute and a half on two cores.
 DEMO_RECIPE = preset("default").with_settings(

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar, cast
 
-from ...execution.progress import Progress
-from ...images.manifest import Manifest
-from ...model_file import SUFFIX, load_model, save_model
-from ...pipeline import RegionDetector, TissueClassifier
-from ..cells import Cell
+from ..compare.cells import Cell
+from ..execution.progress import Progress
+from ..images.manifest import Manifest
+from ..model_file import SUFFIX, load_model, save_model
+from ..pipeline import RegionDetector, TissueClassifier
 from .setting import Setting
 
 AnyModel = TypeVar("AnyModel", TissueClassifier, RegionDetector)

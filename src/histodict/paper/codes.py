@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from ...execution.tables import Row
-from ...images.manifest import Record
-from ...images.readers import open_image
-from ...pipeline import TissueClassifier
-from ...pipeline.patch_model import PatchModel
-from ...pipeline.view import open_view
+from ..execution.tables import Row
+from ..images.manifest import Record
+from ..images.readers import open_image
+from ..pipeline import TissueClassifier
+from ..pipeline.patch_model import PatchModel
+from ..pipeline.view import open_view
 from .models import trained_classifiers
 from .outcome import Outcome
 from .published import paper_name

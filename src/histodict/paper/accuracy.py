@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...execution.tables import Row
-from ...methods.registry import METHODS
-from ...recipes import Recipe
-from ..evaluation import evaluate
+from ..compare.evaluation import evaluate
+from ..execution.tables import Row
+from ..methods.registry import METHODS
+from ..recipes import Recipe
 from . import published
 from .outcome import OURS, Outcome, accuracy_of, failures_of
 from .published import paper_name

@@ -8,17 +8,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ...evaluation.protocols import hold_outs, k_folds
-from ...evaluation.splits import Splits
-from ...execution.progress import Callback, ignore
-from ...images.manifest import Manifest
-from ...methods.registry import METHODS
-from ...networks import is_network
-from ...recipes import Recipe, preset
-from ..cells import Cell, run_cells
-from ..checks import check_measurable
-from ..datasets import Dataset
-from ..evaluation import Evaluation
+from ..compare.cells import Cell, run_cells
+from ..compare.checks import check_measurable
+from ..compare.evaluation import Evaluation
+from ..evaluation.protocols import hold_outs, k_folds
+from ..evaluation.splits import Splits
+from ..execution.progress import Callback, ignore
+from ..images.manifest import Manifest
+from ..methods.registry import METHODS
+from ..networks import is_network
+from ..recipes import Recipe, preset
+from .datasets import Dataset
 from .problem import SMALL_PROBLEM, Problem
 
 # What the paper compares, the proposed method first; and those that learn dictionaries.

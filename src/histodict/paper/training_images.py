@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...evaluation.protocols import hold_outs
-from ...images.manifest import Manifest
-from ...methods.registry import METHODS
+from ..evaluation.protocols import hold_outs
+from ..images.manifest import Manifest
+from ..methods.registry import METHODS
 from .setting import COMPARED, NotPossibleError, Setting
 from .sweep import Sweep, SweepOutcome, outcome, sweep_row
 

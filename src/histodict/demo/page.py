@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 from PIL import Image
 from scipy.ndimage import binary_erosion
 
-from ..experiments.demo import DemoResult
 from ..images.masks import RegionMask
 from ..images.readers import open_image
-from .overlay import COLOURS, draw_overlay
-from .pages import write_page
-from .pictures import atom_sheet, image_uri, roc_svg
+from ..reports.overlay import COLOURS, draw_overlay
+from ..reports.pages import write_page
+from ..reports.pictures import atom_sheet, image_uri, roc_svg
+from .run import DemoResult
 
 _N_IMAGES = 6
 _SHOWN_WIDTH = 640

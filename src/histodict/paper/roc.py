@@ -14,13 +14,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ...decisions.image_rules import Evidence
-from ...decisions.regions import MOST_PATCHES, Findings, SizeCurve, compare
-from ...execution.tables import Row
-from ...images.manifest import Manifest
-from ...pipeline import BLANK, ImageAnswer, PatchMap, RegionDetector, TissueClassifier
-from ...pipeline.region_detector import true_patches
-from ..cells import Cell
+from ..compare.cells import Cell
+from ..decisions.image_rules import Evidence
+from ..decisions.regions import MOST_PATCHES, Findings, SizeCurve, compare
+from ..execution.tables import Row
+from ..images.manifest import Manifest
+from ..pipeline import BLANK, ImageAnswer, PatchMap, RegionDetector, TissueClassifier
+from ..pipeline.region_detector import true_patches
 from . import published
 from .accuracy import published_data
 from .models import trained_classifiers, trained_detectors

@@ -1,0 +1,5 @@
+"""`python -m histodict.cli`."""
+
+from . import app
+
+app()

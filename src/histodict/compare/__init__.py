@@ -1,0 +1,1 @@
+"""Methods on the same splits: trained, tested, measured; nothing is drawn here."""

@@ -1,0 +1,1 @@
+"""Drawn tissue, and the demonstration on it."""

@@ -1,1 +1,0 @@
-"""Named experiments, from data to a page."""
