@@ -17,7 +17,7 @@ from histodict.demo.tissue import (
     draw_stain,
     write_synthetic_set,
 )
-from histodict.images import synthetic
+from histodict.demo import tissue as synthetic
 
 N_PATIENTS, IMAGES_PER_PATIENT, SIZE = 10, 4, (320, 240)
 
