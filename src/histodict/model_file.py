@@ -1,42 +1,47 @@
 """Models on disk: one `.histodict` file, arrays as safetensors, all else as JSON in its header.
 
-Nothing in the file can run. A file is complete or not there: it is written under another name and
-then renamed.
+This is the only place that knows the file; `ModelContent` is its schema, and what models give and
+take. Nothing in the file can run. A file is complete or not there: it is written under another name
+and then renamed.
+
+The header is the JSON of `ModelContent` without its arrays, with `schema` and `versions` beside it;
+the arrays of a panel's members carry the prefix `member0.`, `member1.`, …
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from .decisions.calibration import Calibration
-from .decisions.image_rules import ImageRule
-from .decisions.panel import Panel
-from .decisions.regions import SizeCurve
 from .execution.files import written_whole
-from .methods.registry import method_entry
-from .networks import is_network, open_network
-from .patches.projection import Projection
-from .pipeline import RegionDetector, TissueClassifier
-from .pipeline.patch_model import PatchModel
-from .pipeline.whole_image_model import WholeImageModel
-from .recipes import Recipe
+from .old_model_files import UPGRADES
 
-Model = TissueClassifier | RegionDetector
-
-SCHEMA = 4
+SCHEMA = 5
 SUFFIX = ".histodict"
 _KEY = "histodict"
-_KINDS: dict[str, type[Model]] = {
-    "tissue-classifier": TissueClassifier,
-    "region-detector": RegionDetector,
+_PACKAGES = ("histodict", "numpy", "scikit-learn")
+# What the arrays of a model are; c classes, s scores (1 for two classes, else c), m members.
+ARRAYS = {
+    "method.NAME": "what the method learnt; its class names these in `fitted_arrays`",
+    "projection.mean": "(n_features,) of the vectors before they are projected",
+    "projection.components": "(n_components, n_features)",
+    "rule.weights": "(s, n) of the features that the recipe's rule takes from an image's patches",
+    "rule.bias": "(s,)",
+    "curve.miss": "(20,) of a region detector, for m = 1 … 20",
+    "curve.alarm": "(20,)",
+    "combination.scales": "(m,) of a panel: what its members' scores are divided by",
+    "calibration.slopes": "(s, c)",
+    "calibration.offsets": "(c,)",
+    "calibration.misfits": "(n_images,) of the images that it was calibrated on",
 }
 
 
@@ -44,160 +49,93 @@ class ModelFileError(ValueError):
     """A file that is not a model this version can read."""
 
 
-def save_model(model: Model, path: Path | str) -> Path:
-    """Write a fitted model; the folder must exist, an old file is replaced."""
-    path = Path(path)
+@dataclass(frozen=True)
+class ModelContent:
+    """All there is of a fitted model.
+
+    kind : "tissue-classifier", "region-detector" or "panel"
+    classes : names in the order of scores; with two, the second scores positive
+    recipe : the settings of the model; of a panel, those of its first member
+    mpp : pixel size of the training images, where all have the same
+    n_features : length of a vector as the method sees it
+    weights : digest of the network behind the vectors; empty for vectors of pixels
+    decision : numbers that an answer depends on beside the arrays
+        tissue-classifier: shift; region-detector: least_patches; panel: shift, offset
+    training : what is known of the training, for the record
+    members : of a panel, each like this
+    arrays : by name, see ARRAYS
+    """
+
+    kind: str
+    classes: list[str]
+    recipe: dict[str, Any]
+    mpp: float | None
+    n_features: int
+    weights: str
+    decision: dict[str, float]
+    training: dict[str, Any]
+    members: list[ModelContent] = field(default_factory=list)
+    arrays: dict[str, NDArray[Any]] = field(default_factory=dict)
+
+    def header(self) -> dict[str, Any]:
+        words = {name: getattr(self, name) for name in _WORDS}
+        return words | {"members": [member.header() for member in self.members]}
+
+    def all_arrays(self) -> dict[str, NDArray[Any]]:
+        found = dict(self.arrays)
+        for place, member in enumerate(self.members):
+            own = member.all_arrays()
+            found |= {f"member{place}.{name}": array for name, array in own.items()}
+        return found
+
+    @classmethod
+    def of(cls, header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> ModelContent:
+        members = []
+        for place, words in enumerate(header["members"]):
+            start = f"member{place}."
+            own = {k.removeprefix(start): v for k, v in arrays.items() if k.startswith(start)}
+            members.append(cls.of(words, own))
+        own = {k: v for k, v in arrays.items() if not k.startswith("member")}
+        return cls(**{name: header[name] for name in _WORDS}, members=members, arrays=own)
+
+
+_WORDS = ("kind", "classes", "recipe", "mpp", "n_features", "weights", "decision", "training")
+
+
+def write_content(content: ModelContent, path: Path) -> Path:
+    """Write the file; the folder must exist, an old file is replaced."""
     if not path.parent.is_dir():
         raise ModelFileError(f"{path}: the folder {path.parent} does not exist: make it first")
-    header, arrays = _contents(model)
-    header |= {
-        "schema": SCHEMA,
-        "versions": {name: version(name) for name in ("histodict", "numpy", "scikit-learn")},
-    }
-    data = save(
-        {name: np.ascontiguousarray(array) for name, array in arrays.items()},
-        metadata={_KEY: json.dumps(header, ensure_ascii=False)},
-    )
+    versions = {name: version(name) for name in _PACKAGES}
+    header = {"schema": SCHEMA, "versions": versions} | content.header()
+    arrays = {name: np.ascontiguousarray(a) for name, a in content.all_arrays().items()}
+    data = save(arrays, metadata={_KEY: json.dumps(header, ensure_ascii=False)})
     with written_whole(path) as partial:
         partial.write_bytes(data)
     return path
 
 
-def _contents(model: Model) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What there is to say of a model, and its arrays; members of a panel stand inside it."""
-    method = model.model_.method_
-    arrays = {f"method.{name}": np.asarray(getattr(method, name)) for name in method.fitted_arrays}
-    header: dict[str, Any] = {
-        "kind": next(kind for kind, cls in _KINDS.items() if isinstance(model, cls)),
-        "recipe": model.recipe.to_dict(),
-        "classes": model.classes_,
-        "mpp": model.model_.mpp_,
-        "n_features": method.n_features_in_,
-        "training": model.training_,
-    }
-    if isinstance(model.model_, PatchModel) and model.model_.projection_:
-        projection = model.model_.projection_
-        arrays |= {"projection.mean": projection.mean}
-        arrays |= {"projection.components": projection.components}
-    if is_network(model.recipe.vectors):
-        header["network_digest"] = open_network(model.recipe.vectors).digest
-    if isinstance(model, RegionDetector):
-        header["least_patches"] = model.least_patches_
-        arrays |= {"curve.miss": model.curve_.miss, "curve.alarm": model.curve_.alarm}
-        return header, arrays
-    if model.rule_ is not None:
-        arrays |= {"rule.weights": model.rule_.weights, "rule.bias": model.rule_.bias}
-    if model.panel_ is not None:
-        header["offset"] = model.panel_.offset
-        arrays |= {"panel.scales": model.panel_.scales}
-    if model.calibration_ is not None:
-        arrays |= {f"calibration.{k}": v for k, v in asdict(model.calibration_).items()}
-    header["others"], header["shift"] = [], model.shift_
-    for place, other in enumerate(model.others_):
-        words, content = _contents(other)
-        header["others"].append(words)
-        arrays |= {f"other{place}.{name}": array for name, array in content.items()}
-    return header, arrays
+def read_content(path: Path) -> ModelContent:
+    """Read a file; refuses what is damaged, foreign, or of a schema that is not known."""
+    header, arrays = _read(path)
+    try:
+        return ModelContent.of(header, arrays)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ModelFileError(f"{path}: a damaged model file ({error!r})") from error
 
 
 def read_header(path: Path | str) -> dict[str, Any]:
-    """What a model file says of itself."""
-    header, _ = _read(Path(path), arrays=False)
-    return header
+    """What a model file says of itself, as the present schema has it."""
+    return _read(Path(path))[0]
 
 
-def load_model(path: Path | str, *, n_jobs: int | None = None) -> Model:
-    """Read a model; refuses files that are damaged, foreign or of another schema."""
-    path = Path(path)
-    header, arrays = _read(path, arrays=True)
-    try:
-        model = _restore(header, arrays, n_jobs)
-    except (KeyError, TypeError, ValueError, IndexError) as error:
-        raise ModelFileError(f"{path}: a damaged model file ({error})") from error
-    for words in (header, *header.get("others", [])):
-        _check_network(path, words)
-    return model
-
-
-def _restore(header: dict[str, Any], arrays: dict[str, Any], n_jobs: int | None) -> Model:
-    recipe = Recipe.from_dict(header["recipe"])
-    seed = header["training"]["random_state"]
-    model = _KINDS[header["kind"]](recipe, random_state=seed, n_jobs=n_jobs)
-    model.classes_ = [str(name) for name in header["classes"]]
-    model.training_ = header["training"]
-    if method_entry(recipe.method).features is None:
-        model.model_ = PatchModel(recipe, model.classes_, seed, n_jobs)
-        model.model_.projection_ = _restore_projection(arrays)
-    else:
-        model.model_ = WholeImageModel(recipe, seed, n_jobs)
-    model.model_.mpp_ = header["mpp"]
-    model.model_.method_ = _restore_method(recipe, header, arrays)
-    if isinstance(model, RegionDetector):
-        model.region = model.classes_[1]
-        model.least_patches_ = int(header["least_patches"])
-        model.curve_ = SizeCurve(arrays["curve.miss"], arrays["curve.alarm"])
-        return model
-    model.rule_, model.panel_ = _restore_rule(recipe, arrays), None
-    model.shift_ = float(header["shift"])
-    if "panel.scales" in arrays:
-        model.panel_ = Panel(arrays["panel.scales"], float(header["offset"]))
-    model.calibration_ = _restore_calibration(arrays)
-    model.others_ = []
-    for place, words in enumerate(header["others"]):
-        start = f"other{place}."
-        own = {k.removeprefix(start): v for k, v in arrays.items() if k.startswith(start)}
-        other = _restore(words, own, n_jobs)
-        assert isinstance(other, TissueClassifier)
-        model.others_.append(other)
-    return model
-
-
-def _check_network(path: Path, header: dict[str, Any]) -> None:
-    """A model is worth nothing on the vectors of other weights than it was trained with."""
-    vectors = header["recipe"]["vectors"]
-    if not is_network(vectors):
-        return
-    if open_network(vectors).digest != header.get("network_digest"):
-        raise ModelFileError(
-            f"{path}: was trained with other weights of {vectors!r} than those here"
-        )
-
-
-def _restore_projection(arrays: dict[str, Any]) -> Projection | None:
-    if "projection.mean" not in arrays:
-        return None
-    return Projection(arrays["projection.mean"], arrays["projection.components"])
-
-
-def _restore_rule(recipe: Recipe, arrays: dict[str, Any]) -> ImageRule | None:
-    if "rule.weights" not in arrays:
-        return None
-    return ImageRule(recipe.rule, arrays["rule.weights"], arrays["rule.bias"])
-
-
-def _restore_calibration(arrays: dict[str, Any]) -> Calibration | None:
-    names = [field.name for field in fields(Calibration)]
-    if f"calibration.{names[0]}" not in arrays:
-        return None
-    return Calibration(*(arrays[f"calibration.{name}"] for name in names))
-
-
-def _restore_method(recipe: Recipe, header: dict[str, Any], arrays: dict[str, Any]) -> Any:
-    method = method_entry(recipe.method).load()(**recipe.method_parameters)
-    for name in method.fitted_arrays:
-        setattr(method, name, arrays[f"method.{name}"])
-    method.classes_ = np.arange(len(header["classes"]))
-    method.n_features_in_ = header["n_features"]
-    return method
-
-
-def _read(path: Path, *, arrays: bool) -> tuple[dict[str, Any], dict[str, Any]]:
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     if not path.is_file():
         raise ModelFileError(f"{path}: there is no such file")
     try:
         with safe_open(path, framework="numpy") as file:
             text = (file.metadata() or {}).get(_KEY)
-            content = {name: file.get_tensor(name) for name in file.keys()} if arrays else {}  # noqa: SIM118
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
         raise ModelFileError(
             f"{path}: not a histodict model, or a damaged one ({error})"
@@ -205,10 +143,12 @@ def _read(path: Path, *, arrays: bool) -> tuple[dict[str, Any], dict[str, Any]]:
     if text is None:
         raise ModelFileError(f"{path}: not a histodict model (another program's safetensors file)")
     header: dict[str, Any] = json.loads(text)
+    while header.get("schema") in UPGRADES:
+        header, arrays = UPGRADES[header["schema"]](header, arrays)
     if header.get("schema") != SCHEMA:
         raise ModelFileError(
             f"{path}: has schema {header.get('schema')!r}, this version of histodict reads "
-            f"{SCHEMA}: train the model again, or use the version that made it "
+            f"{min(UPGRADES)} to {SCHEMA}: train the model again, or use the version that made it "
             f"({header.get('versions', {}).get('histodict', 'unknown')})"
         )
-    return header, content
+    return header, arrays

@@ -1,19 +1,17 @@
-"""Everything that decides how a model is made, in one object, and good sets of it by name."""
+"""Everything that decides how one model is made, in one object, and good sets of it by name."""
 
 from __future__ import annotations
 
 import inspect
 import json
 from dataclasses import asdict, dataclass, field, fields, replace
-from pathlib import Path
 from typing import Any
 
 from .decisions.image_rules import RULES
 from .images.stain import NORMALISERS
 from .methods.registry import METHODS, method_entry
-from .networks import is_network
+from .networks import vector_kind
 from .parameters import check_number, check_whole_number
-from .patches.vectors import VECTORS
 
 
 @dataclass(frozen=True)
@@ -26,12 +24,7 @@ class Recipe:
     patches of pixels are turned and mirrored at random; a network sees every image also mirrored
     along the diagonal, and cells are the mean of both. With `context` > 1 the vector of
     a patch also shows its surroundings, so many times as wide, in as many pixels. With `components`
-    > 0 vectors are reduced to so many principal components of the training vectors. With
-    `calibration_folds` > 1 models like this answer for training patients they have not seen, in so
-    many folds: answers then come with calibrated probabilities, and training takes as many times
-    longer. With `panel` several recipes are trained, this one first, and decide together. With
-    `candidates` > 1 so many recipes are tried on inner folds of the training patients first, this
-    one among them, and the best alone is trained.
+    > 0 vectors are reduced to so many principal components of the training vectors.
     """
 
     method: str = "dfdl"
@@ -48,9 +41,6 @@ class Recipe:
     least_tissue: float = 0.5
     neighbours: int = 0
     components: int = 0
-    calibration_folds: int = 0
-    panel: bool = False
-    candidates: int = 0
     whiten: bool = False
     context: int = 1
 
@@ -60,26 +50,6 @@ class Recipe:
         check_whole_number("neighbours", self.neighbours, 0)
         check_whole_number("context", self.context, 1)
         check_whole_number("components", self.components, 0)
-        check_whole_number("calibration_folds", self.calibration_folds, 0)
-        check_whole_number("candidates", self.candidates, 0)
-        if self.panel and self.calibration_folds < 2:
-            raise ValueError(
-                "the members of a panel are weighed on unseen patients: set calibration_folds, to "
-                "3 for example"
-            )
-        if self.panel and self.candidates > 1:
-            raise ValueError("a panel asks all, candidates choose one: set candidates=0, or panel")
-        wrong = 3 if self.context > 1 else 6
-        if self.method == "shirc" and self.method_parameters.get("n_channels", 3) == wrong:
-            raise ValueError(
-                "shirc codes every colour channel by itself; there are three, or six with "
-                f"context > 1: set n_channels={9 - wrong} as well"
-            )
-        if is_network(self.vectors) and self.context > 1:
-            raise ValueError(
-                "a network's cells know their surroundings: set context=1, or take the preset "
-                "embeddings"
-            )
         check_number("downsample", self.downsample, low=1)
         check_number("least_tissue", self.least_tissue)
         if self.stride_px is not None:
@@ -89,11 +59,35 @@ class Recipe:
         for name, value, known in (
             ("method", self.method, METHODS),
             ("stain", self.stain, NORMALISERS),
-            ("vectors", self.vectors, {self.vectors} if is_network(self.vectors) else VECTORS),
             ("rule", self.rule, RULES),
         ):
             if value not in known:
                 raise ValueError(f"{name} must be one of {sorted(known)}, not {value!r}")
+        self._check_vectors()
+
+    def _check_vectors(self) -> None:
+        kind = vector_kind(self.vectors)
+        if self.context > 1 and not kind.take_surroundings:
+            raise ValueError(
+                "a network's cells know their surroundings: set context=1, or take the preset "
+                "embeddings"
+            )
+        channels = method_entry(self.method).channels
+        if channels and self.method_parameters.get(channels, 3) == 9 - self.n_channels:
+            raise ValueError(
+                f"{self.method} codes every colour channel by itself; there are three, or six with "
+                f"context > 1: set {channels}={self.n_channels} as well"
+            )
+
+    @property
+    def n_channels(self) -> int:
+        """Colour channels of a vector: those of the patch, and those of its surroundings."""
+        return 3 * min(self.context, 2)
+
+    @property
+    def on_patches(self) -> bool:
+        """Whether patches are judged one by one, and so leave a map."""
+        return method_entry(self.method).on_patches
 
     @property
     def grid_stride_px(self) -> int:
@@ -118,8 +112,9 @@ class Recipe:
         """A copy with fields and method parameters changed; those it does not have are left out."""
         own = {f.name for f in fields(self)}
         parameters = {k: v for k, v in changes.items() if k not in own and self.knows(k)}
-        if "n_channels" in self.method_parameters and "context" in changes:
-            parameters["n_channels"] = 3 * min(changes["context"], 2)
+        channels = method_entry(self.method).channels
+        if channels in self.method_parameters and "context" in changes:
+            parameters[str(channels)] = 3 * min(changes["context"], 2)
         return replace(
             self,
             method_parameters=self.method_parameters | parameters,
@@ -144,19 +139,19 @@ class Recipe:
             raise ValueError(f"there is no setting {unknown[0]!r}; there are {known}")
         kinds = {f.name: str(f.type) for f in fields(self)}
         changed = {
-            name: _read_value(name, text, kinds[name])
+            name: read_setting(name, text, kinds[name])
             for name, text in settings.items()
             if name in kinds
         }
         others = {
-            name: _read_value(name, text, "")
+            name: read_setting(name, text, "")
             for name, text in settings.items()
             if name not in kinds
         }
         return replace(self, method_parameters=self.method_parameters | others, **changed)
 
 
-def _read_value(name: str, text: str, kind: str) -> Any:
+def read_setting(name: str, text: str, kind: str) -> Any:
     """A setting's text as what its field holds; for method parameters, as what it looks like."""
     if "str" in kind.split(" | "):
         return text
@@ -206,21 +201,11 @@ PRESETS = {
 }
 
 
-# Several views of the tissue that decide together, with probabilities from unseen patients.
-PRESETS["auto"] = PRESETS["default"].with_changes(
-    rule="margin-and-codes", panel=True, calibration_folds=3
-)
-
-
 def preset(name: str, method: str | None = None) -> Recipe:
     """A preset, for any method: with that method's own parameters and, if it has one, rule.
 
-    A name that ends in .json is a file that `histodict tune` wrote; its method is taken where none
-    is named. Presets are for DFDL where none is named.
+    Presets are for DFDL where no method is named.
     """
-    if name.endswith(".json"):
-        recipe = _read_recipe(Path(name))
-        return recipe if method in (None, recipe.method) else for_method(recipe, str(method))
     if name not in PRESETS:
         raise ValueError(f"preset must be one of {sorted(PRESETS)}, not {name!r}")
     return for_method(PRESETS[name], method or "dfdl", published=name == "paper")
@@ -232,13 +217,6 @@ def for_method(base: Recipe, method: str, *, published: bool = False) -> Recipe:
     known = inspect.signature(entry.load()).parameters
     parameters = {k: v for k, v in base.method_parameters.items() if k in known}
     parameters |= entry.published if published else entry.small
-    if method == "shirc" and base.context > 1:
-        parameters["n_channels"] = 6  # three colours of the patch, three of its surroundings
+    if entry.channels and base.n_channels != 3:
+        parameters[entry.channels] = base.n_channels
     return base.with_changes(method=method, method_parameters=parameters, rule=entry.rule)
-
-
-def _read_recipe(path: Path) -> Recipe:
-    try:
-        return Recipe.from_dict(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, json.JSONDecodeError, TypeError) as error:
-        raise ValueError(f"{path}: not a recipe file ({error})") from error

@@ -63,44 +63,47 @@ def halves(tissue: Path) -> tuple[Any, Any]:
 
 
 def small(preset_name: str, method: str | None = None, **changes: Any) -> Any:
-    from histodict.recipes import preset
+    """A preset's plan at a size that trains in a second; `changes` of the plan or the recipe."""
+    from dataclasses import replace
 
-    recipe = preset(preset_name, method)
-    own = {k: v for k, v in SMALL.items() if recipe.knows(k)}
+    from histodict.pipeline import named_plan
+
+    plan = named_plan(preset_name, method)
+    own = {k: v for k, v in SMALL.items() if plan.knows(k)}
     if (method or "").endswith("-image"):
         own.pop("n_atoms")
-    base = {"patches_per_class": 300, "downsample": 1.0}
-    if preset_name != "embeddings":
-        base["patch_px"] = 12
-    else:
-        base["components"] = 20
-    merged = recipe.method_parameters | own
-    return recipe.with_changes(method_parameters=merged, **base, **changes)
+    base: dict[str, Any] = {"patches_per_class": 300, "downsample": 1.0}
+    base |= {"components": 20} if preset_name == "embeddings" else {"patch_px": 12}
+    procedure = {k: changes.pop(k) for k in ("panel", "calibration_folds") if k in changes}
+    parameters = plan.recipe.method_parameters | own
+    recipe = plan.recipe.with_changes(method_parameters=parameters, **base, **changes)
+    return replace(plan, recipe=recipe, **procedure)
 
 
 def arrays_of(model: Any) -> list[Any]:
     """What was learnt, member by member."""
     found: list[Any] = []
-    for one in (model, *model.others_) if hasattr(model, "others_") else (model,):
+    for one in getattr(model, "members_", [model]):
         method = one.model_.method_
         found += [np.asarray(getattr(method, name)) for name in method.fitted_arrays]
-        rule = getattr(one, "rule_", None)
+        rule = one.model_.rule_
         found += [rule.weights, rule.bias] if rule is not None else []
     return found
 
 
 def answers_of(model: Any, test: Any) -> list[Any]:
-    ask = model.detect if hasattr(model, "detect") else model.predict
-    return [ask(record.path, mpp=record.mpp) for record in test.records]
+    return [model.answer(record.path, mpp=record.mpp) for record in test.records]
 
 
 def plain(answer: Any) -> Any:
     facts = {"label": answer.label, "score": float(answer.score).hex()}
     facts["n_patches"] = answer.n_patches
     for name in ("scores", "proportions", "probabilities", "candidates", "threshold", "n_silent"):
-        if hasattr(answer, name):
+        if hasattr(answer, "scores"):
             facts[name] = getattr(answer, name)
-    for region in getattr(answer, "regions", []):
+    if "n_silent" in facts:
+        facts["n_silent"] = facts["n_silent"] or 0
+    for region in answer.regions:
         facts.setdefault("regions", []).append([region.n_patches, region.score, region.box])
     return facts
 
@@ -119,13 +122,12 @@ def model_cases(tissue: Path) -> dict[str, dict[str, str]]:
     from dataclasses import replace
 
     from histodict.methods.registry import METHODS
-    from histodict.pipeline import RegionDetector, TissueClassifier
 
     train, test = halves(tissue)
     cache = tissue / "cache"
 
-    def fit(recipe: Any, **options: Any) -> Any:
-        return TissueClassifier(recipe, random_state=1, cache=cache).fit(train, **options)
+    def fit(plan: Any, **options: Any) -> Any:
+        return plan.model(random_state=1, cache=cache).fit(train, **options)
 
     found: dict[str, dict[str, str]] = {}
     for method in sorted(METHODS):
@@ -153,15 +155,15 @@ def model_cases(tissue: Path) -> dict[str, dict[str, str]]:
             for r in train.records
         ),
     )
-    model = TissueClassifier(small("default"), random_state=1).fit(three)
+    model = small("default").model(random_state=1).fit(three)
     found["more classes"] = case(model, test)
-    crops = RegionDetector(small("regions"), region="inflamed", random_state=1).fit(train)
+    crops = small("regions").model(region="inflamed", random_state=1).fit(train)
     found["regions of crops"] = case(crops, test)
     from histodict.images.manifest import read_manifest
 
     masked = read_manifest(tissue / "regions" / "manifest.csv")
     found["regions of masks"] = case(
-        RegionDetector(small("regions"), region="x", random_state=1).fit(masked), masked
+        small("regions").model(region="x", random_state=1).fit(masked), masked
     )
     return found
 

@@ -9,29 +9,29 @@ from ..evaluation.protocols import given_split, hold_outs, k_folds, leave_one_si
 from ..evaluation.split_file import load_splits
 from ..evaluation.splits import Splits
 from ..images.manifest import Manifest
-from ..recipes import Recipe, preset
-from .cells import UNLABELLED
+from ..pipeline.plan import Plan, named_plan
+from .tasks import UNLABELLED
 
 
-def choose_recipes(
+def choose_plans(
     names: Sequence[str], default_preset: str, settings: dict[str, str]
-) -> dict[str, Recipe]:
-    """Recipes by the name they were asked for: METHOD, or PRESET:METHOD, or either +unlabelled.
+) -> dict[str, Plan]:
+    """Plans by the name they were asked for: METHOD, or PRESET:METHOD, or either +unlabelled.
 
     A setting that only some of the methods know changes those; one that none knows is an error.
     """
-    recipes = {}
+    plans = {}
     known: set[str] = set()
     for name in names:
         first, sign, second = name.strip().removesuffix(UNLABELLED).partition(":")
-        recipe = preset(first, second) if sign else preset(default_preset, first)
-        own = {key: text for key, text in settings.items() if recipe.knows(key)}
+        plan = named_plan(first, second) if sign else named_plan(default_preset, first)
+        own = {key: text for key, text in settings.items() if plan.knows(key)}
         known |= set(own)
-        recipes[name.strip()] = recipe.with_settings(own)
+        plans[name.strip()] = plan.with_settings(own)
     unknown = sorted(set(settings) - known)
     if unknown:
         raise ValueError(f"none of the methods has a setting {unknown[0]!r}")
-    return recipes
+    return plans
 
 
 def choose_splits(

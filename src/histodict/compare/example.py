@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
 
 from ..evaluation.splits import Split
-from ..execution.progress import Callback, ignore
+from ..execution.work import Work
+from ..images.manifest import Manifest
 from ..methods.registry import method_entry
-from ..model_file import ModelFileError, load_model, read_header, save_model
-from ..patches.vectors import VECTORS
-from ..pipeline import TissueClassifier
+from ..model_file import SUFFIX
+from ..networks import vector_kind
+from ..pipeline import Model, Plan, load_model, save_model
 from ..recipes import Recipe
 from .evaluation import Evaluation
+from .tasks import Task
 
 
 @dataclass(frozen=True)
@@ -24,7 +26,7 @@ class Example:
 
     method: str
     split: Split
-    model: TissueClassifier
+    model: Model
 
     def bases(self) -> dict[str, NDArray[Any]]:
         """By class, its atoms (n_atoms, n_features), which are patches."""
@@ -32,44 +34,35 @@ class Example:
         return {name: D[classes == i] for i, name in enumerate(self.model.classes_)}
 
 
-def train_example(
-    done: Evaluation, path: Path, *, n_jobs: int | None = None, callback: Callback = ignore
-) -> Example | None:
+def train_example(done: Evaluation, folder: Path, work: Work) -> Example | None:
     """The first method with atoms that are pictures, on the first split of the shown size.
 
-    None if no method has such atoms. What `path` holds is used if it is that model, else replaced.
+    None if no method has such atoms. What `folder` holds is used if it is that model.
     """
-    method = next((name for name in done.methods if _has_pictures(done.recipes[name])), None)
+    method = next((name for name in done.methods if has_pictures(done.plans[name].recipe)), None)
     if method is None:
         return None
     split = next(split for split in done.splits if split.n_per_class == done.shown_size)
-    train = done.manifest.select(split.train)
     # Of a panel the first member is looked at.
-    recipe = replace(done.recipes[method], panel=False, calibration_folds=0)
-    model = TissueClassifier(recipe, random_state=done.seeds[0], n_jobs=n_jobs)
-    if not _is_there(path, model.recipe, done.seeds[0], train.digest()):
-        model.fit(train, callback=callback)
-        save_model(model, path)
-    loaded = load_model(path, n_jobs=n_jobs)
-    assert isinstance(loaded, TissueClassifier)
-    return Example(method, split, loaded)
+    task = Task(method, Plan(done.plans[method].recipe), split, done.seeds[0])
+    return Example(method, split, trained_model(task, done.manifest, folder, work))
 
 
-def _has_pictures(recipe: Recipe) -> bool:
+def has_pictures(recipe: Recipe) -> bool:
     """Atoms that are patches of pixels, labelled with a class."""
-    entry = method_entry(recipe.method)
-    on_pixels = entry.features is None and recipe.vectors in VECTORS and not recipe.components
-    return on_pixels and hasattr(entry.load(), "labelled_atoms")
+    on_pixels = vector_kind(recipe.vectors).are_pictures and not recipe.components
+    method: Any = method_entry(recipe.method).load()
+    return on_pixels and recipe.on_patches and bool(method.has_class_atoms)
 
 
-def _is_there(path: Path, recipe: Recipe, seed: int, digest: str) -> bool:
-    try:
-        header = read_header(path)
-    except ModelFileError:
-        return False
-    training = header["training"]
-    return bool(
-        header["recipe"] == recipe.to_dict()
-        and training["random_state"] == seed
-        and training["manifest_digest"] == digest
-    )
+def trained_model(
+    task: Task, manifest: Manifest, folder: Path, work: Work, region: str | None = None
+) -> Model:
+    """The model of a task, read from `folder` if it is there, else trained and kept."""
+    trial = task.trial(manifest, work, region)
+    file = folder / f"{trial.key()[:16]}{SUFFIX}"
+    if not file.is_file():
+        folder.mkdir(parents=True, exist_ok=True)
+        save_model(trial.model.fit(trial.train), file)
+    # Also what was just trained is read back, so that a second run shows the same.
+    return load_model(file, n_jobs=work.n_jobs)

@@ -21,9 +21,11 @@ class PatchClassifier(ClassifierMixin, BaseEstimator):
     ----------
     fitted_arrays : names of the arrays that, with the parameters, `classes_` and
         `n_features_in_`, are all that was learnt; a model file holds these
+    has_class_atoms : whether it learns atoms that belong to classes
     """
 
     fitted_arrays: ClassVar[tuple[str, ...]]
+    has_class_atoms: ClassVar[bool] = False
     n_jobs: int | None
     classes_: NDArray[Any]
     n_features_in_: int
@@ -35,6 +37,10 @@ class PatchClassifier(ClassifierMixin, BaseEstimator):
     @property
     def n_codes_(self) -> int:
         """Length of a code."""
+        raise NotImplementedError
+
+    def labelled_atoms(self) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        """Where it `has_class_atoms`: these (n, n_features), and the place of each one's class."""
         raise NotImplementedError
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:

@@ -17,7 +17,8 @@ MEAN_VECTOR = "mean-vector"
 class MethodEntry:
     """`home` is module:class; `small` are the parameters of the default preset, `published` those
     of the paper's comparison. `features` names the vector of a whole image, MEAN_VECTOR the mean of
-    its patches' vectors; None: patches.
+    its patches' vectors; None: patches. `channels`: the parameter that must know how many colour
+    channels a vector has.
     """
 
     home: str
@@ -26,6 +27,17 @@ class MethodEntry:
     rule: str | None = None
     small: dict[str, Any] = field(default_factory=dict)
     published: dict[str, Any] = field(default_factory=dict)
+    channels: str | None = None
+
+    @property
+    def on_patches(self) -> bool:
+        """Whether it judges patches one by one, and so leaves a map; else the image as a whole."""
+        return self.features is None
+
+    @property
+    def sees_patches(self) -> bool:
+        """Whether it sees patches' vectors at all, if only their mean."""
+        return self.features in (None, MEAN_VECTOR)
 
     def load(self) -> type:
         """The method's class."""
@@ -95,6 +107,7 @@ METHODS: dict[str, MethodEntry] = {
         "shirc:SHIRC",
         "patches whose colour channels use the same few training patches (Srinivas 2014)",
         published={"n_atoms": 2500},
+        channels="n_channels",
     ),
     "shirc-image": MethodEntry(
         "shirc:SHIRC",

@@ -37,6 +37,7 @@ class ResidualClassifier(PatchClassifier):
     """
 
     fitted_arrays: ClassVar[tuple[str, ...]] = ("dictionaries_",)
+    has_class_atoms: ClassVar[bool] = True
     penalty: float
     backend: str
     dictionaries_: NDArray[Any]

@@ -14,31 +14,72 @@ knows what lies around it. PyTorch is needed for this and for nothing else in th
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import lru_cache
 from threading import Lock
-from typing import Protocol
 
-import numpy as np
-from numpy.typing import NDArray
+from ..patches.vectors import VECTORS, Cutter, CutterNeeds, VectorKind
+from .cells import CellCutter
+from .network import Network
 
-
-class Network(Protocol):
-    """A trained network, ready to use.
-
-    cell_px : side of a cell in pixels of the reduced image
-    digest : changes when the weights do
-    """
-
-    cell_px: int
-    digest: str
-
-    def cells(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """Pixels (h·cell_px, w·cell_px, 3) to vectors (h, w, n_features)."""
+__all__ = [
+    "NETWORKS",
+    "Network",
+    "forget_networks",
+    "open_network",
+    "register_network",
+    "vector_kind",
+]
 
 
-def is_network(name: str) -> bool:
-    """Whether vectors of this name come from a network."""
-    return name == "efficientnet-lite0" or name.startswith("timm:") or name in _OWN
+def _open_efficientnet() -> Network:
+    from .efficientnet import EfficientNetLite
+
+    return EfficientNetLite()
+
+
+def _open_timm(name: str) -> Network:
+    from .timm_network import TimmNetwork
+
+    model, _, file = name.partition("@")
+    return TimmNetwork(model, file or None)
+
+
+# How a network is opened, by its name; `register_network` adds to it.
+NETWORKS: dict[str, Callable[[], Network]] = {"efficientnet-lite0": _open_efficientnet}
+# By what stands before a colon: how one is opened, given what stands behind it.
+FAMILIES: dict[str, Callable[[str], Network]] = {"timm": _open_timm}
+
+
+@dataclass(frozen=True)
+class NetworkVectors:
+    """Vectors that are the cells of a network's map; it is opened when they are asked for."""
+
+    name: str
+    are_pictures: bool = False
+    take_surroundings: bool = False
+
+    def weights(self) -> str:
+        return open_network(self.name).digest
+
+    def cutter(self, needs: CutterNeeds) -> Cutter:
+        network = open_network(self.name)
+        if not needs.patch_px == needs.stride_px == network.cell_px:
+            raise ValueError(
+                f"the vectors {self.name!r} have cells of {network.cell_px} pixels: set patch_px "
+                "to that, and leave stride_px alone"
+            )
+        return CellCutter(network, needs.turned, needs.cache)
+
+
+def vector_kind(name: str) -> VectorKind:
+    """What a name of vectors stands for: of pixels, or of a network."""
+    if name in VECTORS:
+        return VECTORS[name]
+    if name in NETWORKS or name.partition(":")[0] in FAMILIES:
+        return NetworkVectors(name)
+    known = [*VECTORS, *NETWORKS, *(f"{family}:NAME" for family in FAMILIES)]
+    raise ValueError(f"vectors must be one of {sorted(known)}, not {name!r}")
 
 
 def open_network(name: str) -> Network:
@@ -49,17 +90,9 @@ def open_network(name: str) -> Network:
 
 @lru_cache(maxsize=2)
 def _open(name: str) -> Network:
-    if name in _OWN:
-        return _OWN[name]()
+    family, _, rest = name.partition(":")
     try:
-        if name == "efficientnet-lite0":
-            from .efficientnet import EfficientNetLite
-
-            return EfficientNetLite()
-        from .timm_network import TimmNetwork
-
-        model, _, file = name.removeprefix("timm:").partition("@")
-        return TimmNetwork(model, file or None)
+        return NETWORKS[name]() if name in NETWORKS else FAMILIES[family](rest)
     except ImportError as error:
         raise ValueError(
             f"vectors={name!r} need a package that is not installed ({error}): "
@@ -67,13 +100,12 @@ def _open(name: str) -> Network:
         ) from error
 
 
-_OWN: dict[str, Callable[[], Network]] = {}
 _OPENING = Lock()
 
 
 def register_network(name: str, open_: Callable[[], Network]) -> None:
     """Make any network available under a name; `TorchNetwork` wraps a torch module."""
-    _OWN[name] = open_
+    NETWORKS[name] = open_
     forget_networks()
 
 

@@ -85,13 +85,32 @@ class PatchGrid:
 
     def corner(self, row: int, column: int) -> tuple[int, int]:
         """Level-0 x and y of a patch's upper left corner."""
-        step = self.stride_px * self.downsample
-        return round(column * step), round(row * step)
+        return round(column * self.step), round(row * self.step)
 
     @property
     def patch_side(self) -> float:
         """Side of a patch in level-0 pixels."""
         return self.patch_px * self.downsample
+
+    @property
+    def step(self) -> float:
+        """From a patch to the next, in level-0 pixels: the side of a cell of the grid."""
+        return self.stride_px * self.downsample
+
+    @property
+    def shift(self) -> float:
+        """Where the first cell begins: overlapping patches are drawn as the cells nearest them."""
+        return (self.patch_side - self.step) / 2
+
+    def cell_corner(self, corner: tuple[int, int]) -> tuple[float, float]:
+        """Level-0 (x, y) of a corner (column, row) of the cells."""
+        return corner[0] * self.step + self.shift, corner[1] * self.step + self.shift
+
+    def cells_at(self, places: NDArray[np.float64], count: int) -> NDArray[np.int64]:
+        """The cell, of `count` in a row or column, that level-0 places lie in; −1 outside."""
+        index = np.floor((places - self.shift) / self.step).astype(np.int64)
+        covered = places < (count - 1) * self.step + self.patch_side
+        return np.where(covered, np.clip(index, 0, count - 1), -1)
 
 
 def cut(pixels: NDArray[np.uint8], patch_px: int, stride_px: int) -> NDArray[np.uint8]:

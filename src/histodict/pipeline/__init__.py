@@ -2,18 +2,35 @@
 
 image ─► reduced, stain-normalised ─► patches on tissue ─► vectors ─► codes and distances
       ─► patch winners ─► rule (which class?) or connected patches (where?) ─► answer
+
+view            an image as a recipe sees it
+image_model     what stands between a method and a file: patch_model, whole_image_model
+tissue_classifier, region_detector    one model: which class, or where
+trials          a model learns from some patients and answers for others; kept under one key
+panel           several recipes, heard on unseen patients, that decide together
+plan            which of these is made, and presets by name
 """
 
-from .patch_model import BLANK, PatchMap
-from .region_detector import Region, RegionAnswer, RegionDetector
-from .tissue_classifier import ImageAnswer, TissueClassifier
+from .answers import NO_TISSUE, Answer, ImageAnswer, Region, RegionAnswer
+from .panel import Panel
+from .plan import PLANS, Model, Plan, named_plan
+from .region_detector import RegionDetector
+from .saving import load_model, save_model
+from .tissue_classifier import TissueClassifier
 
 __all__ = [
-    "BLANK",
+    "NO_TISSUE",
+    "PLANS",
+    "Answer",
     "ImageAnswer",
-    "PatchMap",
+    "Model",
+    "Panel",
+    "Plan",
     "Region",
     "RegionAnswer",
     "RegionDetector",
     "TissueClassifier",
+    "load_model",
+    "named_plan",
+    "save_model",
 ]

@@ -4,44 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..images.manifest import Record
-from ..images.masks import RegionMask
-from ..images.readers import open_image
-from ..methods.residual_rule import ResidualClassifier
-from ..patches.vectors import are_pictures
 from .gallery import Gallery
-from .patch_model import HALF, PatchModel
-from .region_detector import RegionDetector
-from .tissue_classifier import TissueClassifier
-from .whole_image_model import WholeImageModel
-
-
-@dataclass(frozen=True)
-class Atoms:
-    """The atoms that codes are over, where the method has such: D (n, n_features), their classes.
-
-    `patch_px` is the side of the pictures that they are; None for vectors that are no pictures.
-    """
-
-    D: NDArray[Any]
-    classes: NDArray[np.int64]
-    patch_px: int | None
-
-    @classmethod
-    def of(cls, model: PatchModel | WholeImageModel) -> Atoms | None:
-        if not isinstance(model, PatchModel) or not isinstance(model.method_, ResidualClassifier):
-            return None
-        D, classes = model.method_.labelled_atoms()
-        if len(D) != model.method_.n_codes_:
-            return None
-        side = model.recipe.patch_px
-        is_pixels = model.projection_ is None and are_pictures(D.shape[1], side)
-        return cls(D, classes, side if is_pixels else None)
+from .image_model import Atoms
+from .plan import Model
 
 
 @dataclass(frozen=True)
@@ -99,27 +69,13 @@ def _use(gallery: Gallery, atom: int, names: list[str], shares: NDArray[np.float
     return AtomUse(atom, by_label, gallery.users_of(atom))
 
 
-def patch_labels(
-    model: TissueClassifier | RegionDetector, gallery: Gallery, records: Sequence[Record]
-) -> list[str]:
-    """The label of every patch: its image's; of a detector, whether it lies in a region."""
-    if isinstance(model, TissueClassifier):
-        return [records[place].label or "no label" for place in gallery.images.tolist()]
-    other, region = model.classes_
-    inside = np.zeros(len(gallery.images), bool)
-    for place in np.unique(gallery.images).tolist():
-        own = gallery.images == place
-        inside[own] = _in_region(records[place], gallery, own, region)
-    return [region if is_inside else other for is_inside in inside.tolist()]
-
-
-def _in_region(
-    record: Record, gallery: Gallery, own: NDArray[np.bool_], region: str
-) -> NDArray[np.bool_]:
-    """Of an image's own patches: at least half in the mask, or by the label without one."""
-    if record.mask is None:
-        return np.full(int(own.sum()), record.label == region)
-    with open_image(record.path, record.mpp) as source:
-        mask = RegionMask.read(record.mask, source.size)
-    x, y = gallery.corners[own].T.astype(np.float64)
-    return mask.share(x, y, float(gallery.side[own][0])) >= HALF
+def patch_labels(model: Model, gallery: Gallery, records: Sequence[Record]) -> list[str]:
+    """What every patch of the gallery is, as its record says and the model asks."""
+    labels = [""] * len(gallery.images)
+    for image in np.unique(gallery.images).tolist():
+        own = np.flatnonzero(gallery.images == image)
+        side = float(gallery.side[own[0]])
+        found = model.labels_at(records[image], gallery.corners[own], side)
+        for place, label in zip(own.tolist(), found, strict=True):
+            labels[place] = label
+    return labels

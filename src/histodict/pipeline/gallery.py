@@ -17,7 +17,8 @@ from ..execution.files import written_whole
 from ..execution.progress import Callback, ignore
 from ..images.manifest import Record
 from ..methods.patch_classifier import PatchClassifier
-from .patch_model import PatchModel, for_every
+from .image_model import ImageModel
+from .training_patches import for_every
 from .view import open_view
 
 N_PATCHES = 2000
@@ -36,7 +37,7 @@ class Gallery:
     @classmethod
     def of(
         cls,
-        model: PatchModel,
+        model: ImageModel,
         records: Sequence[Record],
         seed: int,
         callback: Callback = ignore,
@@ -119,7 +120,7 @@ class Gallery:
 
 
 def _of_image(
-    model: PatchModel,
+    model: ImageModel,
     method: PatchClassifier,
     record: Record,
     place: int,

@@ -1,81 +1,42 @@
-"""Who sits on a panel: a recipe, and others that look at the same tissue in other ways.
+"""Several models that decide together, weighed by what they say of patients they have not seen.
 
-Members differ in scale, in stain correction and in what they look at, so that their mistakes do:
-
-- patches: the recipe itself; with the other stain correction; and, of pixels, at a finer scale
-  without surroundings;
-- textures and colours of the image as a whole (`lbp-colour`), beside pixels: at two scales, with
-  and without stain correction.
+Every recipe is tried in folds of the training patients; what comes of it puts the members' scores
+on one scale, and turns the mean of them into probabilities. A panel of one is a calibrated model.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from itertools import product
+from collections.abc import Sequence
+from copy import copy
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..decisions.image_rules import n_scores
+from ..decisions.calibration import Calibration
+from ..decisions.combination import Combination
+from ..decisions.image_rules import n_scores, winner
+from ..evaluation.metrics import auc, balanced_accuracy
 from ..evaluation.protocols import k_folds
-from ..evaluation.splits import SplitError
+from ..evaluation.splits import Split, SplitError
+from ..execution.array_cache import ArrayCache
 from ..execution.executor import Executor
 from ..execution.progress import Callback, Progress, ignore
 from ..images.manifest import Manifest
 from ..images.readers import ImageError
-from ..methods.registry import MEAN_VECTOR, method_entry
-from ..networks import is_network
-from ..recipes import Recipe, for_method
-from .unseen import how_good, unseen_scores
-
-_TEXTURES = "lbp-colour"
-# Finer patches show less of the tissue at once, so fewer atoms would be left for codes as sparse.
-_FINE = {"patch_px": 20, "stride_px": None, "context": 1, "penalty": 0.2}
-
-
-def members(recipe: Recipe) -> list[Recipe]:
-    """The recipe first, then the others; each once."""
-    base = replace(recipe, panel=False, calibration_folds=0)
-    if not recipe.panel:
-        return [base]
-    found = [base]
-    for other in _others(base):
-        if other not in found:
-            found.append(other)
-    return found
-
-
-def _others(base: Recipe) -> Iterator[Recipe]:
-    if method_entry(base.method).features not in (None, MEAN_VECTOR):
-        yield from _whole_images(base)
-        return
-    stain = "reinhard" if base.stain == "macenko" else "macenko"
-    yield replace(base, stain=stain)
-    if is_network(base.vectors):
-        yield _rescaled(base, 2)
-        return
-    yield _rescaled(base, 0.5).with_known(_FINE)
-    yield from _whole_images(for_method(base, _TEXTURES))
-
-
-def _whole_images(base: Recipe) -> Iterator[Recipe]:
-    corrected = "reinhard" if base.stain == "none" else base.stain
-    for factor, stain in product((1, 2), (corrected, "none")):
-        yield replace(_rescaled(base, factor), stain=stain)
-
-
-def _rescaled(recipe: Recipe, factor: float) -> Recipe:
-    """The recipe on images reduced by so much more, or less; never finer than they may be."""
-    if recipe.mpp is not None:
-        return replace(recipe, mpp=recipe.mpp * max(factor, 1))
-    return replace(recipe, downsample=max(1.0, recipe.downsample * factor))
+from ..model_file import ModelContent
+from ..recipes import Recipe
+from .answers import NO_TISSUE
+from .image_classifier import ImageClassifier
+from .image_model import ImageModel, Look
+from .tissue_classifier import TissueClassifier
+from .trials import Trial, Trials
 
 
 @dataclass(frozen=True)
-class Member:
+class Hearing:
     """A recipe, and what models made by it said of training patients they had not seen.
 
     scores : (n_images, n_scores), NaN on glass
@@ -92,46 +53,231 @@ class Member:
         return facts | ({"failure": self.failure} if self.failure else {})
 
 
-def ask_members(
-    manifest: Manifest,
-    recipes: Sequence[Recipe],
-    n_folds: int,
-    *,
-    random_state: int = 0,
-    n_jobs: int | None = None,
-    cache: Path | None = None,
-    callback: Callback = ignore,
-    executor: Executor | None = None,
-) -> list[Member]:
-    """Every recipe's answers for all training images, from models that did not see the patient.
+class Panel(ImageClassifier):
+    """Answers "which class?" by several models, and says how sure it is.
 
-    The first recipe has to work; another that cannot be tried says why.
+    Parameters
+    ----------
+    recipes : of the members; the first one's map and atoms are shown
+    folds : of the training patients, in which the recipes are tried
+    random_state, n_jobs, cache : as of `TissueClassifier`
+
+    Attributes, beside those of every `ImageClassifier`
+    ----------
+    members_ : trained models, in the order of the recipes; a recipe that could not be tried is out
+    combination_ : how members' scores become one
+    calibration_ : from that to probabilities
     """
+
+    kind: ClassVar[str] = "panel"
+    members_: list[TissueClassifier]
+    combination_: Combination
+    calibration_: Calibration
+
+    def __init__(
+        self,
+        recipes: Sequence[Recipe],
+        *,
+        folds: int = 3,
+        random_state: int = 0,
+        n_jobs: int | None = None,
+        cache: Path | str | None = None,
+    ) -> None:
+        self.recipes = list(recipes)
+        self.folds = folds
+        self.recipe = self.recipes[0]
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+        self.cache = ArrayCache(cache) if cache else None
+
+    @property
+    def model_(self) -> ImageModel:
+        return self.members_[0].model_
+
+    def fit(
+        self,
+        manifest: Manifest,
+        *,
+        callback: Callback = ignore,
+        executor: Executor | None = None,
+        start_from: object = None,
+    ) -> Self:
+        """Hear every recipe on unseen patients, then train those that could be tried on all."""
+        if start_from is not None:
+            raise ValueError("a panel starts afresh: only a single model can go on from another")
+        labels = self._begin(manifest)
+        # First of all: there may be too few patients to ask about.
+        heard = self._hear(manifest, callback, executor)
+        self.training_["members"] = [hearing.to_dict() for hearing in heard]
+        able = [hearing for hearing in heard if not hearing.failure]
+        self.members_ = []
+        for hearing in able:
+            there = executor if hearing.recipe.on_patches else None
+            member = self._member(hearing.recipe)
+            self.members_.append(member.fit(manifest, callback=callback, executor=there))
+        parts = np.stack([hearing.scores for hearing in able], axis=1)
+        seen = ~np.isnan(parts[:, 0]).any(axis=1)
+        self.combination_, self.calibration_ = Combination.fit(parts[seen], labels[seen])
+        return self
+
+    def _member(self, recipe: Recipe) -> TissueClassifier:
+        return TissueClassifier(
+            recipe,
+            random_state=self.random_state,
+            n_jobs=self.n_jobs,
+            cache=self.cache.folder if self.cache else None,
+        )
+
+    # --- unseen patients ------------------------------------------------------------------------
+
+    def _hear(
+        self, manifest: Manifest, callback: Callback, executor: Executor | None
+    ) -> list[Hearing]:
+        """The first recipe has to work; another that cannot be tried says why."""
+        splits = self._splits(manifest)
+        n_trials, n_held = len(self.recipes) * len(splits), 0
+        heard: list[Hearing] = []
+        for recipe in self.recipes:
+            scores = np.full((len(manifest.records), n_scores(len(manifest.classes))), np.nan)
+            failure = ""
+            for split in splits:
+                try:
+                    scores[split.test] = self._unseen(recipe, manifest, split, executor)
+                except ImageError as error:  # patches larger than an image, say
+                    if not heard:
+                        raise
+                    failure = str(error)
+                    break
+                n_held += 1
+                callback(Progress("unseen patients", n_held, n_trials))
+            value = None if failure else how_good(scores, manifest)
+            heard.append(Hearing(recipe, scores, value, failure))
+        return heard
+
+    def _splits(self, manifest: Manifest) -> list[Split]:
+        try:
+            return list(k_folds(manifest, self.folds, random_state=self.random_state))
+        except SplitError as error:
+            raise ValueError(
+                f"answers cannot be checked on unseen patients ({error}): with so few, take a "
+                "preset without a panel, such as default, and calibration_folds=0"
+            ) from error
+
+    def _unseen(
+        self, recipe: Recipe, manifest: Manifest, split: Split, executor: Executor | None
+    ) -> NDArray[np.float64]:
+        """(n_test_images, n_scores); NaN on glass."""
+        train, test = manifest.select(split.train), manifest.select(split.test)
+        trials = Trials(self.cache.folder / "trials" if self.cache else None)
+        trial = Trial(self._member(recipe), train, test)
+        return np.array(trials.hold(trial, recipe.method, executor).scores, dtype=np.float64)
+
+    # --- answering ------------------------------------------------------------------------------
+
+    def _look(self, path: Path, mpp: float | None) -> Look:
+        first = self.members_[0]._look(path, mpp)
+        n_silent = 0 if self.n_members > 1 else None
+        if first.scores is None:
+            return replace(first, n_silent=n_silent)
+        parts = np.full((self.n_members, len(first.scores)), np.nan)
+        parts[0] = first.scores
+        for row, member in zip(parts[1:], self.members_[1:], strict=True):
+            found = _look_if_it_can(member, path, mpp)
+            row[:] = np.nan if found is None else found
+        if n_silent is not None:
+            n_silent = int(np.isnan(parts[:, 0]).sum())
+        return replace(first, scores=self.combination_.scores(parts), n_silent=n_silent)
+
+    def _certainty(
+        self, scores: NDArray[np.float64], error_rate: float
+    ) -> tuple[dict[str, float], list[str]]:
+        chances = self.calibration_.probabilities(scores[None])
+        kept = self.calibration_.candidates(chances, error_rate)[0]
+        names = [name for name, k in zip(self.classes_, kept, strict=True) if k]
+        return dict(zip(self.classes_, chances[0].tolist(), strict=True)), names
+
+    @property
+    def n_members(self) -> int:
+        return len(self.members_)
+
+    @property
+    def has_theta(self) -> bool:
+        return self.n_members == 1 and super().has_theta
+
+    def _own_score(self, score: float) -> float:
+        return (score - self.combination_.offset) * float(self.combination_.scales[0])
+
+    def _moved_by(self, shift: float) -> Self:
+        """Here probabilities move with the scores, so it is the scores that are moved."""
+        moved = copy(self)
+        offset = self.combination_.offset - shift
+        moved.combination_ = replace(self.combination_, offset=offset)
+        return moved
+
+    def with_jobs(self, n_jobs: int | None) -> Self:
+        changed = copy(self)
+        changed.n_jobs = n_jobs
+        changed.members_ = [member.with_jobs(n_jobs) for member in self.members_]
+        return changed
+
+    def decision_words(self) -> str:
+        if self.n_members == 1:
+            return super().decision_words()
+        return f"by a panel of {self.n_members}; maps and atoms are those of the first"
+
+    def decided_by(self) -> list[Any]:
+        """All that decides what it learns from the same images, before it has learnt."""
+        members = [self._member(recipe).decided_by() for recipe in self.recipes]
+        return [self.kind, members, self.folds, self.random_state]
+
+    # --- for a model file -----------------------------------------------------------------------
+
+    def content(self) -> ModelContent:
+        members = [member.content() for member in self.members_]
+        arrays = {f"calibration.{k}": v for k, v in asdict(self.calibration_).items()}
+        return replace(
+            members[0],
+            kind=self.kind,
+            decision={"shift": self.shift_, "offset": self.combination_.offset},
+            training=self.training_,
+            members=members,
+            arrays=arrays | {"combination.scales": self.combination_.scales},
+        )
+
+    @classmethod
+    def of_content(cls, content: ModelContent, n_jobs: int | None) -> Panel:
+        seed = content.training["random_state"]
+        members = [TissueClassifier.of_content(member, n_jobs) for member in content.members]
+        panel = cls([member.recipe for member in members], random_state=seed, n_jobs=n_jobs)
+        panel.members_ = members
+        panel.classes_ = [str(name) for name in content.classes]
+        panel.shift_ = float(content.decision["shift"])
+        panel.training_ = content.training
+        arrays = content.arrays
+        scales, offset = arrays["combination.scales"], float(content.decision["offset"])
+        panel.combination_ = Combination(scales, offset)
+        names = ("slopes", "offsets", "misfits")
+        panel.calibration_ = Calibration(*(arrays[f"calibration.{name}"] for name in names))
+        return panel
+
+
+def _look_if_it_can(
+    member: TissueClassifier, path: Path, mpp: float | None
+) -> NDArray[np.float64] | None:
+    """A member's scores; None for an image that does not suit it, though the first read it."""
     try:
-        splits = list(k_folds(manifest, n_folds, random_state=random_state))
-    except SplitError as error:
-        raise ValueError(
-            f"answers cannot be checked on unseen patients ({error}): with so few, take a preset "
-            "without a panel, such as default, and calibration_folds=0"
-        ) from error
-    asked: list[Member] = []
-    shape = len(manifest.records), n_scores(len(manifest.classes))
-    for recipe in recipes:
-        scores = np.full(shape, np.nan)
-        failure = ""
-        for place, split in enumerate(splits):
-            try:
-                found = unseen_scores(
-                    manifest, split, recipe, random_state, n_jobs, cache, executor
-                )
-            except ImageError as error:  # patches larger than an image, say
-                if not asked:
-                    raise
-                failure = str(error)
-                break
-            scores[split.test] = found
-            done = len(asked) * len(splits) + place + 1
-            callback(Progress("unseen patients", done, len(recipes) * len(splits)))
-        value = None if failure else how_good(scores, manifest.labels, manifest.classes)
-        asked.append(Member(recipe, scores, value, failure))
-    return asked
+        return member._look(path, mpp).scores
+    except ImageError:
+        return None
+
+
+def how_good(scores: NDArray[np.float64], manifest: Manifest) -> float:
+    """The mean of balanced accuracy and AUC: on few images either alone is coarse.
+
+    One counts right answers, the other the right order.
+    """
+    classes, labels = manifest.classes, np.array(manifest.labels)
+    answers = [NO_TISSUE if np.isnan(row).any() else classes[winner(row)] for row in scores]
+    known = np.nan_to_num(scores)
+    area = auc(labels, known[:, 0] if known.shape[1] == 1 else known)
+    return (balanced_accuracy(labels, np.array(answers)) + area) / 2

@@ -2,58 +2,33 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from copy import copy
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..decisions.image_rules import Evidence
-from ..decisions.regions import Corner, Findings, SizeCurve, compare, label_regions, polygons
+from ..decisions.operating_point import OperatingPoint
+from ..decisions.regions import Findings, SizeCurve, compare
 from ..execution.array_cache import ArrayCache
 from ..execution.executor import Executor
 from ..execution.progress import Callback, ignore
 from ..images.manifest import Manifest, Record
 from ..images.masks import RegionMask
 from ..images.readers import open_image
-from ..methods.registry import method_entry
+from ..model_file import ModelContent
+from ..networks import vector_kind
+from ..patches.outlines import label_regions
+from ..patches.patch_map import PatchMap, Ring
 from ..recipes import Recipe, preset
-from .patch_model import BLANK, HALF, PatchMap, PatchModel, PatchSource
+from .answers import Region, RegionAnswer
+from .patch_model import PatchModel
+from .tissue_classifier import recipe_facts
+from .training_patches import HALF, PatchSource
 
-
-@dataclass(frozen=True)
-class Region:
-    """One region: its size, how clear it is, and its outline in level-0 pixels.
-
-    score : mean margin of its patches, the residual of the other class less its own
-    area_um2 : None where the pixel size is not known
-    polygons : per polygon its outer ring and its holes, closed rings of (x, y)
-    """
-
-    n_patches: int
-    score: float
-    area_px: float
-    area_um2: float | None
-    box: tuple[float, float, float, float]
-    polygons: list[list[list[tuple[float, float]]]]
-
-
-@dataclass(frozen=True)
-class RegionAnswer:
-    """The regions of one image, largest first, and the call they make; None: only glass.
-
-    score : patches of the largest set of connected positive patches; the call is positive from
-        `least_patches` (m) on
-    """
-
-    path: Path
-    label: str | None
-    score: int
-    least_patches: int
-    n_patches: int
-    regions: list[Region]
-    patch_map: PatchMap
+_MOST_PATCHES = 1000
 
 
 class RegionDetector:
@@ -82,6 +57,11 @@ class RegionDetector:
     training_ : what is known of the training, for the record
     """
 
+    kind: ClassVar[str] = "region-detector"
+    table: ClassVar[str] = "detections"
+    columns: ClassVar[tuple[str, ...]] = RegionAnswer.COLUMNS
+    finds_regions: ClassVar[bool] = True
+    n_members: ClassVar[int] = 1
     classes_: list[str]
     least_patches_: int
     curve_: SizeCurve
@@ -103,12 +83,7 @@ class RegionDetector:
         self.random_state = random_state
         self.n_jobs = n_jobs
         self.cache = ArrayCache(cache) if cache else None
-        if self.recipe.candidates > 1 or self.recipe.calibration_folds > 1:
-            raise ValueError(
-                "settings are tuned, and answers calibrated, for classes, not for regions: choose "
-                "another preset, and leave calibration_folds alone"
-            )
-        if method_entry(self.recipe.method).features is not None:
+        if not self.recipe.on_patches:
             raise ValueError(
                 f"the method {self.recipe.method!r} looks at the image as a whole and cannot say "
                 "where something is: choose one that works on patches"
@@ -121,7 +96,7 @@ class RegionDetector:
         callback: Callback = ignore,
         executor: Executor | None = None,
         start_from: RegionDetector | None = None,
-    ) -> RegionDetector:
+    ) -> Self:
         """Train on patches inside and outside the regions, then choose m on the same images.
 
         `executor` reads the images and codes their patches; None: threads. `start_from`: a model
@@ -130,18 +105,11 @@ class RegionDetector:
         self.classes_ = _choose_classes(manifest, self.region)
         records = manifest.records
         sources = [s for record in records for s in _sources(record, self.classes_[1])]
-        model = PatchModel(self.recipe, self.classes_, self.random_state, self.n_jobs, self.cache)
-        start = model.start(start_from.model_) if start_from else None
-        n_patches = model.fit(sources, callback, executor, start)
-
-        def look(place: int, patch_map: PatchMap, evidence: Evidence) -> Findings:
-            tissue = patch_map.winners != BLANK
-            truth = true_patches(records[place], patch_map, self.classes_[1])
-            return compare(patch_map.winners == 1, truth & tissue, tissue)
-
-        self.curve_ = SizeCurve.of(model.judge_all(records, look, callback, executor))
+        self.model_ = self._new_model()
+        start = start_from.model_ if start_from is not None else None
+        n_patches = self.model_.fit(sources, callback, executor, start)
+        self.curve_ = SizeCurve.of(self.findings(manifest, callback, executor))
         self.least_patches_ = self.curve_.least_patches
-        self.model_ = model
         self.training_ = {
             "manifest_digest": manifest.digest(),
             "n_images": len(records),
@@ -153,36 +121,124 @@ class RegionDetector:
             self.training_["started_from"] = start_from.training_
         return self
 
+    def _new_model(self) -> PatchModel:
+        return PatchModel(self.recipe, self.classes_, self.random_state, self.n_jobs, self.cache)
+
+    def findings(
+        self, manifest: Manifest, callback: Callback = ignore, executor: Executor | None = None
+    ) -> list[Findings]:
+        """What is found in every image, against its mask or label."""
+        records = manifest.records
+
+        def look(place: int, patch_map: PatchMap, evidence: Evidence) -> Findings:
+            tissue = patch_map.tissue
+            truth = true_patches(records[place], patch_map)
+            return compare(patch_map.winners == 1, truth & tissue, tissue)
+
+        return self.model_.judge_all(records, look, callback, executor)
+
     def detect(self, path: Path | str, *, mpp: float | None = None) -> RegionAnswer:
         """The regions of an image or slide; mpp overrides its pixel size."""
         path = Path(path)
         patch_map, evidence = self.model_.judge(path, mpp)
-        with open_image(path, mpp) as source:
-            known_mpp = source.mpp
-        places, sizes = label_regions(patch_map.winners == 1)
+        _, sizes = label_regions(patch_map.winners == 1)
         largest = int(sizes.max(initial=0))
-        numbers = np.argsort(-sizes, kind="stable") + 1
-        regions = [
-            _region(patch_map, places == number, known_mpp)
-            for number in numbers
-            if sizes[number - 1] >= self.least_patches_
-        ]
+        found = patch_map.regions(1, self.least_patches_)
+        regions = [_region(patch_map, cells, polygons) for cells, polygons in found]
         label = self.classes_[int(largest >= self.least_patches_)] if evidence.n_patches else None
-        return RegionAnswer(
-            path, label, largest, self.least_patches_, evidence.n_patches, regions, patch_map
+        return RegionAnswer(path, label, largest, self.least_patches_, regions, patch_map)
+
+    def answer(self, path: Path | str, *, mpp: float | None = None) -> RegionAnswer:
+        """`detect`, under the name that all kinds of model share."""
+        return self.detect(path, mpp=mpp)
+
+    def with_jobs(self, n_jobs: int | None) -> Self:
+        """The same model, on so many threads."""
+        changed = copy(self)
+        changed.n_jobs, changed.model_ = n_jobs, self.model_.with_jobs(n_jobs)
+        return changed
+
+    @property
+    def operating_point(self) -> OperatingPoint:
+        """m, the connected patches from which a region counts."""
+        return OperatingPoint("patches", self.least_patches_, reached=True)
+
+    def with_operating_point(self, value: float) -> Self:
+        """A copy with another m."""
+        if not 1 <= value <= _MOST_PATCHES:
+            raise ValueError(f"a region has from one to {_MOST_PATCHES} patches")
+        moved = copy(self)
+        moved.least_patches_ = round(value)
+        return moved
+
+    def decision_words(self) -> str:
+        """How it decides, for a model card."""
+        return f"a region counts from {self.least_patches_} connected patches on"
+
+    def truth(self, record: Record) -> str:
+        """Whether the record's mask or, without one, its label shows any region."""
+        if record.mask is None:
+            return self.classes_[int(record.label == self.classes_[1])]
+        return self.classes_[int(_mask_of(record).region.any())]
+
+    def labels_at(self, record: Record, corners: NDArray[np.int64], side: float) -> list[str]:
+        """Of patches with these corners (n, 2): at least half in the mask, or by the label."""
+        x, y = corners.T.astype(np.float64)
+        inside = _in_region(record, self.classes_[1], x, y, side)
+        return [self.classes_[int(is_inside)] for is_inside in inside.tolist()]
+
+    def decided_by(self) -> list[Any]:
+        """All that decides what it learns from the same images, before it has learnt."""
+        return [self.kind, *recipe_facts(self.recipe), self.region, self.random_state]
+
+    # --- for a model file -----------------------------------------------------------------------
+
+    def content(self) -> ModelContent:
+        curve = {"curve.miss": self.curve_.miss, "curve.alarm": self.curve_.alarm}
+        return ModelContent(
+            kind=self.kind,
+            classes=self.classes_,
+            recipe=self.recipe.to_dict(),
+            mpp=self.model_.mpp_,
+            n_features=self.model_.method_.n_features_in_,
+            weights=vector_kind(self.recipe.vectors).weights(),
+            decision={"least_patches": self.least_patches_},
+            training=self.training_,
+            arrays=self.model_.arrays() | curve,
         )
 
+    @classmethod
+    def of_content(cls, content: ModelContent, n_jobs: int | None) -> RegionDetector:
+        recipe, seed = Recipe.from_dict(content.recipe), content.training["random_state"]
+        name = str(content.classes[1])
+        model = cls(recipe, region=name, random_state=seed, n_jobs=n_jobs)
+        model.classes_ = [str(name) for name in content.classes]
+        model.training_ = content.training
+        model.least_patches_ = int(content.decision["least_patches"])
+        model.curve_ = SizeCurve(content.arrays["curve.miss"], content.arrays["curve.alarm"])
+        model.model_ = model._new_model()
+        model.model_.restore(content.arrays, content.mpp, content.n_features)
+        return model
 
-def true_patches(record: Record, patch_map: PatchMap, region: str) -> NDArray[np.bool_]:
+
+def true_patches(record: Record, patch_map: PatchMap) -> NDArray[np.bool_]:
     """Which patches of the map are region by the record's mask, or by its label without one."""
-    grid = patch_map.grid
+    return _in_region(record, patch_map.classes[1], *patch_map.corners(), patch_map.grid.patch_side)
+
+
+def _in_region(
+    record: Record, region: str, x: NDArray[np.float64], y: NDArray[np.float64], side: float
+) -> NDArray[np.bool_]:
+    """Of squares with these corners, x and y of one shape: whether they are region."""
     if record.mask is None:
-        return np.full((grid.n_rows, grid.n_columns), record.label == region)
+        return np.full(x.shape, record.label == region)
+    return _mask_of(record).share(x, y, side) >= HALF
+
+
+def _mask_of(record: Record) -> RegionMask:
+    assert record.mask is not None
     with open_image(record.path, record.mpp) as source:
-        mask = RegionMask.read(record.mask, source.size)
-    step = grid.stride_px * grid.downsample
-    x, y = np.meshgrid(np.arange(grid.n_columns) * step, np.arange(grid.n_rows) * step)
-    return mask.share(x, y, grid.patch_side) >= HALF
+        return RegionMask.read(record.mask, source.size)
 
 
 def _choose_classes(manifest: Manifest, region: str | None) -> list[str]:
@@ -209,27 +265,18 @@ def _sources(record: Record, region: str) -> list[PatchSource]:
     return [PatchSource(record, int(inside), inside) for inside in (False, True)]
 
 
-def _region(patch_map: PatchMap, cells: NDArray[np.bool_], mpp: float | None) -> Region:
-    grid = patch_map.grid
-    step = grid.stride_px * grid.downsample
-    # Overlapping patches are drawn as the cells they are nearest to.
-    shift = (grid.patch_side - step) / 2
-
-    def place(corner: Corner) -> tuple[float, float]:
-        return corner[0] * step + shift, corner[1] * step + shift
-
+def _region(patch_map: PatchMap, cells: NDArray[np.bool_], polygons: list[list[Ring]]) -> Region:
+    grid, mpp = patch_map.grid, patch_map.mpp
     rows, columns = np.nonzero(cells)
-    area = float(cells.sum()) * step**2
+    area = float(cells.sum()) * grid.step**2
     return Region(
         n_patches=int(cells.sum()),
         score=float(patch_map.margins[..., 1][cells].mean()),
         area_px=area,
         area_um2=area * mpp**2 if mpp else None,
         box=(
-            *place((int(columns.min()), int(rows.min()))),
-            *place((int(columns.max()) + 1, int(rows.max()) + 1)),
+            *grid.cell_corner((int(columns.min()), int(rows.min()))),
+            *grid.cell_corner((int(columns.max()) + 1, int(rows.max()) + 1)),
         ),
-        polygons=[
-            [[place(corner) for corner in ring] for ring in polygon] for polygon in polygons(cells)
-        ],
+        polygons=polygons,
     )

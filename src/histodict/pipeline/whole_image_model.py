@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,13 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..execution.array_cache import ArrayCache
+from ..execution.executor import Executor
 from ..execution.local import map_blocks
 from ..execution.progress import Callback, Progress, ignore
-from ..images.manifest import Record
+from ..images.manifest import Manifest
 from ..images.readers import ImageError
 from ..methods.registry import MEAN_VECTOR, method_entry
 from ..patches.grid import PatchGrid
 from ..recipes import Recipe
+from .image_model import ImageModel, Look
 from .view import View, open_view
 
 _MOST_PIXELS = 50_000_000
@@ -26,34 +27,27 @@ _MOST_PIXELS = 50_000_000
 _N_SQUARES, _SQUARE_PX = 64, 512
 
 
-class WholeImageModel:
-    """A classifier of image vectors with everything that stands between it and an image file.
+class WholeImageModel(ImageModel):
+    """A classifier of image vectors with everything that stands between it and an image file."""
 
-    Attributes
-    ----------
-    method_ : the trained classifier
-    mpp_ : pixel size of the training images, where all have the same
-    """
-
-    method_: Any
-    mpp_: float | None
-
-    def __init__(
+    def fit_images(
         self,
-        recipe: Recipe,
-        random_state: int,
-        n_jobs: int | None,
-        cache: ArrayCache | None = None,
-    ) -> None:
-        self.recipe = recipe
-        self.random_state = random_state
-        self.n_jobs = n_jobs
-        self.cache = cache
-
-    def fit(
-        self, records: Sequence[Record], labels: NDArray[np.int64], callback: Callback = ignore
-    ) -> None:
+        manifest: Manifest,
+        labels: NDArray[np.int64],
+        callback: Callback,
+        executor: Executor | None,
+        start_from: ImageModel | None,
+    ) -> dict[str, Any]:
         """One vector per image, all of them kept; then the method's own training."""
+        method = self.recipe.method
+        if start_from is not None:
+            raise ValueError(f"the method {method!r} cannot go on from another model")
+        if executor is not None:
+            raise ValueError(
+                f"the method {method!r} looks at the image as a whole and trains on one machine: "
+                "leave out the cluster"
+            )
+        records = manifest.records
         sizes = {record.mpp for record in records}
         self.mpp_ = sizes.pop() if len(sizes) == 1 else None
         X = self._vectors({r.path: r.mpp for r in records}, None, callback)
@@ -62,21 +56,16 @@ class WholeImageModel:
         if len(blank):
             name = records[int(np.argmax(labels == blank[0]))].label
             raise ValueError(f"no tissue was found in any image of class {name!r}")
-        X, labels = X[seen], labels[seen]
-        method = method_entry(self.recipe.method).make(
-            self.recipe.method_parameters, random_state=self.random_state, n_jobs=self.n_jobs
-        )
-        self.method_ = method.fit(X, labels, callback=callback)
+        self.method_ = self.new_method().fit(X[seen], labels[seen], callback=callback)
+        return {}
 
-    def scores(self, path: Path, mpp: float | None = None) -> NDArray[np.float64] | None:
-        """The method's decision values: one for two classes, else one per class.
-
-        None where there is only glass, for a method that leaves glass out.
-        """
+    def look(self, path: Path, mpp: float | None = None) -> Look:
+        """The method's decision values; None where there is only glass, if it leaves glass out."""
         X = self._vectors({path: mpp}, self.mpp_)
         if np.isnan(X[0, 0]):
-            return None
-        return np.atleast_1d(np.asarray(self.method_.decision_function(X), dtype=np.float64)[0])
+            return Look(None)
+        values = np.asarray(self.method_.decision_function(X), dtype=np.float64)
+        return Look(np.atleast_1d(values[0]))
 
     def _vectors(
         self,

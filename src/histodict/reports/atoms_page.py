@@ -12,11 +12,11 @@ from ..execution.array_cache import ArrayCache
 from ..execution.progress import Callback, ignore
 from ..images.manifest import Manifest, Record
 from ..parameters import check_whole_number
-from ..pipeline import RegionDetector, TissueClassifier
-from ..pipeline.atoms import Atoms, AtomUse, ClassUse, most_used, patch_labels
+from ..patches.patch_map import colour_of
+from ..pipeline import Model
+from ..pipeline.atoms import AtomUse, ClassUse, most_used, patch_labels
 from ..pipeline.gallery import Gallery
-from ..pipeline.patch_model import PatchModel
-from .overlay import COLOURS
+from ..pipeline.image_model import Atoms
 from .pages import write_page
 from .patch_pictures import patch_pictures
 from .pictures import png_uri, vector_picture
@@ -34,7 +34,7 @@ class AtomsInUse:
     @classmethod
     def of(
         cls,
-        model: TissueClassifier | RegionDetector,
+        model: Model,
         gallery: Gallery,
         records: Sequence[Record],
         n_atoms: int,
@@ -47,7 +47,7 @@ class AtomsInUse:
 
 
 def find_atoms(
-    model: TissueClassifier | RegionDetector,
+    model: Model,
     manifest: Manifest,
     *,
     n_atoms: int = 24,
@@ -60,7 +60,6 @@ def find_atoms(
     """
     check_whole_number("atoms", n_atoms, 1)
     _atoms(model)
-    assert isinstance(model.model_, PatchModel)
     patches = copy(model.model_)
     patches.cache = ArrayCache(cache) if cache else model.model_.cache
     gallery = Gallery.of(patches, manifest.records, model.random_state, callback)
@@ -69,7 +68,7 @@ def find_atoms(
 
 def write_atoms_page(
     path: Path,
-    model: TissueClassifier | RegionDetector,
+    model: Model,
     manifest: Manifest,
     found: AtomsInUse,
     callback: Callback = ignore,
@@ -125,13 +124,13 @@ def atom_rows(
     ]
 
 
-def panel_note(model: TissueClassifier | RegionDetector) -> str:
+def panel_note(model: Model) -> str:
     """Of a panel: whose atoms these are; else nothing."""
-    if isinstance(model, RegionDetector) or not model.others_:
+    if model.n_members == 1:
         return ""
     return (
-        f"This model is a panel of {1 + len(model.others_)} that decide together: these are the "
-        "atoms of its first member."
+        f"This model is a panel of {model.n_members} that decide together: these are the atoms of "
+        "its first member."
     )
 
 
@@ -167,27 +166,18 @@ def plain_facts(found: AtomsInUse, names: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _atoms(model: TissueClassifier | RegionDetector) -> Atoms:
+def _atoms(model: Model) -> Atoms:
     """The model's atoms; a ValueError says why there are none."""
-    atoms = Atoms.of(model.model_)
-    if atoms is not None:
-        return atoms
-    method = model.recipe.method
-    if not isinstance(model.model_, PatchModel):
-        raise ValueError(f"the method {method!r} looks at the image as a whole: it has no atoms")
-    raise ValueError(
-        f"the method {method!r} has no atoms that belong to classes: dfdl, odl, fddl, lcksvd and "
-        "src have"
-    )
+    atoms = model.model_.atoms()
+    if atoms is None:
+        raise ValueError(model.model_.why_no_atoms())
+    return atoms
 
 
 def _colours(classes: Sequence[str], labels: Sequence[str]) -> dict[str, str]:
     """A colour for every class of the model, then for labels it does not know."""
     names = [*classes, *sorted(set(labels) - set(classes))]
-    return {
-        name: "rgb({:.0f}, {:.0f}, {:.0f})".format(*COLOURS[place % len(COLOURS)])
-        for place, name in enumerate(names)
-    }
+    return {name: colour_of(place) for place, name in enumerate(names)}
 
 
 def _words(use: ClassUse) -> str:

@@ -21,7 +21,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ..evaluation.metrics import CalibrationCurve, RocCurve
-from .overlay import COLOURS
+from ..patches.patch_map import COLOURS
 from .pictures import INK
 
 _WIDTH = 4.7  # inches

@@ -5,14 +5,15 @@ The items are those of TRIPOD+AI, in our words: Collins et al., BMJ 385 (2024) e
 
 from __future__ import annotations
 
-from ..compare.evaluation import Evaluation, metrics_for
+from ..compare.evaluation import Evaluation
+from ..compare.measures import metrics_for
 from .evaluation_facts import (
     NOT_RECORDED,
     class_rows,
     counted,
     data_facts,
+    plan_words,
     protocol_facts,
-    recipe_words,
     tested_images,
 )
 from .model_card import model_card
@@ -100,7 +101,7 @@ def _of_methods(done: Evaluation) -> dict[str, str]:
     return {
         "4": f"compare {counted(len(done.methods), 'method')} at telling apart "
         f"{' / '.join(done.classes)}",
-        "7": recipe_words(done.recipes[done.methods[0]]),
+        "7": plan_words(done.plans[done.methods[0]]),
         "11": "an image without tissue counts as a wrong answer, its score as on the border",
         "12a": f"{protocol['Protocol']}. Kept apart: {protocol['Kept apart']}",
         "12c": "see Methods; all settings are in provenance.json",
@@ -118,7 +119,7 @@ def _of_results(done: Evaluation) -> dict[str, str]:
     return {
         "18e": "the splits, with the names of the images, are in splits.json",
         "18f": "histodict, BSD-3-Clause; versions under Provenance",
-        "22": "example.histodict, if there, is one of the trained models",
+        "22": "the folder models, if there, holds one of the trained models",
         "23a": card["How well"],
         "25": "see Compared with each other, and What went wrong",
         "26": card["Limits"],

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from ..compare.cell_maps import load_map
-from ..compare.cells import NO_TISSUE, Result
 from ..compare.evaluation import Evaluation
+from ..compare.tasks import Result
 from ..evaluation.metrics import confusion_matrix
 from ..execution.tables import Row
 from ..images.manifest import Record
 from ..images.readers import open_image
+from ..pipeline import NO_TISSUE
 from .overlay import draw_overlay
 from .pictures import image_uri
 
@@ -43,8 +43,8 @@ class Errors:
 def shown_results(done: Evaluation) -> Iterator[Result]:
     """Those of the methods in the tables, at the largest training size."""
     for result in done.results:
-        split = result.cell.split
-        if result.cell.method in done.methods and split.n_per_class == done.shown_size:
+        split = result.task.split
+        if result.task.method in done.methods and split.n_per_class == done.shown_size:
             yield result
 
 
@@ -55,9 +55,9 @@ def confusions(done: Evaluation) -> list[dict[str, Any]]:
     """Per method: images by true class and answer, added up over repeats and seeds."""
     found = []
     for method in done.methods:
-        own = [result for result in shown_results(done) if result.cell.method == method]
-        truth = [label for r in own for label in done.manifest.select(r.cell.split.test).labels]
-        said = [label for result in own for label in result.labels]
+        own = [result for result in shown_results(done) if result.task.method == method]
+        truth = [label for r in own for label in done.manifest.select(r.task.split.test).labels]
+        said = [label for result in own for label in result.answered.labels]
         answers = [*done.classes, NO_TISSUE] if NO_TISSUE in said else done.classes
         names = list(dict.fromkeys([*done.classes, NO_TISSUE]))
         counts = confusion_matrix(truth, said, names)[: len(done.classes), : len(answers)]
@@ -81,8 +81,8 @@ def image_errors(done: Evaluation) -> list[Errors]:
     """Of every tested image, in the order of the manifest."""
     found: dict[int, Errors] = {}
     for result in shown_results(done):
-        method = result.cell.method
-        for i, (place, label) in enumerate(zip(result.cell.split.test, result.labels, strict=True)):
+        method, tested = result.task.method, result.task.split.test
+        for i, (place, label) in enumerate(zip(tested, result.answered.labels, strict=True)):
             errors = found.setdefault(place, Errors(place))
             errors.n_answers[method] += 1
             if label != done.manifest.records[place].label:
@@ -160,11 +160,11 @@ def _pictures(record: Record, errors: Errors) -> tuple[str, str | None, str | No
     with open_image(record.path) as source:
         picture = _uri(source.thumbnail(min(_SHOWN_PX, max(source.size))))
     for result, i in errors.seen:
-        patch_map = load_map(result.maps, i)
+        patch_map = result.answered.map_of(i)
         if patch_map is not None:
-            cell = result.cell
-            whose = f"{cell.method}, {cell.split.name}, seed {cell.seed}"
-            return picture, _uri(draw_overlay(record.path, patch_map)), whose
+            task = result.task
+            whose = f"{task.method}, {task.split.name}, seed {task.seed}"
+            return picture, _uri(draw_overlay(replace(patch_map, path=record.path))), whose
     return picture, None, None
 
 

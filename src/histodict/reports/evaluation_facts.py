@@ -9,8 +9,7 @@ from ..compare.evaluation import Evaluation
 from ..evaluation.splits import Split
 from ..execution.tables import Row
 from ..images.manifest import Record
-from ..methods.registry import method_entry
-from ..pipeline.panel import members
+from ..pipeline import Plan
 from ..recipes import Recipe
 
 NOT_RECORDED = "not recorded"
@@ -34,20 +33,26 @@ def figure_words(row: Row) -> str:
     return f"{row['value']:.3f} ({row['low']:.3f} to {row['high']:.3f})"
 
 
+def plan_words(plan: Plan) -> str:
+    """A plan's settings on one line."""
+    words = recipe_words(plan.recipe)
+    others = plan.recipes[1:]
+    if others:
+        views = [f"{o.method} ({o.stain}, {_scale(o)})" for o in others]
+        words += f"; decides together with {len(others)} other views: {', '.join(views)}"
+    return words
+
+
 def recipe_words(recipe: Recipe) -> str:
     """A recipe's settings on one line; those of the patches only where there are patches."""
     parameters = ", ".join(f"{name} {value}" for name, value in recipe.method_parameters.items())
     parts = [parameters or "no parameters", _scale(recipe), f"stain correction {recipe.stain}"]
-    if method_entry(recipe.method).features is None:
+    if recipe.on_patches:
         patches = f"patches of {recipe.patch_px} px every {recipe.grid_stride_px} px"
         if recipe.context > 1:
             patches += f" with {recipe.context} times as wide surroundings"
         parts += [patches, f"vectors {recipe.vectors}", f"rule {recipe.rule}"]
         parts += [f"{recipe.patches_per_class} patches per class"]
-    if recipe.panel:
-        others = members(recipe)[1:]
-        views = [f"{o.method} ({o.stain}, {_scale(o)})" for o in others]
-        parts.append(f"decides together with {len(others)} other views: {', '.join(views)}")
     return "; ".join(parts)
 
 
@@ -116,7 +121,7 @@ def n_shared_patients(done: Evaluation) -> int:
 def protocol_facts(done: Evaluation) -> list[Fact]:
     splits = list(done.splits)
     apart = "patients: no patient is on both sides of a split"
-    n_trainings = len(splits) * len(done.seeds) * len(done.recipes)
+    n_trainings = len(splits) * len(done.seeds) * len(done.plans)
     facts = [
         ("Kept apart", "images only, NOT patients" if split_by_image(done) else apart),
         ("Protocol", _protocol_words(done)),
@@ -125,7 +130,7 @@ def protocol_facts(done: Evaluation) -> list[Fact]:
         (
             "Trainings",
             f"{n_trainings}: {counted(len(splits), 'split')}, "
-            f"{counted(len(done.seeds), 'seed')}, {counted(len(done.recipes), 'method')}",
+            f"{counted(len(done.seeds), 'seed')}, {counted(len(done.plans), 'method')}",
         ),
     ]
     return facts

@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from ..compare.evaluation import Evaluation, metrics_for
+from ..compare.evaluation import Evaluation
 from ..compare.example import Example
+from ..compare.measures import metrics_for
 from ..evaluation import metrics
 from ..execution.files import written_whole
 from ..execution.tables import Row
@@ -99,9 +100,10 @@ class Figures:
     def _coverage(self, method: str) -> dict[str, str]:
         """How often the true class is among those not ruled out, and how often only one is left."""
         held, single = [], []
-        for result in (r for r in shown_results(self.done) if r.cell.method == method):
-            truth = self.done.manifest.select(result.cell.split.test).labels
-            for label, p, left in zip(truth, result.probabilities, result.candidates, strict=True):
+        for result in (r for r in shown_results(self.done) if r.task.method == method):
+            truth = self.done.manifest.select(result.task.split.test).labels
+            said = result.answered
+            for label, p, left in zip(truth, said.probabilities, said.candidates, strict=True):
                 if p:
                     held.append(label in left)
                     single.append(len(left) == 1)
@@ -128,14 +130,15 @@ class Figures:
     def _probabilities(self, method: str) -> tuple[list[str], NDArray[np.float64]]:
         """Labels and probabilities of all images that have these; of two classes, the second's."""
         labels: list[str] = []
-        said: list[list[float]] = []
-        for result in (r for r in shown_results(self.done) if r.cell.method == method):
-            truth = self.done.manifest.select(result.cell.split.test).labels
-            for label, p in zip(truth, result.probabilities, strict=True):
+        chances: list[list[float]] = []
+        for result in (r for r in shown_results(self.done) if r.task.method == method):
+            truth = self.done.manifest.select(result.task.split.test).labels
+            said = result.answered
+            for label, p in zip(truth, said.probabilities, strict=True):
                 if p:
                     labels.append(label)
-                    said.append(p)
-        values = np.array(said)
+                    chances.append(p)
+        values = np.array(chances)
         return labels, values[:, 1] if labels and len(self.done.classes) == 2 else values
 
 

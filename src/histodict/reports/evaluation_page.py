@@ -3,7 +3,6 @@
 FOLDER/figures/*.svg, *.png     what the page shows, each in a file of its own
 FOLDER/confusion.csv, .parquet  answers by true class, per method
 FOLDER/errors.csv, .parquet     which images each method got wrong, how often
-FOLDER/example.histodict        one of the models, to look at what it has learnt
 """
 
 from __future__ import annotations
@@ -13,11 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from ..compare.evaluation import Evaluation, metrics_for, provenance
-from ..compare.example import Example, train_example
-from ..execution.progress import Callback, ignore
+from ..compare.evaluation import Evaluation, provenance
+from ..compare.example import Example
+from ..compare.measures import metrics_for
 from ..execution.tables import Row, write_table
 from ..methods.registry import method_entry
+from ..patches.patch_map import colour_of
 from .checklist import checklist
 from .evaluation_errors import (
     confusion_rows,
@@ -33,29 +33,27 @@ from .evaluation_facts import (
     data_facts,
     figure_words,
     n_shared_patients,
+    plan_words,
     protocol_facts,
-    recipe_words,
     split_by_image,
     tested_images,
     tested_patients,
 )
 from .evaluation_figures import Figures
 from .model_card import model_card
-from .overlay import COLOURS
 from .pages import write_page
 
 _LEVEL = 0.05  # of p-values, for the words
 
 
-def write_evaluation_page(
-    path: Path, evaluation: Evaluation, *, n_jobs: int | None = None, callback: Callback = ignore
-) -> None:
-    """Everything in one file: no scripts, nothing fetched. Files above go to the page's folder."""
+def write_evaluation_page(path: Path, evaluation: Evaluation, example: Example | None) -> None:
+    """Everything in one file: no scripts, nothing fetched. Files above go to the page's folder.
+
+    `example`: one of the models, to show what it has learnt.
+    """
     folder = path.parent
     content = _about(evaluation)
     if evaluation.methods:
-        model_file = folder / "example.histodict"
-        example = train_example(evaluation, model_file, n_jobs=n_jobs, callback=callback)
         content |= _results(evaluation) | _errors(evaluation)
         content |= _pictures(Figures(evaluation, folder / "figures"), example)
         write_table(folder / "confusion", confusion_rows(evaluation))
@@ -83,10 +81,10 @@ def _about(done: Evaluation) -> dict[str, Any]:
         "recipes": [
             {
                 "name": name,
-                "summary": method_entry(recipe.method).summary,
-                "settings": recipe_words(recipe),
+                "summary": method_entry(plan.recipe.method).summary,
+                "settings": plan_words(plan),
             }
-            for name, recipe in done.recipes.items()
+            for name, plan in done.plans.items()
         ],
         "provenance": [
             ("Images and labels", made["manifest_digest"]),
@@ -126,7 +124,7 @@ def _errors(done: Evaluation) -> dict[str, Any]:
         "patients": patient_errors(done, images),
         "n_tested_patients": len(tested_patients(done)),
         "n_wrong_images": sum(errors.n_wrong > 0 for errors in images),
-        "colours": [f"rgb({r:.0f}, {g:.0f}, {b:.0f})" for r, g, b in COLOURS],
+        "colours": [colour_of(place) for place in range(len(done.classes))],
     }
 
 

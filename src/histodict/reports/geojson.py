@@ -17,44 +17,48 @@ from typing import Any
 import numpy as np
 
 from ..execution.files import written_whole
-from ..pipeline import BLANK, PatchMap, Region
-from .overlay import COLOURS
+from ..patches.patch_map import COLOURS, PatchMap, Ring
+from ..pipeline import Answer, Region
 
 
-def patch_features(
-    patch_map: PatchMap, classes: list[str], offset: tuple[int, int]
-) -> Iterator[dict[str, Any]]:
+def features(answer: Answer, *, of_regions: bool) -> Iterator[dict[str, Any]]:
+    """What there is to draw of an answer: its regions, or its patches."""
+    if answer.patch_map is None:
+        return iter(())
+    if of_regions:
+        return region_features(answer.regions, answer.patch_map)
+    return patch_features(answer.patch_map)
+
+
+def patch_features(patch_map: PatchMap) -> Iterator[dict[str, Any]]:
     """One detection per patch on tissue, with its class and margin; a slide has a million."""
-    for row, column in map(np.ndarray.tolist, np.argwhere(patch_map.winners != BLANK)):
+    for row, column in map(np.ndarray.tolist, np.argwhere(patch_map.tissue)):
         place = int(patch_map.winners[row, column])
         margin = float(patch_map.margins[row, column, place])
-        ring = _shifted(_ring(patch_map, row, column), offset)
+        ring = _shifted(patch_map.patch_ring(row, column), patch_map.offset)
         yield _feature(
             f"patch {row} {column}",
             {"type": "Polygon", "coordinates": [ring]},
             "detection",
-            (classes[place], place),
+            (patch_map.classes[place], place),
             {"margin": margin},
         )
 
 
-def region_features(
-    regions: list[Region], name: str, offset: tuple[int, int]
-) -> list[dict[str, Any]]:
+def region_features(regions: list[Region], patch_map: PatchMap) -> Iterator[dict[str, Any]]:
     """One annotation per region, with its number of patches, score and area."""
-    features = []
     for number, region in enumerate(regions):
-        polygons = [[_shifted(ring, offset) for ring in polygon] for polygon in region.polygons]
+        polygons = [
+            [_shifted(ring, patch_map.offset) for ring in polygon] for polygon in region.polygons
+        ]
         measurements = {"patches": region.n_patches, "score": region.score}
         if region.area_um2 is not None:
             measurements["area µm²"] = region.area_um2
         geometry: dict[str, Any] = {"type": "MultiPolygon", "coordinates": polygons}
         if len(polygons) == 1:
             geometry = {"type": "Polygon", "coordinates": polygons[0]}
-        features.append(
-            _feature(f"region {number}", geometry, "annotation", (name, 1), measurements)
-        )
-    return features
+        label = patch_map.classes[1], 1
+        yield _feature(f"region {number}", geometry, "annotation", label, measurements)
 
 
 def _feature(
@@ -88,12 +92,5 @@ def save_geojson(path: Path, features: Iterable[dict[str, Any]]) -> None:
         file.write("\n]}\n")
 
 
-def _ring(patch_map: PatchMap, row: int, column: int) -> list[tuple[float, float]]:
-    left, top = patch_map.grid.corner(row, column)
-    side = patch_map.grid.patch_side
-    right, bottom = left + side, top + side
-    return [(left, top), (right, top), (right, bottom), (left, bottom), (left, top)]
-
-
-def _shifted(ring: list[tuple[float, float]], offset: tuple[int, int]) -> list[list[float]]:
+def _shifted(ring: Ring, offset: tuple[int, int]) -> list[list[float]]:
     return [[x + offset[0], y + offset[1]] for x, y in ring]

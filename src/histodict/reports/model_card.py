@@ -8,7 +8,7 @@ from .evaluation_facts import (
     Fact,
     counted,
     figure_words,
-    recipe_words,
+    plan_words,
     side_words,
     split_by_image,
     tested_patients,
@@ -18,12 +18,12 @@ from .evaluation_facts import (
 def model_card(done: Evaluation) -> list[Fact]:
     """Of the first method in the tables."""
     method = done.methods[0]
-    recipe = done.recipes[method]
+    plan = done.plans[method]
     n_sites = len({record.site for record in done.manifest.records if record.site})
     return [
-        ("What it is", f"{method}: {method_entry(recipe.method).summary}"),
+        ("What it is", f"{method}: {method_entry(plan.recipe.method).summary}"),
         ("What it does", f"tells apart images of {' / '.join(done.classes)}"),
-        ("Settings", recipe_words(recipe)),
+        ("Settings", plan_words(plan)),
         ("Learnt from", f"{side_words(done, 'train')}, see Protocol"),
         ("How well", _performance(done, method)),
         ("Meant for", "research. It is not a medical device: no diagnosis may rest on it."),

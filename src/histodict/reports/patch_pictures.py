@@ -13,7 +13,7 @@ from ..execution.progress import Callback, ignore
 from ..images.manifest import Record
 from ..images.readers import ImageSource, open_image
 from ..pipeline.gallery import Gallery
-from ..pipeline.patch_model import for_every
+from ..pipeline.training_patches import for_every
 from .pictures import image_uri
 
 _TIMES = 4  # a patch is shown in a square so many times as wide

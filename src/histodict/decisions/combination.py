@@ -18,7 +18,7 @@ from .calibration import Calibration
 
 
 @dataclass(frozen=True)
-class Panel:
+class Combination:
     """scales : (n_members,); offset : added to the mean, 0 with more than two classes."""
 
     scales: NDArray[np.float64]
@@ -27,17 +27,17 @@ class Panel:
     @classmethod
     def fit(
         cls, parts: NDArray[np.float64], labels: NDArray[np.int64]
-    ) -> tuple[Panel, Calibration]:
+    ) -> tuple[Combination, Calibration]:
         """From scores (n_images, n_members, n_scores) of unseen patients, NaN where a member saw
         nothing, and the places of their classes."""
         scales = np.sqrt(np.nanmean(parts**2, axis=(0, 2)))
-        panel = cls(np.where(scales > 0, scales, 1.0))
-        scores = panel.scores(parts)
+        mean = cls(np.where(scales > 0, scales, 1.0))
+        scores = mean.scores(parts)
         calibration = Calibration.fit(scores, labels)
         if scores.shape[1] > 1:
-            return panel, calibration
-        panel = cls(panel.scales, -calibration.border())
-        return panel, Calibration.fit(scores + panel.offset, labels)
+            return mean, calibration
+        centred = cls(mean.scales, -calibration.border())
+        return centred, Calibration.fit(scores + centred.offset, labels)
 
     def scores(self, parts: NDArray[np.float64]) -> NDArray[np.float64]:
         """(..., n_scores) from the members' (..., n_members, n_scores)."""

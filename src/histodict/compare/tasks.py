@@ -1,0 +1,119 @@
+"""Many trials: every method on every split with every seed, each held once.
+
+They run side by side in processes of one thread each, which keeps all cores busy and makes a result
+independent of what runs beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from ..evaluation.splits import Split
+from ..execution.local import count_jobs, one_blas_thread
+from ..execution.progress import Progress
+from ..execution.work import Work
+from ..images.manifest import Manifest
+from ..pipeline.plan import Plan
+from ..pipeline.trials import Learner, Trial, Trials, Verdicts
+
+UNLABELLED = "+unlabelled"
+
+
+@dataclass(frozen=True)
+class Task:
+    """One trial: `method` is the name it goes by in the tables.
+
+    Where the name ends in +unlabelled, the threshold is adapted to the test images, whose labels
+    are not looked at.
+    """
+
+    method: str
+    plan: Plan
+    split: Split
+    seed: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.method} {self.split.name} seed {self.seed}"
+
+    def trial(self, manifest: Manifest, work: Work, region: str | None = None) -> Trial:
+        model: Learner = self.plan.model(
+            region=region, random_state=self.seed, n_jobs=work.n_jobs, cache=work.cache
+        )
+        train, test = manifest.select(self.split.train), manifest.select(self.split.test)
+        return Trial(model, train, test, adapts=self.method.endswith(UNLABELLED))
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of a task: answers in the order of `split.test`, or why there are none."""
+
+    task: Task
+    verdicts: Verdicts | None
+    error: str | None = None
+
+    @property
+    def answered(self) -> Verdicts:
+        if self.verdicts is None:
+            raise ValueError(f"{self.task.name} has no answers: {self.error}")
+        return self.verdicts
+
+
+def run_tasks(manifest: Manifest, tasks: Sequence[Task], folder: Path, work: Work) -> list[Result]:
+    """The results of all tasks, in order; those that `folder` has are read, not made.
+
+    An executor takes a trial at a time, and what works there writes into `folder`; else there are
+    `n_jobs` processes here.
+    """
+    trials = Trials(folder.absolute())
+    inside = Work(n_jobs=1, cache=work.cache.absolute() if work.cache else None)
+    asked = [(task.name, task.trial(manifest, inside)) for task in tasks]
+    found = [trials.find(trial, name) for name, trial in asked]
+    missing = [place for place, verdicts in enumerate(found) if verdicts is None]
+    done = len(tasks) - len(missing)
+    work.callback(Progress("evaluate", done, len(tasks)))
+    failures: dict[int, str] = {}
+    jobs = [asked[place] for place in missing]
+    run = partial(_run_one, trials)
+    results = work.executor.map(run, jobs, lost=str) if work.executor else _run(run, jobs, work)
+    for place, error in zip(missing, results, strict=True):
+        if error:
+            failures[place] = error
+        else:
+            found[place] = trials.find(asked[place][1], asked[place][0])
+        done += 1
+        work.callback(Progress("evaluate", done, len(tasks)))
+    return [Result(task, found[place], failures.get(place)) for place, task in enumerate(tasks)]
+
+
+_Job = tuple[str, Trial]
+
+
+def _run(run: Callable[[_Job], str | None], jobs: list[_Job], work: Work) -> Iterator[str | None]:
+    n_processes = min(count_jobs(work.n_jobs), len(jobs))
+    if n_processes < 2:
+        yield from map(run, jobs)
+        return
+    # Of the ways to start processes, joblib's alone needs no `if __name__ == "__main__":` in the
+    # user's script.
+    from joblib import Parallel, delayed, parallel_config
+
+    with parallel_config("loky", inner_max_num_threads=1):
+        parallel = Parallel(n_processes, return_as="generator", batch_size=1)
+        yield from parallel(delayed(run)(job) for job in jobs)
+
+
+def _run_one(trials: Trials, job: _Job) -> str | None:
+    """Hold and keep it; an error's words instead, so that the other trials go on."""
+    name, trial = job
+    try:
+        with one_blas_thread():
+            trials.hold(trial, name)
+    except (ValueError, OSError, MemoryError, np.linalg.LinAlgError) as error:
+        return f"{type(error).__name__}: {error}"
+    return None

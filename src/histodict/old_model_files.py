@@ -1,0 +1,63 @@
+"""Model files of earlier schemas, in the words of the next one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from numpy.typing import NDArray
+
+Header = dict[str, Any]
+Arrays = dict[str, NDArray[Any]]
+# Settings of a procedure, which a recipe held in schema 4.
+_PROCEDURE = ("panel", "calibration_folds", "candidates")
+
+
+def from_schema_4(header: Header, arrays: Arrays) -> tuple[Header, Arrays]:
+    """A classifier was model, panel and calibration at once; now a panel has members."""
+    own, others, together = _parted(arrays)
+    first = _member(header)
+    words = {"schema": 5, "versions": header["versions"]}
+    if "calibration.slopes" not in together:
+        if "panel.scales" in together:  # of one model, adapted: an offset is a shift
+            first["decision"]["shift"] -= header["offset"]
+        return words | first, own
+    members = [first | {"decision": {"shift": 0.0}}, *map(_member, header["others"])]
+    training = dict(header["training"])
+    training["plan"] = {k: v for k, v in header["recipe"].items() if k != "candidates"}
+    decision = {"shift": header["shift"], "offset": header["offset"]}
+    panel = first | {"kind": "panel", "decision": decision, "training": training}
+    panel["members"] = members
+    found = {f"member0.{name}": array for name, array in own.items()} | others
+    found["combination.scales"] = together.pop("panel.scales")
+    return words | panel, found | together
+
+
+def _parted(arrays: Arrays) -> tuple[Arrays, Arrays, Arrays]:
+    """Those of the first model, of the others under their new names, and of all together."""
+    own, others, together = {}, {}, {}
+    for name, array in arrays.items():
+        start, _, rest = name.partition(".")
+        if start.startswith("other"):
+            others[f"member{int(start.removeprefix('other')) + 1}.{rest}"] = array
+        elif start in ("panel", "calibration"):
+            together[name] = array
+        else:
+            own[name] = array
+    return own, others, together
+
+
+def _member(header: Header) -> Header:
+    decision = {"shift": header.get("shift", 0.0)}
+    if "least_patches" in header:
+        decision = {"least_patches": header["least_patches"]}
+    return {
+        **{name: header[name] for name in ("kind", "classes", "mpp", "n_features", "training")},
+        "recipe": {k: v for k, v in header["recipe"].items() if k not in _PROCEDURE},
+        "weights": header.get("network_digest", ""),
+        "decision": decision,
+        "members": [],
+    }
+
+
+UPGRADES: dict[int, Callable[[Header, Arrays], tuple[Header, Arrays]]] = {4: from_schema_4}

@@ -1,0 +1,156 @@
+"""What an image's patches were called: on their grid, in the image, in a file, in colours."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import ndimage
+
+from ..execution.files import written_whole
+from .grid import PatchGrid
+from .outlines import label_regions, polygons
+
+BLANK = -1  # of a patch that lies on glass
+# Distinguishable for colour-blind readers (Okabe and Ito); the first class is healthy, by custom.
+COLOURS = np.array(
+    [[0, 114, 178], [213, 94, 0], [0, 158, 115], [204, 121, 167], [240, 228, 66], [86, 180, 233]],
+    np.float64,
+)
+_OPACITY = 0.45
+
+Ring = list[tuple[float, float]]
+
+
+def colour_of(place: int) -> str:
+    """The colour of the class at a place, as CSS writes it."""
+    return "rgb({:.0f}, {:.0f}, {:.0f})".format(*COLOURS[place % len(COLOURS)])
+
+
+@dataclass(frozen=True)
+class PatchMap:
+    """Per patch of a grid: the winning class's place (BLANK on glass), and each class's margin.
+
+    winners : (n_rows, n_columns); margins : (n_rows, n_columns, n_classes)
+    classes : their names, in the order of the places
+    path, mpp : the image, and µm per level-0 pixel where known
+    offset : where its (0, 0) lies in the coordinates of OpenSlide and QuPath
+    """
+
+    grid: PatchGrid
+    winners: NDArray[np.int16]
+    margins: NDArray[np.float32]
+    classes: tuple[str, ...]
+    path: Path
+    mpp: float | None = None
+    offset: tuple[int, int] = (0, 0)
+
+    @property
+    def tissue(self) -> NDArray[np.bool_]:
+        return self.winners != BLANK
+
+    @property
+    def n_patches(self) -> int:
+        """Patches on tissue."""
+        return int(self.tissue.sum())
+
+    @property
+    def proportions(self) -> dict[str, float]:
+        """The share of the patches that each class won."""
+        total = max(1, self.n_patches)
+        shares = [float((self.winners == place).sum()) / total for place in range(self.n_classes)]
+        return dict(zip(self.classes, shares, strict=True))
+
+    @property
+    def n_classes(self) -> int:
+        return len(self.classes)
+
+    # --- in the image ---------------------------------------------------------------------------
+
+    def corners(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Level-0 x and y of all patches' upper left corners, each (n_rows, n_columns)."""
+        step = self.grid.step
+        x, y = np.meshgrid(
+            np.arange(self.grid.n_columns) * step, np.arange(self.grid.n_rows) * step
+        )
+        return x, y
+
+    def patch_ring(self, row: int, column: int) -> Ring:
+        """The outline of a patch, closed, in level-0 pixels."""
+        left, top = self.grid.corner(row, column)
+        right, bottom = left + self.grid.patch_side, top + self.grid.patch_side
+        return [(left, top), (right, top), (right, bottom), (left, bottom), (left, top)]
+
+    def regions(
+        self, place: int, least: int = 1, most: int | None = None
+    ) -> Iterator[tuple[NDArray[np.bool_], list[list[Ring]]]]:
+        """Connected patches of a class, from `least` on, the `most` largest first.
+
+        Of each region the patches (n_rows, n_columns), and its polygons in level-0 pixels: per
+        polygon the outer ring and its holes.
+        """
+        places, sizes = label_regions(self.winners == place)
+        windows = ndimage.find_objects(places)
+        numbers = [n for n in np.argsort(-sizes, kind="stable").tolist() if sizes[n] >= least]
+        for number in numbers[:most]:
+            rows, columns = windows[number]
+            found = polygons(places[rows, columns] == number + 1)
+
+            def in_image(corner: tuple[int, int], at: tuple[int, int]) -> tuple[float, float]:
+                return self.grid.cell_corner((corner[0] + at[0], corner[1] + at[1]))
+
+            at = int(columns.start), int(rows.start)
+            rings = [[[in_image(c, at) for c in ring] for ring in polygon] for polygon in found]
+            yield places == number + 1, rings
+
+    # --- colours --------------------------------------------------------------------------------
+
+    def colours(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Colour (rows, columns, 3), opacity (rows, columns): stronger where it won more clearly"""
+        colours = COLOURS[np.where(self.tissue, self.winners, 0) % len(COLOURS)]
+        margins = self.margins.max(axis=2)
+        typical = np.median(margins[self.tissue]) if self.tissue.any() else 1.0
+        strength = np.clip(0.35 + 0.65 * margins / max(2 * typical, 1e-12), 0.35, 1.0)
+        return colours, np.where(self.tissue, _OPACITY * strength, 0.0)
+
+    # --- in a file ------------------------------------------------------------------------------
+
+    def save(self, path: Path) -> None:
+        """One .npz file, without pickle. Margins are rounded to half precision.
+
+        winners, margins : as above; side, stride : of patches, in level-0 pixels; facts : JSON
+        """
+        facts = {
+            "grid": asdict(self.grid),
+            "classes": self.classes,
+            "path": str(self.path),
+            "mpp": self.mpp,
+            "offset": self.offset,
+        }
+        with written_whole(path) as partial, partial.open("wb") as file:
+            np.savez_compressed(
+                file,
+                winners=self.winners,
+                margins=self.margins.astype(np.float16),
+                side=self.grid.patch_side,
+                stride=self.grid.step,
+                facts=json.dumps(facts),
+            )
+
+    @classmethod
+    def load(cls, path: Path) -> PatchMap:
+        with np.load(path, allow_pickle=False) as arrays:
+            facts = json.loads(str(arrays["facts"]))
+            return cls(
+                PatchGrid(**facts["grid"]),
+                arrays["winners"],
+                arrays["margins"].astype(np.float32),
+                tuple(facts["classes"]),
+                Path(facts["path"]),
+                facts["mpp"],
+                tuple(facts["offset"]),
+            )

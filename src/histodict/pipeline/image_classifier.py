@@ -1,0 +1,214 @@
+"""From the scores of an image to its answer: what all models share that say "which class?"."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import copy
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..decisions.image_rules import ImageRule, n_scores, winner
+from ..decisions.operating_point import OperatingPoint
+from ..decisions.unlabelled import better_threshold
+from ..execution.array_cache import ArrayCache
+from ..images.manifest import Manifest, Record
+from ..recipes import Recipe
+from .answers import ImageAnswer
+from .image_model import ImageModel, Look
+
+_NO_LABEL = "no label"
+
+
+class ImageClassifier:
+    """A model that gives an image scores, and draws a line.
+
+    Attributes
+    ----------
+    classes_ : names in order; with two, the second is the one that scores positive
+    shift_ : how far from where it was learnt to decide it decides, in units of the score
+    training_ : what is known of the training, for the record
+    """
+
+    kind: ClassVar[str]
+    table: ClassVar[str] = "predictions"
+    columns: ClassVar[tuple[str, ...]] = ImageAnswer.COLUMNS
+    finds_regions: ClassVar[bool] = False
+    recipe: Recipe
+    random_state: int
+    n_jobs: int | None
+    cache: ArrayCache | None
+    classes_: list[str]
+    shift_: float
+    training_: dict[str, Any]
+
+    @property
+    def model_(self) -> ImageModel:
+        """What judges the image's patches, or the image as a whole; of a panel, its first."""
+        raise NotImplementedError
+
+    def _look(self, path: Path, mpp: float | None) -> Look:
+        raise NotImplementedError
+
+    def _own_score(self, score: float) -> float:
+        """The score of `model_` behind a score."""
+        return score
+
+    def _certainty(
+        self, scores: NDArray[np.float64], error_rate: float
+    ) -> tuple[dict[str, float], list[str]]:
+        """Probabilities of the classes, and those that cannot be ruled out; empty if unknown."""
+        return {}, []
+
+    @property
+    def rule_(self) -> ImageRule | None:
+        """The rule over patches; None for a method of the whole image."""
+        return self.model_.rule_
+
+    # --- learning -------------------------------------------------------------------------------
+
+    def _begin(self, manifest: Manifest) -> NDArray[np.int64]:
+        """The place of every image's class; the record of the training is opened."""
+        classes = list(manifest.classes)
+        if len(classes) < 2:
+            raise ValueError(f"images of at least two classes are needed; there are: {classes}")
+        self.classes_, self.shift_ = classes, 0.0
+        self.training_ = {
+            "manifest_digest": manifest.digest(),
+            "n_images": len(manifest.records),
+            "n_patients": len(set(manifest.patients)),
+            "random_state": self.random_state,
+        }
+        return np.array([classes.index(record.label) for record in manifest.records])
+
+    # --- answering ------------------------------------------------------------------------------
+
+    def predict(
+        self, path: Path | str, *, mpp: float | None = None, error_rate: float = 0.1
+    ) -> ImageAnswer:
+        """The answer for an image or slide; mpp overrides its pixel size.
+
+        `error_rate`: how often the true class may be missing among the answer's candidates.
+        """
+        path = Path(path)
+        look = self._look(path, mpp)
+        if look.scores is None:  # glass
+            nothing = (np.nan,) * n_scores(len(self.classes_))
+            return ImageAnswer(path, None, nothing, {}, self.threshold, 0, look.patch_map)
+        chances, candidates = self._certainty(look.scores, error_rate)
+        scores = look.scores - self.shift_
+        shares = look.evidence.proportions.tolist() if look.evidence else []
+        return ImageAnswer(
+            path,
+            self.classes_[winner(scores)],
+            tuple(scores.tolist()),
+            dict(zip(self.classes_, shares, strict=bool(shares))),
+            self.threshold,
+            look.evidence.n_patches if look.evidence else 0,
+            look.patch_map,
+            self._value(float(scores.max())),
+            chances,
+            candidates,
+            look.n_silent,
+        )
+
+    def answer(self, path: Path | str, *, mpp: float | None = None) -> ImageAnswer:
+        """`predict`, under the name that all kinds of model share."""
+        return self.predict(path, mpp=mpp)
+
+    def with_jobs(self, n_jobs: int | None) -> Self:
+        """The same model, on so many threads."""
+        raise NotImplementedError
+
+    @property
+    def n_members(self) -> int:
+        """How many models decide together."""
+        return 1
+
+    def truth(self, record: Record) -> str:
+        """What the record says the answer is."""
+        return record.label
+
+    def labels_at(self, record: Record, corners: NDArray[np.int64], side: float) -> list[str]:
+        """Of patches with these corners (n, 2), what the record says they are: their image."""
+        return [record.label or _NO_LABEL] * len(corners)
+
+    # --- where it draws the line ----------------------------------------------------------------
+
+    @property
+    def has_theta(self) -> bool:
+        """Whether one number of the patches decides, and so has a threshold θ."""
+        return self.rule_ is not None and self.rule_.threshold is not None
+
+    @property
+    def threshold(self) -> float | None:
+        """θ: the value of a one-number rule at which the answer changes; None if there is none."""
+        return self.rule_value(0.0) if self.has_theta else None
+
+    def rule_value(self, score: float) -> float:
+        """What θ is compared with where a model has θ: the share of patches, or their margin."""
+        assert self.rule_ is not None
+        own = self._own_score(score + self.shift_)
+        return float((own - self.rule_.bias[0]) / self.rule_.weights[0, 0])
+
+    def _value(self, score: float) -> float:
+        return self.rule_value(score) if self.has_theta else score + self.shift_
+
+    @property
+    def operating_point(self) -> OperatingPoint | None:
+        """Where two classes are told apart; None for more."""
+        if self.threshold is not None and self.rule_ is not None:
+            rises = bool(self.rule_.weights[0, 0] > 0)
+            return OperatingPoint(self.rule_.name, self.threshold, rises)
+        return OperatingPoint("score", self.shift_) if len(self.classes_) == 2 else None
+
+    def with_operating_point(self, value: float) -> Self:
+        """A copy that draws the line there; see `operating_point` for what the value is."""
+        if not np.isfinite(value):
+            raise ValueError("the operating point must be a number")
+        return self.with_threshold(value if self.has_theta else value - self.shift_)
+
+    def with_threshold(self, value: float) -> Self:
+        """A copy that decides at another θ or, where there is none, at another score.
+
+        Probabilities stay as they are: where to decide is a matter of what mistakes cost.
+        """
+        if len(self.classes_) != 2:
+            raise ValueError("the operating point of a model of more than two classes is not moved")
+        moved = copy(self)
+        if self.threshold is not None:
+            slope = self.rule_value(1.0) - self.threshold  # of the value, per unit of the score
+            value = (value - self.threshold) / slope
+        moved.shift_ = self.shift_ + value
+        return moved
+
+    def adapted_to(self, scores: Sequence[float]) -> Self:
+        """A copy with a threshold that suits images to which this model gave these scores.
+
+        No labels are needed, but images of both classes: see `decisions.unlabelled`. Scores of
+        glass are NaN, and left out. Probabilities move with the scores; how often candidates hold
+        the truth is then no longer known.
+        """
+        if len(self.classes_) != 2:
+            raise ValueError("only a model of two classes has a threshold to adapt")
+        known = np.array(scores, dtype=np.float64)
+        known = known[~np.isnan(known)]
+        shift = better_threshold(known)
+        adapted = self._moved_by(shift)
+        facts = {"n_images": len(known), "threshold": shift}
+        adapted.training_ = self.training_ | {"adapted": facts}
+        return adapted
+
+    def _moved_by(self, shift: float) -> Self:
+        moved = copy(self)
+        moved.shift_ = self.shift_ + shift
+        return moved
+
+    def decision_words(self) -> str:
+        """How it decides, for a model card."""
+        if self.rule_ is None:
+            return "from the image as a whole"
+        at = "" if self.threshold is None else f", threshold {self.threshold:.3f}"
+        return f"from the {self.rule_.name} of its patches{at}"

@@ -1,0 +1,125 @@
+"""What stands between a method and an image file: of patches, or of the image as a whole."""
+
+from __future__ import annotations
+
+from copy import copy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..decisions.image_rules import Evidence, ImageRule
+from ..execution.array_cache import ArrayCache
+from ..execution.executor import Executor
+from ..execution.progress import Callback
+from ..images.manifest import Manifest
+from ..methods.registry import method_entry
+from ..patches.patch_map import PatchMap
+from ..recipes import Recipe
+
+
+@dataclass(frozen=True)
+class Look:
+    """What a model saw in an image: its scores, None on glass, and what they rest on."""
+
+    scores: NDArray[np.float64] | None
+    patch_map: PatchMap | None = None
+    evidence: Evidence | None = None
+    n_silent: int | None = None
+
+
+@dataclass(frozen=True)
+class Atoms:
+    """The atoms that codes are over, where the method has such: D (n, n_features), their classes.
+
+    `patch_px` is the side of the pictures that they are; None for vectors that are no pictures.
+    """
+
+    D: NDArray[Any]
+    classes: NDArray[np.int64]
+    patch_px: int | None
+
+
+class ImageModel:
+    """A method with everything between it and an image file.
+
+    Attributes
+    ----------
+    method_ : the trained method
+    mpp_ : pixel size of the training images, where all have the same
+    rule_ : from the patches' answers to the image's; None for a method of the whole image
+    """
+
+    method_: Any
+    mpp_: float | None
+    rule_: ImageRule | None = None
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        classes: list[str],
+        random_state: int,
+        n_jobs: int | None,
+        cache: ArrayCache | None = None,
+    ) -> None:
+        self.recipe = recipe
+        self.classes = classes
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+        self.cache = cache
+
+    def fit_images(
+        self,
+        manifest: Manifest,
+        labels: NDArray[np.int64],
+        callback: Callback,
+        executor: Executor | None,
+        start_from: ImageModel | None,
+    ) -> dict[str, Any]:
+        """Learn to score images; what there is to say of the training, for the record."""
+        raise NotImplementedError
+
+    def look(self, path: Path, mpp: float | None = None) -> Look:
+        raise NotImplementedError
+
+    def project(self, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Vectors as the method sees them."""
+        return vectors
+
+    def atoms(self) -> Atoms | None:
+        """The method's atoms, where it has such that belong to classes."""
+        return None
+
+    def why_no_atoms(self) -> str:
+        return f"the method {self.recipe.method!r} looks at the image as a whole: it has no atoms"
+
+    def with_jobs(self, n_jobs: int | None) -> Self:
+        """The same model, on so many threads."""
+        changed = copy(self)
+        changed.n_jobs = n_jobs
+        return changed
+
+    def new_method(self) -> Any:
+        return method_entry(self.recipe.method).make(
+            self.recipe.method_parameters, random_state=self.random_state, n_jobs=self.n_jobs
+        )
+
+    # --- for a model file -----------------------------------------------------------------------
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """All that was learnt, by name."""
+        method = self.method_
+        names = method.fitted_arrays
+        return {f"method.{name}": np.asarray(getattr(method, name)) for name in names}
+
+    def restore(self, arrays: dict[str, NDArray[Any]], mpp: float | None, n_features: int) -> None:
+        """The reverse of `arrays`."""
+        self.mpp_ = mpp
+        method = method_entry(self.recipe.method).load()(**self.recipe.method_parameters)
+        for name in method.fitted_arrays:
+            setattr(method, name, arrays[f"method.{name}"])
+        method.classes_ = np.arange(len(self.classes))
+        method.n_features_in_ = n_features
+        self.method_ = method

@@ -1,0 +1,129 @@
+"""How an answer is come by: by one model, or by several that decide together; and presets of it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from ..parameters import check_whole_number
+from ..recipes import PRESETS, Recipe, for_method, preset, read_setting
+from .panel import Panel
+from .region_detector import RegionDetector
+from .tissue_classifier import TissueClassifier
+from .views import views
+
+Model = TissueClassifier | RegionDetector | Panel
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A recipe, and what is made of it.
+
+    calibration_folds : with 2 or more, models answer for training patients they have not seen, in
+        so many folds: answers come with probabilities, and training takes as many times longer
+    panel : other views of the tissue are made of the recipe and decide together with it
+    """
+
+    recipe: Recipe
+    calibration_folds: int = 0
+    panel: bool = False
+
+    def __post_init__(self) -> None:
+        check_whole_number("calibration_folds", self.calibration_folds, 0)
+        if self.panel and self.calibration_folds < 2:
+            raise ValueError(
+                "the members of a panel are weighed on unseen patients: set calibration_folds, to "
+                "3 for example"
+            )
+
+    @property
+    def recipes(self) -> list[Recipe]:
+        """Of all models that are trained, the one that is shown first."""
+        return views(self.recipe) if self.panel else [self.recipe]
+
+    @property
+    def is_single(self) -> bool:
+        """Whether it is one model, without anything learnt from unseen patients."""
+        return self.calibration_folds < 2
+
+    def to_dict(self) -> dict[str, Any]:
+        """All settings, those of the recipe first."""
+        return self.recipe.to_dict() | {name: getattr(self, name) for name in _OWN}
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Plan:
+        own = {name: values[name] for name in _OWN if name in values}
+        rest = {name: value for name, value in values.items() if name not in _OWN}
+        if rest.pop("candidates", 0) > 1:
+            raise ValueError("recipes are no longer chosen among candidates: take the preset auto")
+        return cls(Recipe.from_dict(rest), **own)
+
+    def knows(self, setting: str) -> bool:
+        return setting in _OWN or self.recipe.knows(setting)
+
+    def with_settings(self, settings: dict[str, str]) -> Plan:
+        """A copy with settings given as text: its own, those of the recipe, of the method."""
+        others = {name: text for name, text in settings.items() if name not in _OWN}
+        own = {
+            name: read_setting(name, text, _OWN[name])
+            for name, text in settings.items()
+            if name in _OWN
+        }
+        return replace(self, recipe=self.recipe.with_settings(others), **own)
+
+    def model(
+        self,
+        *,
+        region: str | None = None,
+        random_state: int = 0,
+        n_jobs: int | None = None,
+        cache: Path | str | None = None,
+    ) -> Model:
+        """What will learn by this plan: to tell classes apart or, with `region`, to find it."""
+        common: dict[str, Any] = {"random_state": random_state, "n_jobs": n_jobs, "cache": cache}
+        if region is None and self.is_single:
+            return TissueClassifier(self.recipe, **common)
+        if region is None:
+            return Panel(self.recipes, folds=self.calibration_folds, **common)
+        if not self.is_single:
+            raise ValueError(
+                "answers are calibrated for classes, not for regions: choose another preset than "
+                "auto, and leave calibration_folds alone"
+            )
+        return RegionDetector(self.recipe, region=region, **common)
+
+
+_OWN = {f.name: str(f.type) for f in fields(Plan) if f.name != "recipe"}
+PLANS = {name: Plan(recipe) for name, recipe in PRESETS.items()}
+# Several views of the tissue that decide together, with probabilities from unseen patients.
+PLANS["auto"] = Plan(
+    PRESETS["default"].with_changes(rule="margin-and-codes"), calibration_folds=3, panel=True
+)
+
+
+def named_plan(name: str, method: str | None = None) -> Plan:
+    """The plan of a preset, for any method; a name that ends in .json is a file of settings.
+
+    The method of a file is taken where none is named; presets are for DFDL then.
+    """
+    if name.endswith(".json"):
+        plan = _read_plan(Path(name))
+        return plan if method in (None, plan.recipe.method) else _for_method(plan, str(method))
+    if name not in PLANS:
+        raise ValueError(f"preset must be one of {sorted(PLANS)}, not {name!r}")
+    if name in PRESETS:
+        return Plan(preset(name, method))
+    return _for_method(PLANS[name], method or "dfdl")
+
+
+def _for_method(plan: Plan, method: str) -> Plan:
+    return replace(plan, recipe=for_method(plan.recipe, method))
+
+
+def _read_plan(path: Path) -> Plan:
+    try:
+        return Plan.from_dict(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, json.JSONDecodeError, TypeError) as error:
+        raise ValueError(f"{path}: not a recipe file ({error})") from error

@@ -1,0 +1,110 @@
+"""Training patches: as many of every image of a class, from all of it or one side of its mask."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..execution.array_cache import ArrayCache
+from ..execution.executor import Executor
+from ..execution.progress import Callback, Progress
+from ..images.manifest import Record
+from ..images.masks import RegionMask
+from ..patches.sampling import Allowed
+from ..recipes import Recipe
+from .view import View, open_view
+
+HALF = 0.5  # a patch belongs to a mask's region if at least so much of it does
+
+
+@dataclass(frozen=True)
+class PatchSource:
+    """Training patches of one class from one image: all of it, or its mask's inside or outside."""
+
+    record: Record
+    label: int
+    inside: bool | None = None
+
+
+@dataclass(frozen=True)
+class TrainingPatches:
+    """vectors (n, n_features) and their classes (n,); `mpp`: the images' common pixel size."""
+
+    vectors: NDArray[np.float32]
+    labels: NDArray[np.int64]
+    mpp: float | None
+
+
+def sample_training(
+    sources: Sequence[PatchSource],
+    recipe: Recipe,
+    random_state: int,
+    cache: ArrayCache | None,
+    callback: Callback,
+    executor: Executor,
+) -> TrainingPatches:
+    """`patches_per_class` patches of every class, about as many from each of its sources."""
+    labels = np.array([source.label for source in sources])
+    wanted = [-(-recipe.patches_per_class // int(np.sum(labels == label))) for label in labels]
+
+    def work(place: int) -> tuple[NDArray[np.float32], float | None]:
+        source = sources[place]
+        rng = np.random.default_rng([random_state, place])
+        record = source.record
+        with open_view(record.path, record.mpp, recipe, cache=cache) as view:
+            view.grid()  # says so if the image is too small
+            allowed = _allowed_corners(source, view, recipe.patch_px)
+            return view.sample_vectors(wanted[place], rng, allowed), view.mpp
+
+    found = for_every(work, len(sources), "patches", callback, executor)
+    parts = [vectors for vectors, _ in found]
+    mpp = _common_mpp([mpp for _, mpp in found], recipe)
+    y = np.repeat(labels, [len(part) for part in parts])
+    full = [part for part in parts if len(part)]
+    return TrainingPatches(np.concatenate(full) if full else np.empty((0, 0), np.float32), y, mpp)
+
+
+def for_every(
+    work: Callable[[int], Any], n_items: int, stage: str, callback: Callback, executor: Executor
+) -> list[Any]:
+    """work(0), work(1), …, in parallel, with a report after each."""
+    results = []
+    for result in executor.map(work, range(n_items)):
+        results.append(result)
+        callback(Progress(stage, len(results), n_items))
+    return results
+
+
+def _common_mpp(sizes: Sequence[float | None], recipe: Recipe) -> float | None:
+    """The pixel size of the images, if all have one; refuses a mixture that is not reduced to one.
+
+    With a recipe's own pixel size every image is reduced to it, and none has to match another.
+    """
+    known = [size for size in sizes if size is not None]
+    if recipe.mpp is not None or len(known) < len(sizes):
+        return None
+    if max(known) > 1.1 * min(known):
+        raise ValueError(
+            f"the training images have pixel sizes (mpp) from {min(known):g} to {max(known):g} µm: "
+            f"reduce them to a common one with the setting mpp={max(known):g}, or leave some out"
+        )
+    return float(np.median(known))
+
+
+def _allowed_corners(source: PatchSource, view: View, patch_px: int) -> Allowed | None:
+    """Which reduced-pixel corners have their patch inside (at least half), or fully outside."""
+    if source.inside is None:
+        return None
+    assert source.record.mask is not None
+    mask = RegionMask.read(source.record.mask, view.size)
+
+    def allowed(corners: NDArray[np.int64]) -> NDArray[np.bool_]:
+        x, y = (corners * view.downsample).T
+        share = mask.share(x, y, patch_px * view.downsample)
+        return share >= HALF if source.inside else share == 0
+
+    return allowed

@@ -1,0 +1,191 @@
+"""Trials: a model learns from some patients and answers for others; each is held once.
+
+A finished trial is a file whose name changes with all that decides the answers, so that a run that
+was stopped goes on where it was, and never takes up what was made otherwise. One that cannot be
+read is held again.
+
+FOLDER/NAME-KEY.json     the answers
+FOLDER/NAME-KEY/N.npz    the patch map behind the wrong answer for the N-th image tested
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import time
+import warnings
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Protocol
+
+from ..execution.digests import content_digest
+from ..execution.executor import Executor
+from ..execution.files import written_whole
+from ..images.manifest import Manifest, Record
+from ..patches.patch_map import PatchMap
+from ..recipes import Recipe
+from .answers import NO_TISSUE, ImageAnswer
+
+# What decides the bits of a result beside the settings; reports name these versions, too.
+PACKAGES = ("histodict", "numpy", "scipy", "scikit-learn", "numba")
+
+
+class Learner(Protocol):
+    """A model that has not learnt yet."""
+
+    @property
+    def recipe(self) -> Recipe: ...
+
+    def decided_by(self) -> list[Any]: ...
+
+    def fit(self, manifest: Manifest, *, executor: Executor | None = None) -> Any: ...
+
+
+@dataclass(frozen=True)
+class Trial:
+    """`model` learns from `train` and answers for `test`.
+
+    adapts : its threshold is then adapted to the test images, whose labels are not looked at
+    """
+
+    model: Learner
+    train: Manifest
+    test: Manifest
+    adapts: bool = False
+
+    def key(self) -> str:
+        """The same for the same work; other images, settings, weights or versions: another."""
+        sides = [[_facts(r) for r in side.records] for side in (self.train, self.test)]
+        versions = [version(name) for name in PACKAGES]
+        decided_by = [self.model.decided_by(), sides, self.adapts, versions]
+        text = json.dumps(decided_by, sort_keys=True, default=str)
+        return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def _facts(record: Record) -> list[Any]:
+    """All of a record that a model may learn from, whatever the file is called."""
+    mask = content_digest(record.mask) if record.mask else None
+    return [content_digest(record.path), record.label, record.patient, record.mpp, mask]
+
+
+@dataclass(frozen=True)
+class Verdicts:
+    """The answers of a trial, in the order of the test images.
+
+    scores : per image one number for two classes, positive for the second; else one per class
+    probabilities : per image one per class; none where the model is not calibrated
+    candidates : per image the classes that it could not rule out, at an error rate of 0.1
+    maps : folder with the patch maps of the images it got wrong
+    """
+
+    labels: list[str]
+    scores: list[list[float]]
+    probabilities: list[list[float]]
+    candidates: list[list[str]]
+    seconds: dict[str, float]
+    peak_mib: float | None
+    maps: Path | None = field(default=None, compare=False)
+
+    def map_of(self, place: int) -> PatchMap | None:
+        """The map of an image; whole-image methods have none, nor are those of right answers."""
+        file = self.maps / f"{place}.npz" if self.maps else None
+        return PatchMap.load(file) if file and file.is_file() else None
+
+
+class Trials:
+    """Holds trials, and keeps what came of them in a folder; None keeps nothing."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self.folder = folder
+
+    def find(self, trial: Trial, name: str) -> Verdicts | None:
+        """What is kept of this trial; nothing if that is damaged."""
+        if self.folder is None:
+            return None
+        file = self._file(trial, name)
+        try:
+            content = json.loads(file.read_text(encoding="utf-8"))
+            found = Verdicts(**content, maps=file.with_suffix(""))
+            if len(found.labels) != len(trial.test.records):
+                raise ValueError("it has answers for other images")
+        except FileNotFoundError:
+            return None
+        except (OSError, TypeError, ValueError) as error:
+            warnings.warn(f"{file}: is damaged and made anew ({error})", stacklevel=2)
+            return None
+        return found
+
+    def hold(self, trial: Trial, name: str, executor: Executor | None = None) -> Verdicts:
+        """The answers, found or made; `name` is for people who look into the folder."""
+        found = self.find(trial, name)
+        if found is not None:
+            return found
+        made, wrong_maps = _hold(trial, executor)
+        if self.folder is None:
+            return made
+        file = self._file(trial, name)
+        for place, patch_map in wrong_maps.items():
+            patch_map.save(file.with_suffix("") / f"{place}.npz")
+        content = {k: v for k, v in asdict(made).items() if k != "maps"}
+        with written_whole(file) as partial:  # last: a trial with its .json is finished
+            partial.write_text(json.dumps(content), encoding="utf-8")
+        return self.find(trial, name) or made
+
+    def _file(self, trial: Trial, name: str) -> Path:
+        assert self.folder is not None
+        words = re.sub(r"[^A-Za-z0-9]+", "-", name)[:80]
+        return self.folder / f"{words}-{trial.key()[:16]}.json"
+
+
+def _hold(trial: Trial, executor: Executor | None) -> tuple[Verdicts, dict[int, PatchMap]]:
+    """The answers, and the maps of the images that it got wrong."""
+    _forget_peak_memory()
+    started = time.perf_counter()
+    # A method of the whole image trains here, whatever works elsewhere.
+    model = trial.model.fit(
+        trial.train, executor=executor if trial.model.recipe.on_patches else None
+    )
+    trained = time.perf_counter()
+    answers = _answers(model, trial.test)
+    if trial.adapts:
+        model = model.adapted_to([answer.score for answer in answers])
+        answers = _answers(model, trial.test)
+    seconds = {"train": trained - started, "test": time.perf_counter() - trained}
+    wrong_maps = {
+        place: answer.patch_map
+        for place, (answer, record) in enumerate(zip(answers, trial.test.records, strict=True))
+        if answer.label != record.label and answer.patch_map is not None
+    }
+    verdicts = Verdicts(
+        labels=[answer.label or NO_TISSUE for answer in answers],
+        scores=[list(answer.scores) for answer in answers],
+        probabilities=[list(answer.probabilities.values()) for answer in answers],
+        candidates=[answer.candidates for answer in answers],
+        seconds=seconds,
+        peak_mib=_peak_memory(),
+    )
+    return verdicts, wrong_maps
+
+
+def _answers(model: Any, test: Manifest) -> list[ImageAnswer]:
+    return [model.predict(record.path, mpp=record.mpp) for record in test.records]
+
+
+# --- memory of this process, where the system tells ---------------------------------------------
+
+
+def _forget_peak_memory() -> None:
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+
+
+def _peak_memory() -> float | None:
+    try:
+        status = Path("/proc/self/status").read_text()
+    except OSError:
+        return None
+    found = re.search(r"VmHWM:\s+(\d+) kB", status)
+    return int(found[1]) / 1024 if found else None
