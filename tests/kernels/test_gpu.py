@@ -1,5 +1,5 @@
-"""The GPU backend: the same answers as the processor's, on CPU tensors, with twins of the kernels in
-plain torch, and, where there is one, on a CUDA device."""
+"""The GPU backend: the same answers as the processor's, on CPU tensors (with the kernels' twins in
+plain torch) and, where there is one, on a CUDA device."""
 
 from __future__ import annotations
 
