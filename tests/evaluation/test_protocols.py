@@ -10,7 +10,6 @@ from sklearn.model_selection import StratifiedGroupKFold
 from histodict.evaluation.protocols import (
     given_split,
     hold_outs,
-    inner_folds,
     k_folds,
     leave_one_site_out,
 )
@@ -120,26 +119,6 @@ def test_three_classes_and_images_without_labels():
         assert classes(three, split.test) == classes(three, split.train) == set("abc")
     masks = Manifest(tuple(replace(record, label="") for record in GLAS_SHAPED.records))
     assert len(k_folds(masks, 4)) == 4
-
-
-# --- inside a training side ---------------------------------------------------------------------
-
-
-@SHAPES
-def test_inner_folds_stay_inside_the_training_side(manifest):
-    for outer in k_folds(manifest, 3):
-        inner = inner_folds(manifest, outer, 3, random_state=4)
-        assert sorted(place for split in inner for place in split.test) == outer.train
-        for split in inner:
-            assert sorted(split.train + split.test) == outer.train
-            assert not patients(manifest, split.train) & patients(manifest, split.test)
-            assert classes(manifest, split.train) == {"benign", "malignant"}
-        assert inner.manifest == manifest.digest()
-
-
-def test_inner_folds_are_by_image_only_if_the_outer_are():
-    outer = k_folds(GLAS_SHAPED, 3, by="image").splits[0]
-    assert {split.by for split in inner_folds(GLAS_SHAPED, outer, 2)} == {"image"}
 
 
 # --- training sizes -----------------------------------------------------------------------------

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import os
+import time
 from functools import partial
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from histodict.execution.array_cache import ArrayCache
 from histodict.features import FEATURES
 from histodict.features.cache import image_features
 
@@ -35,48 +37,66 @@ class Loader:
         return load(path, self.brighter)
 
 
-def features(images, loader, folder, *, pixels_key="as they are", name="luminance", **more):
+@pytest.fixture
+def cache(tmp_path):
+    return ArrayCache(tmp_path / "cache")
+
+
+def files_of(cache):
+    return sorted(file for file in cache.folder.rglob("*") if file.is_file())
+
+
+def features(images, loader, cache, *, pixels_key="as they are", name="luminance", **more):
     return image_features(
-        images, name, loader, pixels_key=pixels_key, cache_folder=folder, n_jobs=1, **more
+        images, name, loader, pixels_key=pixels_key, cache=cache, n_jobs=1, **more
     )
 
 
-def test_gives_the_features_of_every_image_and_computes_them_once(images, tmp_path):
+def test_gives_the_features_of_every_image_and_computes_them_once(images, cache):
     loader = Loader()
-    first = features(images, loader, tmp_path / "cache")
+    first = features(images, loader, cache)
     np.testing.assert_array_equal(first, [FEATURES["luminance"](load(path)) for path in images])
     assert loader.loaded == images
-    again = features(images[::-1], loader, tmp_path / "cache")
+    again = features(images[::-1], loader, cache)
     np.testing.assert_array_equal(again, first[::-1])
     assert loader.loaded == images
 
 
-def test_other_pixels_features_or_versions_are_computed_anew(images, tmp_path):
-    folder = tmp_path / "cache"
-    first = features(images, Loader(), folder)
+def test_other_pixels_features_or_versions_are_computed_anew(images, cache):
+    first = features(images, Loader(), cache)
     brighter = Loader(brighter=20)
-    assert (features(images, brighter, folder, pixels_key="brighter") != first).any()
+    assert (features(images, brighter, cache, pixels_key="brighter") != first).any()
     assert brighter.loaded == images
     planes = Loader()
-    assert features(images, planes, folder, name="planes").shape != first.shape
+    assert features(images, planes, cache, name="planes").shape != first.shape
     assert planes.loaded == images
     newer = Loader()
     object.__setattr__(FEATURES["luminance"], "version", 2)
     try:
-        features(images, newer, folder)
+        features(images, newer, cache)
     finally:
         object.__setattr__(FEATURES["luminance"], "version", 1)
     assert newer.loaded == images
 
 
-def test_a_changed_image_is_computed_anew(images, tmp_path):
-    first = features(images, Loader(), tmp_path / "cache")
+def test_a_changed_image_is_computed_anew(images, cache):
+    first = features(images, Loader(), cache)
     Image.fromarray(np.full((12, 10, 3), [1, 200, 3], np.uint8)).save(images[1])
     os.utime(images[1], ns=(0, 12345))
     loader = Loader()
-    second = features(images, loader, tmp_path / "cache")
+    second = features(images, loader, cache)
     assert loader.loaded == [images[1]]
     assert (second != first).any(axis=1).tolist() == [False, True, False, False]
+
+
+def test_an_image_changed_under_the_same_size_and_time_is_computed_anew(images, cache):
+    path = images[0].with_suffix(".bmp")  # as many bytes for any pixels
+    for colour in (10, 200):
+        time.sleep(0.05)  # the clock of a file system may tick that seldom
+        Image.fromarray(np.full((12, 10, 3), colour, np.uint8)).save(path)
+        os.utime(path, ns=(0, 12345))
+        (vector,) = features([path], Loader(), cache)
+        np.testing.assert_array_equal(vector, FEATURES["luminance"](load(path)))
 
 
 def wrong_length(file):
@@ -107,33 +127,30 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
-def test_damaged_files_are_made_anew(images, tmp_path, damage):
-    folder = tmp_path / "cache"
-    first = features(images, Loader(), folder)
-    damage(sorted(folder.iterdir())[0])
+def test_damaged_files_are_made_anew(images, cache, damage):
+    first = features(images, Loader(), cache)
+    damage(files_of(cache)[0])
     loader = Loader()
-    np.testing.assert_array_equal(features(images, loader, folder), first)
+    np.testing.assert_array_equal(features(images, loader, cache), first)
     assert len(loader.loaded) == 1
-    features(images, loader, folder)
+    features(images, loader, cache)
     assert len(loader.loaded) == 1
 
 
-def test_a_stopped_run_leaves_whole_files_only(images, tmp_path):
-    folder = tmp_path / "cache"
-
+def test_a_stopped_run_leaves_whole_files_only(images, cache):
     def stop(progress):
         if progress.done == 2:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        features(images, Loader(), folder, callback=stop)
-    assert sorted(file.suffix for file in folder.iterdir()) == [".npy", ".npy"]
+        features(images, Loader(), cache, callback=stop)
+    assert [file.suffix for file in files_of(cache)] == [".npy", ".npy"]
     loader = Loader()
-    features(images, loader, folder)
+    features(images, loader, cache)
     assert loader.loaded == images[2:]
 
 
-def test_processes_give_the_same_numbers_in_order(images, tmp_path):
+def test_processes_give_the_same_numbers_in_order(images, cache):
     loader = partial(load, brighter=5)
     seen = []
     several = image_features(
@@ -141,7 +158,7 @@ def test_processes_give_the_same_numbers_in_order(images, tmp_path):
         "planes",
         loader,
         pixels_key="",
-        cache_folder=tmp_path / "cache",
+        cache=cache,
         n_jobs=2,
         callback=seen.append,
     )
@@ -149,39 +166,35 @@ def test_processes_give_the_same_numbers_in_order(images, tmp_path):
     np.testing.assert_array_equal(several, one)
     assert [(p.stage, p.done, p.total) for p in seen] == [("features", i, 4) for i in (1, 2, 3, 4)]
     untouched = Loader()
-    features(images, untouched, tmp_path / "cache", name="planes", pixels_key="")
+    features(images, untouched, cache, name="planes", pixels_key="")
     assert untouched.loaded == []
 
 
-def test_images_that_were_there_count_as_done(images, tmp_path):
-    features(images[:3], Loader(), tmp_path / "cache")
+def test_images_that_were_there_count_as_done(images, cache):
+    features(images[:3], Loader(), cache)
     seen = []
-    features(images, Loader(), tmp_path / "cache", callback=seen.append)
+    features(images, Loader(), cache, callback=seen.append)
     assert [p.done for p in seen] == [3, 4]
 
 
 @pytest.mark.filterwarnings("error")
-def test_an_error_in_the_callback_ends_several_processes_too(images, tmp_path):
+def test_an_error_in_the_callback_ends_several_processes_too(images, cache):
     def stop(progress):
         raise RuntimeError("enough")
 
-    folder = tmp_path / "cache"
     many = images * 10
     with pytest.raises(RuntimeError, match="enough"):
-        image_features(
-            many, "planes", load, pixels_key="", cache_folder=folder, n_jobs=2, callback=stop
-        )
-    again = image_features(many, "planes", load, pixels_key="", cache_folder=folder, n_jobs=2)
+        image_features(many, "planes", load, pixels_key="", cache=cache, n_jobs=2, callback=stop)
+    again = image_features(many, "planes", load, pixels_key="", cache=cache, n_jobs=2)
     assert again.shape == (40, 3 * 1024)
 
 
 @pytest.mark.parametrize("n_jobs", [1, 2])
-def test_an_error_says_which_image_and_keeps_those_before(images, tmp_path, n_jobs):
+def test_an_error_says_which_image_and_keeps_those_before(images, cache, n_jobs):
     images[2].write_bytes(b"no image")
-    folder = tmp_path / "cache"
     with pytest.raises(OSError, match=images[2].name):
-        image_features(images, "luminance", load, pixels_key="", cache_folder=folder, n_jobs=n_jobs)
-    assert len(list(folder.glob("*.npy"))) >= 2
+        image_features(images, "luminance", load, pixels_key="", cache=cache, n_jobs=n_jobs)
+    assert len(files_of(cache)) >= 2
 
 
 def test_no_images_give_no_rows():

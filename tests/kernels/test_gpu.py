@@ -1,5 +1,5 @@
-"""The GPU backend: the same answers as the processor's, on CPU tensors and, where there is one, on
-a CUDA device."""
+"""The GPU backend: the same answers as the processor's, on CPU tensors (with the kernels' twins in
+plain torch) and, where there is one, on a CUDA device."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from histodict.kernels import (  # noqa: E402
     update_atoms,
 )
 from histodict.methods.dfdl import DFDL  # noqa: E402
+from tests.kernels.torch_twins import atoms, lasso, omp  # noqa: E402
 from tests.problems import coherent, gaussian, planted, unit_rows  # noqa: E402
 
 RULES = ["order-recursive", "correlation"]
@@ -35,6 +36,8 @@ DEVICES = ["cpu", pytest.param("cuda", marks=needs_cuda)]
 def device(request, monkeypatch):
     """The device that backend="cuda" computes on."""
     monkeypatch.setenv("HISTODICT_DEVICE", request.param)
+    if request.param == "cpu":
+        monkeypatch.setattr(cuda, "_algorithms", lambda: (omp, lasso, atoms))
     return request.param
 
 
@@ -325,6 +328,17 @@ def test_without_a_device_the_message_says_what_to_do(monkeypatch):
     monkeypatch.delenv("HISTODICT_DEVICE")
     with pytest.raises(ValueError, match=r"no CUDA device.*backend='cpu'"):
         load_backend("cuda")
+
+
+@pytest.mark.parametrize("device", ["cpu"])
+def test_without_triton_the_message_says_what_to_install(monkeypatch, device, rng):
+    monkeypatch.setenv("HISTODICT_DEVICE", device)
+    monkeypatch.setitem(sys.modules, "triton", None)
+    for name in ("omp", "lasso", "atoms", "inverse"):
+        monkeypatch.delitem(sys.modules, f"histodict.kernels.gpu_{name}_triton", raising=False)
+        monkeypatch.delattr(f"histodict.kernels.gpu_{name}_triton", raising=False)
+    with pytest.raises(ValueError, match=r"needs triton.*pip install triton.*backend='cpu'"):
+        encode_omp(*gaussian(rng, 20, 10, 12), 3, backend="cuda")
 
 
 def test_without_torch_the_message_says_what_to_install(monkeypatch):

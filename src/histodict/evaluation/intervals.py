@@ -47,7 +47,6 @@ class Interval:
     low: float
     high: float
     level: float
-    method: str
     n_patients: int
     n_replicates: int
     n_redrawn: int
@@ -58,36 +57,21 @@ def bootstrap_interval(
     repeats: Sequence[Repeat],
     *,
     level: float = 0.95,
-    method: str = "expanded",
     n_replicates: int = 2000,
     random_state: int = 0,
 ) -> Interval:
-    """The metric's mean over the repeats, with an interval from draws of patients.
-
-    method : "percentile" is the middle `level` of the replicates. With few patients that is too
-        narrow; "expanded" reaches as much further out as Student's t does beyond the normal
-        distribution (Hesterberg, The American Statistician 69 (2015) 371-386). "bca" corrects for
-        bias and skewness (Efron, JASA 82 (1987) 171-185).
-    """
+    """The metric's mean over the repeats, with an interval from draws of patients."""
     level = check_level(level)
-    if method not in METHODS:
-        raise ValueError(f"method must be one of {list(METHODS)}, not {method!r}")
     draws = PatientDraws(repeats)
 
     def statistic(repeat: int, rows: NDArray[np.int64]) -> float:
         return metric(repeats[repeat].labels[rows], repeats[repeat].answers[rows])
 
     sample = draws.replicates(statistic, n_replicates, random_state)
-    low, high = np.quantile(sample.values, METHODS[method](sample, (1 - level) / 2))
+    low, high = sample.interval(level)
+    n_replicates = len(sample.values)
     return Interval(
-        sample.value,
-        float(low),
-        float(high),
-        level,
-        method,
-        sample.n_patients,
-        len(sample.values),
-        sample.n_redrawn,
+        sample.value, low, high, level, sample.n_patients, n_replicates, sample.n_redrawn
     )
 
 
@@ -102,13 +86,25 @@ def check_level(level: float) -> float:
 
 @dataclass(frozen=True)
 class Replicates:
-    """A statistic of all patients, of the draws (n_replicates,), and without each patient."""
+    """A statistic of all patients, and of the draws (n_replicates,)."""
 
     value: float
     values: NDArray[np.float64]
     n_patients: int
     n_redrawn: int
-    jackknife: Callable[[], NDArray[np.float64]]
+
+    def interval(self, level: float) -> tuple[float, float]:
+        """More than the middle `level` of the draws, which is too narrow with few patients.
+
+        It reaches as much further out as Student's t does beyond the normal distribution.
+
+        Reference: Hesterberg, The American Statistician 69 (2015) 371-386.
+        """
+        n = self.n_patients
+        # √(n/(n−1)) because a draw of n varies by the spread over n, not over n − 1.
+        tail = float(norm.cdf(np.sqrt(n / (n - 1)) * t.ppf((1 - level) / 2, n - 1)))
+        low, high = np.quantile(self.values, (tail, 1 - tail))
+        return float(low), float(high)
 
 
 class PatientDraws:
@@ -174,47 +170,5 @@ class PatientDraws:
                     "rare classes"
                 )
 
-        def jackknife() -> NDArray[np.float64]:
-            return np.array([self.value(statistic, times) for times in 1 - np.eye(n, dtype=int)])
-
         everyone = self.value(statistic, np.ones(n, int))
-        return Replicates(everyone, np.array(values), n, n_redrawn, jackknife)
-
-
-# --- where to cut the replicates ----------------------------------------------------------------
-
-
-def _percentile(sample: Replicates, tail: float) -> tuple[float, float]:
-    return tail, 1 - tail
-
-
-def _expanded(sample: Replicates, tail: float) -> tuple[float, float]:
-    n = sample.n_patients
-    # √(n/(n−1)) because a draw of n varies by the spread over n, not over n − 1.
-    low = float(norm.cdf(np.sqrt(n / (n - 1)) * t.ppf(tail, n - 1)))
-    return low, 1 - low
-
-
-def _bca(sample: Replicates, tail: float) -> tuple[float, float]:
-    if np.ptp(sample.values) == 0:
-        return tail, 1 - tail
-    without = sample.jackknife()
-    if np.isnan(without).any():
-        raise ValueError(
-            "without one of the patients some class is in no repeat: use method='expanded'"
-        )
-    shifts = without.mean() - without
-    skew = (shifts**3).sum() / (6 * (shifts**2).sum() ** 1.5) if shifts.any() else 0.0
-    below = (np.mean(sample.values < sample.value) + np.mean(sample.values <= sample.value)) / 2
-    n = len(sample.values)
-    bias = norm.ppf(np.clip(below, 1 / (n + 1), n / (n + 1)))
-    z = bias + norm.ppf([tail, 1 - tail])
-    low, high = norm.cdf(bias + z / (1 - skew * z))
-    return float(low), float(high)
-
-
-METHODS: dict[str, Callable[[Replicates, float], tuple[float, float]]] = {
-    "percentile": _percentile,
-    "expanded": _expanded,
-    "bca": _bca,
-}
+        return Replicates(everyone, np.array(values), n, n_redrawn)

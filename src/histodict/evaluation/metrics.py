@@ -7,7 +7,6 @@ classes (n_images, n_classes), columns in sorted order. Probabilities likewise.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,26 +16,6 @@ from numpy.typing import ArrayLike, NDArray
 from ..parameters import check_whole_number
 
 # --- predictions --------------------------------------------------------------------------------
-
-
-def confusion_matrix(
-    labels: ArrayLike, predictions: ArrayLike, classes: Sequence[Any] | None = None
-) -> NDArray[np.int64]:
-    """Numbers of images, true classes in rows, predicted ones in columns.
-
-    `classes` is their order; None for all that occur, sorted.
-    """
-    truth, said = _checked(labels, predictions)
-    both = np.concatenate([truth, said])
-    order = np.unique(both) if classes is None else np.asarray(classes)
-    unknown = np.setdiff1d(both, order)
-    if len(unknown):
-        raise ValueError(f"classes: {unknown.tolist()} occur, but are not among them")
-    n_classes = len(order)
-    by_name = np.argsort(order)
-    rows, columns = (by_name[np.searchsorted(order, x, sorter=by_name)] for x in (truth, said))
-    cells = np.bincount(rows * n_classes + columns, minlength=n_classes * n_classes)
-    return cells.reshape(n_classes, n_classes).astype(np.int64)
 
 
 def accuracy(labels: ArrayLike, predictions: ArrayLike) -> float:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -58,34 +58,6 @@ def k_folds(
             made.append(Split(name, _places(~test), _places(test), by, repeat))
     protocol = {"n_folds": n_folds, "n_repeats": n_repeats, "random_state": random_state}
     return _checked(manifest, made, kind="k-fold", **protocol)
-
-
-def inner_folds(
-    manifest: Manifest,
-    split: Split,
-    n_folds: int = 5,
-    *,
-    n_repeats: int = 1,
-    random_state: int = 0,
-) -> Splits:
-    """Folds of a split's training side alone, to choose parameters by; places in the manifest."""
-    inside = k_folds(
-        manifest.select(split.train),
-        n_folds,
-        n_repeats=n_repeats,
-        random_state=random_state,
-        by=split.by,
-    )
-    made = [
-        replace(
-            part,
-            name=f"{split.name}: {part.name}",
-            train=[split.train[place] for place in part.train],
-            test=[split.train[place] for place in part.test],
-        )
-        for part in inside
-    ]
-    return _checked(manifest, made, **inside.protocol, inside=split.name)
 
 
 def hold_outs(

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import uuid
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from .files import written_whole
 
 
 class ArrayCache:
@@ -27,15 +27,8 @@ class ArrayCache:
         return array
 
     def write(self, key: list[Any], array: NDArray[Any]) -> None:
-        file = self._file(key)
-        file.parent.mkdir(parents=True, exist_ok=True)
-        partial = file.with_name(f".{file.name}.{uuid.uuid4().hex}.partial")
-        try:
-            with partial.open("wb") as stream:
-                np.save(stream, array, allow_pickle=False)
-            os.replace(partial, file)
-        finally:
-            partial.unlink(missing_ok=True)
+        with written_whole(self._file(key)) as partial:
+            np.save(partial, array, allow_pickle=False)
 
     def _file(self, key: list[Any]) -> Path:
         digest = hashlib.sha256(json.dumps(key).encode()).hexdigest()
@@ -43,6 +36,10 @@ class ArrayCache:
 
 
 def file_key(path: Path) -> list[Any]:
-    """Changes when the file is another one, or was changed."""
+    """Changes when the file is another one, or was changed.
+
+    What was written under the same size and time of modification still has another time of change,
+    which nobody can set.
+    """
     state = path.stat()
-    return [str(path.resolve()), state.st_size, state.st_mtime_ns]
+    return [str(path.resolve()), state.st_size, state.st_mtime_ns, state.st_ctime_ns]

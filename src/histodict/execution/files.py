@@ -3,18 +3,53 @@
 from __future__ import annotations
 
 import os
+import re
+import secrets
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
+
+# What a run that was killed leaves behind, and after how many seconds nobody writes to it any more.
+_PARTIAL = re.compile(r"\.[0-9a-f]+\.partial\..+")
+_STALE_S = 24 * 3600
 
 
 @contextmanager
 def written_whole(path: Path) -> Iterator[Path]:
-    """A name to write to, in the same folder; on success the file gets its final name."""
+    """A name to write to, in the same folder; on success the file gets its final name.
+
+    The name is new each time, so that any number of threads and processes may write the same file:
+    the last one stays. The content is on the disk before the file has its name, and the name when
+    this returns.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{os.getpid()}.partial.{path.name}")
+    _sweep(path.parent)
+    # Not made here: a writer that wrote elsewhere must fail, not leave an empty file.
+    partial = path.with_name(f".{secrets.token_hex(8)}.partial.{path.name}")
     try:
         yield partial
+        _flush(partial, os.O_RDWR)
         os.replace(partial, path)
+        with suppress(OSError):  # not every system lets one open or flush a folder
+            _flush(path.parent, os.O_RDONLY)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def _flush(path: Path, access: int) -> None:
+    descriptor = os.open(path, access)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@cache  # once per process: to list a folder for each of its files would take longer and longer
+def _sweep(folder: Path) -> None:
+    """Removes what runs that were killed a day ago or more left in a folder."""
+    for path in folder.glob(".*.partial.*"):
+        with suppress(OSError):  # another process was faster, or it is another user's file
+            if _PARTIAL.fullmatch(path.name) and time.time() - path.stat().st_mtime > _STALE_S:
+                path.unlink()

@@ -1,24 +1,17 @@
-"""Features of many images: each computed once, kept on disk, on all cores.
-
-One `.npy` file per image, named after all that decides its numbers: the file (place, size, time of
-change), what was done to its pixels, and the features with their version. A file is complete or not
-there; one that cannot be read is made anew.
-"""
+"""Features of many images: each computed once, kept on disk, on all cores."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
-import uuid
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..execution.array_cache import ArrayCache, file_key
 from ..execution.local import count_jobs
 from ..execution.progress import Callback, Progress, ignore
 from . import FEATURES
@@ -34,7 +27,7 @@ def image_features(
     load_pixels: LoadPixels,
     *,
     pixels_key: str,
-    cache_folder: Path | str | None = None,
+    cache: ArrayCache | None = None,
     n_jobs: int | None = None,
     callback: Callback = ignore,
 ) -> Vector:
@@ -47,7 +40,7 @@ def image_features(
     load_pixels : path to pixels (height, width, 3) uint8; with several jobs it is sent to other
         processes: up to 40 % of the work holds Python's lock, where threads wait for each other
     pixels_key : says what load_pixels does (scale, stain, …); other words, other files
-    cache_folder : made if it is not there; None keeps nothing
+    cache : keeps the vectors; None keeps nothing
     n_jobs : processes; None for all cores
     callback : gets a `Progress` of the stage "features": once for all images that were there, then
         after every image
@@ -56,13 +49,13 @@ def image_features(
         raise ValueError(f"features must be one of {sorted(FEATURES)}, not {name!r}")
     images = [Path(path) for path in paths]
     length = len(FEATURES[name].names)
-    files = [_cache_file(image, name, pixels_key, cache_folder) for image in images]
-    vectors = [_read(file, length) for file in files]
+    keys = [_key(image, name, pixels_key) if cache else [] for image in images]
+    vectors = [_read(cache, key, length) if cache else None for key in keys]
     missing = [i for i, vector in enumerate(vectors) if vector is None]
     done = len(images) - len(missing)
     if done:
         callback(Progress("features", done, len(images)))
-    jobs = [(images[i], name, load_pixels, files[i]) for i in missing]
+    jobs = [(images[i], name, load_pixels, cache, keys[i]) for i in missing]
     with closing(_run(jobs, n_jobs)) as results:
         for i, vector in zip(missing, results, strict=True):
             vectors[i] = vector
@@ -72,7 +65,20 @@ def image_features(
     return np.stack(found) if found else np.empty((0, length))
 
 
-_Job = tuple[Path, str, LoadPixels, Path | None]
+def _key(image: Path, name: str, pixels_key: str) -> list[Any]:
+    """All that decides an image's vector."""
+    return [name, FEATURES[name].version, pixels_key, *file_key(image)]
+
+
+def _read(cache: ArrayCache, key: list[Any], length: int) -> Vector | None:
+    """What the cache holds, if it is a vector of this length."""
+    vector = cache.read(key)
+    if vector is None or vector.shape != (length,) or vector.dtype != np.float64:
+        return None
+    return vector if np.isfinite(vector).all() else None
+
+
+_Job = tuple[Path, str, LoadPixels, ArrayCache | None, list[Any]]
 
 
 def _run(jobs: list[_Job], n_jobs: int | None) -> Generator[Vector, None, None]:
@@ -97,41 +103,10 @@ def _run(jobs: list[_Job], n_jobs: int | None) -> Generator[Vector, None, None]:
         deque(results, maxlen=0)
 
 
-def _compute(image: Path, name: str, load_pixels: LoadPixels, file: Path | None) -> Vector:
+def _compute(
+    image: Path, name: str, load_pixels: LoadPixels, cache: ArrayCache | None, key: list[Any]
+) -> Vector:
     vector = FEATURES[name](load_pixels(image))
-    if file is not None:
-        _write(file, vector)
+    if cache:
+        cache.write(key, vector)
     return vector
-
-
-def _cache_file(image: Path, name: str, pixels_key: str, folder: Path | str | None) -> Path | None:
-    if folder is None:
-        return None
-    state = image.stat()
-    place = str(image.resolve())
-    decided_by = [place, state.st_size, state.st_mtime_ns, pixels_key, FEATURES[name].version]
-    digest = hashlib.sha256(json.dumps(decided_by).encode()).hexdigest()
-    return Path(folder) / f"{name}-{digest[:32]}.npy"
-
-
-def _read(file: Path | None, length: int) -> Vector | None:
-    """What the file holds, if it holds a vector of this length."""
-    if file is None or not file.is_file():
-        return None
-    try:
-        vector = np.load(file, allow_pickle=False)
-    except (ValueError, OSError, EOFError):
-        return None
-    whole = vector.shape == (length,) and vector.dtype == np.float64 and np.isfinite(vector).all()
-    return vector if whole else None
-
-
-def _write(file: Path, vector: Vector) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    partial = file.with_name(f".{file.name}.{uuid.uuid4().hex}.partial")
-    try:
-        with partial.open("wb") as stream:
-            np.save(stream, vector, allow_pickle=False)
-        os.replace(partial, file)
-    finally:
-        partial.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""The GPU backend: the algorithms of `cpu` on one block of samples, with torch.
+"""The GPU backend: the algorithms of `cpu` on one block of samples, with torch and triton.
 
 Nothing is checked here: arrays are of one floating type, finite and of fitting shape. Samples may
 be numpy arrays or tensors on the device (`place`); what comes back are numpy arrays. See
@@ -40,16 +40,12 @@ TASK_ROWS = 1024
 _JOINT_ROWS = 4096  # of a block at a time: plain torch keeps all basis vectors
 
 
-def _algorithms(device: torch.device) -> tuple[ModuleType, ModuleType, ModuleType]:
-    """Pursuit, l1 and atom updates for this device."""
-    if device.type != "cuda":
-        from . import gpu_atoms, gpu_lasso, gpu_omp
-
-        return gpu_omp, gpu_lasso, gpu_atoms
+def _algorithms() -> tuple[ModuleType, ModuleType, ModuleType]:
+    """Pursuit, l1 and atom updates, which need triton; the tests put plain torch in their place."""
     try:
         from . import gpu_atoms_triton, gpu_lasso_triton, gpu_omp_triton
     except ModuleNotFoundError as error:
-        raise ImportError(
+        raise ValueError(
             f"backend='cuda' needs {error.name}, which comes with PyTorch for CUDA on Linux: "
             "install it (pip install triton), or use backend='cpu'"
         ) from error
@@ -99,7 +95,7 @@ def _to_dense(S: csr_array, device: torch.device) -> Tensor:
 
 
 class OMPCoder:
-    """Greedy pursuit of at most n_nonzero atoms: see `cpu_omp`, `gpu_omp`.
+    """Greedy pursuit of at most n_nonzero atoms: see `cpu_omp`, `gpu_omp_triton`.
 
     Works on atoms and samples of unit norm, so that one threshold for rounding fits all; the codes
     are scaled back.
@@ -112,7 +108,7 @@ class OMPCoder:
         self._order_recursive = order_recursive
         with on_device():
             atoms = _padded(D)
-            self._pursue = _algorithms(atoms.device)[0].pursue
+            self._pursue = _algorithms()[0].pursue
             self._norms = _norms(atoms)
             self._D = (atoms / _nonzero(self._norms)[:, None]).to(atoms.dtype)
             self._G = self._D @ self._D.T
@@ -188,7 +184,7 @@ class JointCoder:
 
 
 class LassoCoder:
-    """Exact l1 codes: see `cpu_lasso`, `gpu_lasso`."""
+    """Exact l1 codes: see `cpu_lasso`, `gpu_lasso_triton`."""
 
     def __init__(self, D: NDArray, penalty: float, tol: float) -> None:
         self._n_atoms = len(D)
@@ -198,7 +194,7 @@ class LassoCoder:
         self._capacity = min(D.shape) + 1
         with on_device():
             self._D = _padded(D)
-            self._solve = _algorithms(self._D.device)[1].solve
+            self._solve = _algorithms()[1].solve
             self._G = self._D @ self._D.T
 
     def code(self, Y: NDArray | Tensor) -> tuple[csr_array, int]:
@@ -255,7 +251,7 @@ def update_atoms(D: NDArray, E: NDArray, F: NDArray, n_sweeps: int, tol: float) 
     """Sweeps over all atoms until none moves by more than tol, n_sweeps at most."""
     with on_device():
         atoms, E_, F_ = place(D).clone(), place(E), place(F)
-        sweep = _algorithms(atoms.device)[2].sweep
+        sweep = _algorithms()[2].sweep
         for _ in range(n_sweeps):
             before = atoms.clone()
             sweep(atoms, E_, F_)

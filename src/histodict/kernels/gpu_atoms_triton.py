@@ -1,7 +1,7 @@
 """Unit-norm atom updates on a CUDA device: `cpu_atoms`, blocked the same way.
 
 A block's slopes U = E − F D are one matrix product; the sequential updates inside the block are one
-program that holds U in registers. `gpu_atoms.sweep` is the same in plain torch.
+program that holds U in registers.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _MOST_ATOMS = 64
 
 
 def sweep(D: Tensor, E: Tensor, F: Tensor) -> None:
-    """As `gpu_atoms.sweep`."""
+    """One pass over all atoms, in place: d_j ∝ u_j = e_j − Σ_{i≠j} F_ji d_i; unused ones stay."""
     k, d = D.shape
     width = triton.next_power_of_2(d)
     n_atoms = min(_MOST_ATOMS, max(1, _REGISTER_BYTES // (width * D.element_size())))

@@ -1,8 +1,7 @@
 """Where the GPU backend computes: the device, samples on it, and one thread at a time.
 
 The device is the first CUDA device, or the one that the environment variable HISTODICT_DEVICE names
-("cuda:1"). "cpu" runs the same code on the processor, in plain torch instead of triton's kernels:
-slow, and meant for tests.
+("cuda:1"). "cpu" is for the tests, which put plain torch in the place of triton's kernels.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Greedy pursuit of one support for several channels, in plain torch: see `cpu_joint`.
 
-As in `gpu_omp`, atoms of which a channel's span leaves too little are passed over all at once.
+Atoms of which a channel's span leaves too little are passed over all at once.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def pursue(
     n_nonzero: int,
     order_recursive: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """As `gpu_omp.pursue`, with the channels as first dimension of B, G, α and R.
+    """As `gpu_omp_triton.pursue`, with the channels as first dimension of B, G, α and R.
 
     B (n_channels, n, k), G (n_channels, k, k), squared_norms and tols (n,). In a channel in which a
     pick depends on those before, α is 0 and so is its code.

@@ -1,11 +1,12 @@
 """Exact l1 coding on a CUDA device: the active sets of `cpu_lasso`, a sample per program.
 
+    min_s  ½‖y − sD‖² + λ‖s‖₁
+
 A program keeps a sample's correlations in registers, and its active atoms, signs and codes in
 places, of which some may be free. In scratch memory, which the caches hold, is the inverse H of the
 active Gram matrix, in double precision: an atom that comes or goes changes it by one outer product,
 and a step to the minimum for the present signs is one product with it. The step starts from the
 present slopes, and is repeated if they are not yet λ, so that errors of H do not count.
-`gpu_lasso.solve` is the same in plain torch.
 """
 
 from __future__ import annotations
@@ -31,7 +32,12 @@ _FREE, _ACTIVE, _REFUSED = (tl.constexpr(x) for x in (0, 1, 2))
 def solve(
     B: Tensor, yy: Tensor, G: Tensor, penalty: float, tol: float, capacity: int
 ) -> tuple[Tensor, Tensor, int]:
-    """As `gpu_lasso.solve`, but with no more places than the largest code needs."""
+    """Active atoms (n, places), −1 where a place is free, their codes, and how many rows missed.
+
+    There are no more places than the largest code needs.
+    B (n, k): products ⟨y, d_j⟩. yy (n,): ‖y‖², double. G (k, k): the Gram matrix. `capacity`: the
+    most atoms of a code. A row misses if its duality gap stays above tol of its objective.
+    """
     room = triton.next_power_of_2(capacity)
     steps = [places for places in _PLACES if places < room] + [room]
     atoms, s, marks = _solve_with(steps[0], B, yy, G, penalty, tol, capacity)

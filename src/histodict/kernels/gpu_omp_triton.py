@@ -2,7 +2,7 @@
 
 A program keeps a sample's correlations and outside norms in registers through all picks. The basis'
 products with the atoms, v_i, stay in the program's own scratch memory, which the caches hold; the
-Gram matrix is in the second-level cache. `gpu_omp.pursue` is the same in plain torch.
+Gram matrix is in the second-level cache.
 """
 
 from __future__ import annotations
@@ -29,7 +29,15 @@ def pursue(
     n_nonzero: int,
     order_recursive: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """As `gpu_omp.pursue`."""
+    """Picks and their orthogonalisation, for atoms and samples of unit norm, or zero.
+
+    B (n, k): products ⟨y, d_j⟩. G (k, k): the Gram matrix. squared_norms (n,): ‖y‖², 1 or 0.
+    tols (n,): stop at such a squared residual.
+
+    Returns picks (n, L); α (n, L), the samples in the orthonormal basis of their atoms; R (n, L,
+    L), lower triangles that take the basis to the atoms, with ones on the diagonal where there is
+    no pick; the numbers of picks (n,); and the squared residuals (n,).
+    """
     n_rows, k = B.shape
     epsilon = torch.finfo(B.dtype).eps
     width = triton.next_power_of_2(k)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from sklearn.metrics import confusion_matrix
 
 from ..compare.cells import NO_TISSUE
 from ..compare.evaluation import Evaluation
-from ..evaluation.metrics import confusion_matrix
 from ..execution.tables import Row
 from . import published
 from .accuracy import compared, published_data
@@ -54,7 +54,7 @@ def _counted(setting: Setting, evaluation: Evaluation, method: str) -> list[Row]
     said = np.concatenate([repeat.answers for repeat in repeats])
     classes = setting.dataset.classes
     answers = [*classes, NO_TISSUE] if NO_TISSUE in said else classes
-    counts = confusion_matrix(truth, said, answers)[: len(classes)]
+    counts = confusion_matrix(truth, said, labels=answers)[: len(classes)]
     return [
         {
             "data": setting.dataset.name,

@@ -100,7 +100,7 @@ class WholeImageModel(ImageModel):
             features,
             partial(_whole, images, recipe, trained_mpp),
             pixels_key=json.dumps(reduction),
-            cache_folder=self.cache.folder if self.cache else None,
+            cache=self.cache,
             n_jobs=self.n_jobs,
             callback=callback,
         )

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
+from sklearn.metrics import confusion_matrix
 
 from ..compare.evaluation import Evaluation
 from ..compare.tasks import Result
-from ..evaluation.metrics import confusion_matrix
 from ..execution.tables import Row
 from ..images.manifest import Record
 from ..images.readers import open_image
@@ -60,7 +60,7 @@ def confusions(done: Evaluation) -> list[dict[str, Any]]:
         said = [label for result in own for label in result.answered.labels]
         answers = [*done.classes, NO_TISSUE] if NO_TISSUE in said else done.classes
         names = list(dict.fromkeys([*done.classes, NO_TISSUE]))
-        counts = confusion_matrix(truth, said, names)[: len(done.classes), : len(answers)]
+        counts = confusion_matrix(truth, said, labels=names)[: len(done.classes), : len(answers)]
         found.append({"method": method, "answers": answers, "counts": counts.tolist()})
     return found
 

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 from jinja2 import Environment, PackageLoader
+from sklearn.metrics import confusion_matrix
 
-from ..evaluation.metrics import balanced_accuracy, confusion_matrix
+from ..evaluation.metrics import balanced_accuracy
 from ..images.manifest import Manifest, Record
 from ..model_file import Model
 from ..pipeline import RegionDetector
@@ -85,12 +86,13 @@ def write_report(
     rows = [row for row in results["images"] if row["answer"] is not None]
     template = files(__package__).joinpath("report.html.j2").read_text(encoding="utf-8")
     labels, answers = ([row[key] for row in rows] for key in ("label", "answer"))
+    confusion = confusion_matrix(labels, answers, labels=model.classes_).tolist() if rows else []
     content = {
         "classes": model.classes_,
         "colours": [f"rgb({r:.0f}, {g:.0f}, {b:.0f})" for r, g, b in COLOURS],
         "card": card,
         "rows": rows,
-        "confusion": confusion_matrix(labels, answers, model.classes_).tolist() if rows else [],
+        "confusion": confusion,
         "accuracy": f"{balanced_accuracy(labels, answers):.2f}" if rows else "not measured",
         "roc": _roc(model, rows, results["operating_point"]),
         "patients": patient_errors(rows),

@@ -1,8 +1,6 @@
 """Exact l1 coding on a block of samples in plain torch: the active sets of `cpu_lasso`, all rows.
 
-    min_s  ½‖y − sD‖² + λ‖s‖₁
-
-It runs on any device; the tests hold `gpu_lasso_triton`, which is faster, against it.
+It stands in for `gpu_lasso_triton` where there is no GPU.
 """
 
 from __future__ import annotations
@@ -14,11 +12,7 @@ from torch import Tensor
 def solve(
     B: Tensor, yy: Tensor, G: Tensor, penalty: float, tol: float, capacity: int
 ) -> tuple[Tensor, Tensor, int]:
-    """Active atoms (n, capacity), −1 where a place is free, their codes, and how many rows missed.
-
-    B (n, k): products ⟨y, d_j⟩. yy (n,): ‖y‖², double. G (k, k): the Gram matrix. `capacity`: the
-    most atoms of a code. A row misses if its duality gap stays above tol of its objective.
-    """
+    """As `gpu_lasso_triton.solve`, but always with `capacity` places."""
     block = _ActiveSets(B, yy, G, penalty, tol, capacity)
     rows = torch.arange(len(B), device=B.device)
     round_limit = 20 * capacity + 100

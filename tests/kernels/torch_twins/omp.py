@@ -2,7 +2,7 @@
 
 Atoms of which the span leaves too little are passed over all at once, by their norm outside the
 span; the processor's kernel tries them one by one. On smooth patches they are most atoms in the
-end. It runs on any device; the tests hold `gpu_omp_triton`, which is faster, against it.
+end. It stands in for `gpu_omp_triton` where there is no GPU.
 """
 
 from __future__ import annotations
@@ -19,15 +19,7 @@ def pursue(
     n_nonzero: int,
     order_recursive: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Picks and their orthogonalisation, for atoms and samples of unit norm, or zero.
-
-    B (n, k): products ⟨y, d_j⟩. G (k, k): the Gram matrix. squared_norms (n,): ‖y‖², 1 or 0.
-    tols (n,): stop at such a squared residual.
-
-    Returns picks (n, L); α (n, L), the samples in the orthonormal basis of their atoms; R (n, L,
-    L), lower triangles that take the basis to the atoms, with ones on the diagonal where there is
-    no pick; the numbers of picks (n,); and the squared residuals (n,).
-    """
+    """As `gpu_omp_triton.pursue`."""
     n_rows, k = B.shape
     epsilon = torch.finfo(B.dtype).eps
     dependent = epsilon**0.5

@@ -1,6 +1,6 @@
 """Unit-norm atom updates in plain torch, one atom after the other: see `cpu_atoms`.
 
-It runs on any device; the tests hold `gpu_atoms_triton`, which is faster, against it.
+It stands in for `gpu_atoms_triton` where there is no GPU.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 def sweep(D: Tensor, E: Tensor, F: Tensor) -> None:
-    """One pass over all atoms, in place: d_j ∝ u_j = e_j − Σ_{i≠j} F_ji d_i; unused ones stay."""
+    """As `gpu_atoms_triton.sweep`."""
     limit = (16 * torch.finfo(D.dtype).eps) ** 2
     for j in range(len(D)):
         u = E[j] - F[j] @ D + F[j, j] * D[j]

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from histodict.execution.files import written_whole
+
+DAY = 24 * 3600
+TEXTS = [str(i) * (20_000 + i) for i in range(4)]
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_threads_that_write_one_file_do_not_disturb_each_other(tmp_path):
+    path = tmp_path / "table.csv"
+    path.write_text(TEXTS[0])
+
+    def write_and_read(text):
+        for _ in range(50):
+            with written_whole(path) as partial:
+                partial.write_text(text)
+            assert path.read_text() in TEXTS
+
+    with ThreadPoolExecutor(len(TEXTS)) as pool:
+        for done in [pool.submit(write_and_read, text) for text in TEXTS]:
+            done.result()
+    assert names(tmp_path) == ["table.csv"]
+
+
+def test_a_failure_leaves_what_was_there_and_nothing_else(tmp_path):
+    path = tmp_path / "new folder" / "table.csv"
+    for content in ("old", "new"):
+        with written_whole(path) as partial:
+            partial.write_text(content)
+    with pytest.raises(RuntimeError), written_whole(path) as partial:
+        partial.write_text("half of")
+        raise RuntimeError
+    assert path.read_text() == "new"
+    assert names(path.parent) == ["table.csv"]
+
+
+def test_nothing_written_is_an_error_not_an_empty_file(tmp_path):
+    path = tmp_path / "table.csv"
+    with pytest.raises(FileNotFoundError), written_whole(path):
+        pass
+    assert names(tmp_path) == []
+
+
+def test_the_partial_file_is_in_the_same_folder_and_of_the_same_kind(tmp_path):
+    with written_whole(tmp_path / "a.tif") as partial:
+        partial.write_text("")
+        assert (partial.parent, partial.suffix) == (tmp_path, ".tif")
+        assert partial.name.startswith(".")
+
+
+def test_partial_files_of_runs_that_were_killed_are_swept(tmp_path):
+    """A power cut leaves the partial file: a day later the next run to write here removes it."""
+    with pytest.raises(KeyboardInterrupt), written_whole(tmp_path / "a.csv") as partial:
+        left = partial
+        raise KeyboardInterrupt
+    folder = tmp_path / "other"
+    folder.mkdir()
+    stale, fresh = folder / left.name, folder / left.name.replace("a.csv", "b.csv")
+    others = folder / "a.partial.csv", folder / ".partial.a.csv"
+    for path in (stale, fresh, *others):
+        path.write_text("")
+        if path != fresh:
+            os.utime(path, (time.time() - 2 * DAY,) * 2)
+    with written_whole(folder / "a.csv") as partial:
+        partial.write_text("")
+    assert names(folder) == sorted(["a.csv", fresh.name, *(path.name for path in others)])
