@@ -12,7 +12,9 @@ from scipy.ndimage import binary_erosion
 
 from ..images.masks import RegionMask
 from ..images.readers import open_image
-from ..reports.overlay import COLOURS, draw_overlay
+from ..patches.patch_map import colour_of
+from ..pipeline.answers import outlines
+from ..reports.overlay import draw_overlay
 from ..reports.pages import write_page
 from ..reports.pictures import atom_sheet, image_uri, roc_svg
 from .run import DemoResult
@@ -41,7 +43,7 @@ def _content(result: DemoResult) -> dict[str, Any]:
             {"name": "images to learn from", "value": model.training_["n_images"]},
         ],
         "classes": model.classes_,
-        "colours": [f"rgb({r:.0f}, {g:.0f}, {b:.0f})" for r, g, b in COLOURS],
+        "colours": [colour_of(place) for place in range(len(model.classes_))],
         "confusion": counts.tolist(),
         "roc": roc_svg(scores, truth, 0.0),
         "images": [_image(result, place) for place in _examples(result)],
@@ -77,7 +79,7 @@ def _image(result: DemoResult, place: int) -> dict[str, Any]:
     record, answer = result.test.records[place], result.answers[place]
     assert answer.patch_map is not None
     return {
-        "uri": _shown(draw_overlay(record.path, answer.patch_map)),
+        "uri": _shown(draw_overlay(answer.patch_map)),
         "name": record.path.stem,
         "truth": record.label,
         "answer": answer.label or "no tissue",
@@ -90,13 +92,13 @@ def _regions(result: DemoResult, place: int) -> dict[str, Any]:
     """An image with what was found in it, and beside it what was planted."""
     record, answer = result.regions.records[place], result.findings[place]
     assert record.mask is not None
-    rings = [r for region in answer.regions for polygon in region.polygons for r in polygon]
+    rings = outlines(answer)
     with open_image(record.path) as source:
         pixels = source.thumbnail(max(source.size))
         mask = RegionMask.read(record.mask, source.size).region
     border = mask & ~binary_erosion(mask, iterations=3)
     planted = np.where(border[..., None], np.uint8(0), pixels)
-    found = draw_overlay(record.path, answer.patch_map, rings)
+    found = draw_overlay(answer.patch_map, rings)
     area = sum(region.area_um2 or 0 for region in answer.regions) / 1e6
     return {
         "uri": _shown(np.concatenate([planted, found], axis=1)),

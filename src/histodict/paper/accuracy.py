@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from ..compare.evaluation import evaluate
 from ..execution.tables import Row
 from ..methods.registry import METHODS
+from ..pipeline import Plan
 from ..recipes import Recipe
 from . import published
 from .outcome import OURS, Outcome, accuracy_of, failures_of
@@ -31,12 +32,10 @@ def run(setting: Setting) -> AccuracyOutcome:
     """All methods on all splits; the tables of `histodict evaluate` are written, too."""
     evaluation = evaluate(
         setting.images,
-        compared(setting),
+        {name: Plan(recipe) for name, recipe in compared(setting).items()},
         setting.splits,
         setting.folder,
-        n_jobs=setting.n_jobs,
-        cache=setting.cache,
-        callback=setting.callback,
+        work=setting.work,
     )
     ours: list[Row] = [
         {"data": setting.dataset.name, "source": OURS, "method": paper_name(method)}

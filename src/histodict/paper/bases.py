@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..execution.tables import Row
-from ..networks import is_network
+from ..networks import vector_kind
 from .models import trained_classifiers
 from .outcome import Outcome
 from .published import paper_name
@@ -37,12 +37,12 @@ def run(setting: Setting) -> BasesOutcome:
     methods = setting.choose(_USUAL, CLASS_LEARNERS, "bases are shown of methods with class atoms")
     recipes = {method: setting.recipe(method) for method in methods}
     recipe = recipes[methods[0]]
-    if is_network(recipe.vectors) or recipe.components:
+    if not vector_kind(recipe.vectors).are_pictures or recipe.components:
         raise NotPossibleError(
             "bases are pictures only of pixels: take vectors rgb, without components"
         )
-    cells = setting.cells(recipes, setting.splits)[: len(methods)]
-    models = trained_classifiers(setting, cells)
+    tasks = setting.tasks(recipes, setting.splits)[: len(methods)]
+    models = trained_classifiers(setting, tasks)
     dictionaries = {}
     for method, model in zip(methods, models, strict=True):
         order = [model.classes_.index(name) for name in setting.dataset.classes]

@@ -14,7 +14,6 @@ from ..execution.tables import Row
 from ..images.manifest import Record
 from ..images.readers import open_image
 from ..pipeline import TissueClassifier
-from ..pipeline.patch_model import PatchModel
 from ..pipeline.view import open_view
 from .models import trained_classifiers
 from .outcome import Outcome
@@ -54,9 +53,9 @@ def run(setting: Setting) -> CodesOutcome:
     """Codes of two test images, by models of the first split."""
     methods = setting.choose(_USUAL, CLASS_LEARNERS, "codes are shown of methods with class atoms")
     recipes = {method: setting.recipe(method) for method in methods}
-    cells = setting.cells(recipes, setting.splits)[: len(methods)]
-    models = trained_classifiers(setting, cells)
-    shown = _one_of_each(setting, cells[0].split.test)
+    tasks = setting.tasks(recipes, setting.splits)[: len(methods)]
+    models = trained_classifiers(setting, tasks)
+    shown = _one_of_each(setting, tasks[0].split.test)
     codes = [
         _codes(model, record, setting.dataset.classes, paper_name(method))
         for method, model in zip(methods, models, strict=True)
@@ -91,7 +90,6 @@ def _one_of_each(setting: Setting, tested: list[int]) -> list[Record]:
 
 
 def _codes(model: TissueClassifier, record: Record, classes: list[str], method: str) -> ImageCodes:
-    assert isinstance(model.model_, PatchModel)
     vectors = _vectors(model, record)
     step = -(-len(vectors) // _MOST_PATCHES)
     S, _ = model.model_.method_.encode(model.model_.project(vectors[:: max(step, 1)]))

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from sklearn.metrics import confusion_matrix
 
-from ..compare.cells import NO_TISSUE
 from ..compare.evaluation import Evaluation
 from ..execution.tables import Row
+from ..pipeline import NO_TISSUE
 from . import published
 from .accuracy import compared, published_data
 from .outcome import OURS, Outcome, failures_of

@@ -2,59 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TypeVar, cast
+from collections.abc import Sequence
+from typing import cast
 
-from ..compare.cells import Cell
+from ..compare.example import trained_model
+from ..compare.tasks import Task
 from ..execution.progress import Progress
 from ..images.manifest import Manifest
-from ..model_file import SUFFIX, load_model, save_model
-from ..pipeline import RegionDetector, TissueClassifier
+from ..pipeline import Model, RegionDetector, TissueClassifier
 from .setting import Setting
 
-AnyModel = TypeVar("AnyModel", TissueClassifier, RegionDetector)
 
-
-def trained_classifiers(setting: Setting, cells: Sequence[Cell]) -> list[TissueClassifier]:
-    """One model per cell, of the labelled images its split trains on."""
-
-    def new(cell: Cell) -> TissueClassifier:
-        return TissueClassifier(
-            cell.recipe, random_state=cell.seed, n_jobs=setting.n_jobs, cache=setting.cache
-        )
-
-    return _trained(setting, setting.images, cells, new)
+def trained_classifiers(setting: Setting, tasks: Sequence[Task]) -> list[TissueClassifier]:
+    """One model per task, of the labelled images its split trains on."""
+    return [cast(TissueClassifier, m) for m in _trained(setting, setting.images, tasks, None)]
 
 
 def trained_detectors(
-    setting: Setting, manifest: Manifest, cells: Sequence[Cell]
+    setting: Setting, manifest: Manifest, tasks: Sequence[Task]
 ) -> list[RegionDetector]:
-    """One model per cell, of the masked images its split trains on."""
-
-    def new(cell: Cell) -> RegionDetector:
-        return RegionDetector(
-            cell.recipe,
-            region=setting.dataset.region,
-            random_state=cell.seed,
-            n_jobs=setting.n_jobs,
-            cache=setting.cache,
-        )
-
-    return _trained(setting, manifest, cells, new)
+    """One model per task, of the masked images its split trains on."""
+    found = _trained(setting, manifest, tasks, setting.dataset.region)
+    return [cast(RegionDetector, model) for model in found]
 
 
 def _trained(
-    setting: Setting, manifest: Manifest, cells: Sequence[Cell], new: Callable[[Cell], AnyModel]
-) -> list[AnyModel]:
-    folder = setting.folder / "models"
-    folder.mkdir(parents=True, exist_ok=True)
-    made: list[AnyModel] = []
-    for cell in cells:
-        setting.callback(Progress("models", len(made), len(cells)))
-        file = (folder / cell.file_name(manifest)).with_suffix(SUFFIX)
-        if not file.is_file():
-            save_model(new(cell).fit(manifest.select(cell.split.train)), file)
-        # Also what was just trained is read back, so that a second run shows the same.
-        made.append(cast(AnyModel, load_model(file, n_jobs=setting.n_jobs)))
-    setting.callback(Progress("models", len(made), len(cells)))
+    setting: Setting, manifest: Manifest, tasks: Sequence[Task], region: str | None
+) -> list[Model]:
+    made: list[Model] = []
+    for task in tasks:
+        setting.callback(Progress("models", len(made), len(tasks)))
+        folder = setting.folder / "models"
+        made.append(trained_model(task, manifest, folder, setting.work, region))
+    setting.callback(Progress("models", len(made), len(tasks)))
     return made

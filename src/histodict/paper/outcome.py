@@ -37,7 +37,7 @@ class Outcome:
 
 def failures_of(evaluation: Evaluation) -> list[str]:
     return [
-        f"{result.cell.method}, {result.cell.split.name}: {result.error}"
+        f"{result.task.method}, {result.task.split.name}: {result.error}"
         for result in evaluation.failures
     ]
 

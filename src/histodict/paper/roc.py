@@ -14,13 +14,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..compare.cells import Cell
-from ..decisions.image_rules import Evidence
-from ..decisions.regions import MOST_PATCHES, Findings, SizeCurve, compare
+from ..compare.tasks import Task
+from ..decisions.regions import MOST_PATCHES, Findings, SizeCurve
 from ..execution.tables import Row
 from ..images.manifest import Manifest
-from ..pipeline import BLANK, ImageAnswer, PatchMap, RegionDetector, TissueClassifier
-from ..pipeline.region_detector import true_patches
+from ..pipeline import ImageAnswer, RegionDetector, TissueClassifier
 from . import published
 from .accuracy import published_data
 from .models import trained_classifiers, trained_detectors
@@ -80,9 +78,9 @@ def _image_curves(setting: Setting, methods: Sequence[str]) -> tuple[list[Row], 
     rows: list[Row] = []
     points: list[Row] = []
     for method in methods:
-        cells = setting.cells({method: setting.recipe(method)}, setting.splits)
-        models = trained_classifiers(setting, cells)
-        shares, diseased, called = _tested(setting, cells, models)
+        tasks = setting.tasks({method: setting.recipe(method)}, setting.splits)
+        models = trained_classifiers(setting, tasks)
+        shares, diseased, called = _tested(setting, tasks, models)
         curve = theta_rates(shares, diseased, THETAS)
         rows += _curve(setting.dataset.name, method, "θ", THETAS, curve)
         here = (float(np.mean(called[~diseased])), float(np.mean(~called[diseased])))
@@ -92,13 +90,13 @@ def _image_curves(setting: Setting, methods: Sequence[str]) -> tuple[list[Row], 
 
 
 def _tested(
-    setting: Setting, cells: Sequence[Cell], models: Sequence[TissueClassifier]
+    setting: Setting, tasks: Sequence[Task], models: Sequence[TissueClassifier]
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_]]:
     """Of every tested image: its share of healthy patches, what it is, what it was called."""
     ill = setting.dataset.diseased
     shares, diseased, called = [], [], []
-    for cell, model in zip(cells, models, strict=True):
-        for record in setting.images.select(cell.split.test).records:
+    for task, model in zip(tasks, models, strict=True):
+        for record in setting.images.select(task.split.test).records:
             answer = model.predict(record.path, mpp=record.mpp)
             shares.append(_healthy_share(answer, ill))
             diseased.append(record.label == ill)
@@ -141,9 +139,9 @@ def _region_curves(
     points: list[Row] = []
     splits = setting.split(manifest)
     for method in methods:
-        cells = setting.cells({method: setting.recipe(method)}, splits)
-        models = trained_detectors(setting, manifest, cells)
-        findings = [_findings(manifest, *pair) for pair in zip(cells, models, strict=True)]
+        tasks = setting.tasks({method: setting.recipe(method)}, splits)
+        models = trained_detectors(setting, manifest, tasks)
+        findings = [_findings(manifest, *pair) for pair in zip(tasks, models, strict=True)]
         curve = SizeCurve.of([finding for part in findings for finding in part])
         rows += _curve(data, method, "m", SIZES, (curve.alarm, curve.miss))
         sizes = [model.least_patches_ for model in models]
@@ -151,16 +149,9 @@ def _region_curves(
     return rows, points
 
 
-def _findings(manifest: Manifest, cell: Cell, model: RegionDetector) -> list[Findings]:
+def _findings(manifest: Manifest, task: Task, model: RegionDetector) -> list[Findings]:
     """What the model finds in the split's test images, against their masks."""
-    records = manifest.select(cell.split.test).records
-
-    def look(place: int, patch_map: PatchMap, evidence: Evidence) -> Findings:
-        tissue = patch_map.winners != BLANK
-        truth = true_patches(records[place], patch_map, model.classes_[1])
-        return compare(patch_map.winners == 1, truth & tissue, tissue)
-
-    return model.model_.judge_all(records, look)
+    return model.findings(manifest.select(task.split.test))
 
 
 def _at(findings: Sequence[Sequence[Findings]], sizes: Sequence[int]) -> tuple[float, float]:

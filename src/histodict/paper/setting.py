@@ -8,16 +8,18 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ..compare.cells import Cell, run_cells
 from ..compare.checks import check_measurable
-from ..compare.evaluation import Evaluation
+from ..compare.evaluation import Evaluation, run_plans
+from ..compare.tasks import Task
 from ..evaluation.protocols import hold_outs, k_folds
 from ..evaluation.splits import Splits
 from ..execution.progress import Callback, ignore
+from ..execution.work import Work
 from ..images.manifest import Manifest
 from ..methods.registry import METHODS
-from ..networks import is_network
-from ..recipes import Recipe, preset
+from ..networks import vector_kind
+from ..pipeline import Plan, named_plan
+from ..recipes import Recipe
 from .datasets import Dataset
 from .problem import SMALL_PROBLEM, Problem
 
@@ -26,7 +28,7 @@ COMPARED = ("dfdl", "lcksvd", "fddl", "nayak", "src-image", "shirc", "wndcharm")
 LEARNERS = ("dfdl", "lcksvd", "fddl", "nayak")
 # Methods that give every class atoms of its own.
 CLASS_LEARNERS = ("dfdl", "lcksvd", "fddl", "odl")
-ON_PATCHES = tuple(name for name, entry in METHODS.items() if entry.features is None)
+ON_PATCHES = tuple(name for name, entry in METHODS.items() if entry.on_patches)
 _SEED = 0
 
 
@@ -87,11 +89,9 @@ class Choice:
     n_repeats: int = 1
 
     def __post_init__(self) -> None:
-        for method in self.methods:
-            preset(self.preset, method)  # refuses unknown names
-        asked = [preset(self.preset, method) for method in self.methods or COMPARED]
+        asked = [named_plan(self.preset, method) for method in self.methods or COMPARED]
         for name in self.settings:
-            if not any(recipe.knows(name) for recipe in asked):
+            if not any(plan.recipe.knows(name) for plan in asked):
                 raise ValueError(f"none of the methods has a setting {name!r}")
 
 
@@ -120,8 +120,8 @@ class Setting:
         return few_images(self.dataset.regions, self.sizes.most_images)
 
     @property
-    def cache(self) -> Path:
-        return self.folder / "cache"
+    def work(self) -> Work:
+        return Work(self.n_jobs, self.folder / "cache", self.callback)
 
     def choose(self, usual: Sequence[str], possible: Sequence[str], why: str) -> list[str]:
         """The methods asked for that the experiment can show; the usual ones if none were named."""
@@ -137,15 +137,15 @@ class Setting:
 
         `n_atoms` is k, per class; a method with one dictionary for all gets as many for each.
         """
-        chosen = preset(self.choice.preset, method)
+        chosen = named_plan(self.choice.preset, method).recipe
         parameters = {k: v for k, v in self.sizes.parameters.items() if chosen.knows(k)}
         n_atoms = n_atoms or self.sizes.n_atoms
         if n_atoms and method in (*CLASS_LEARNERS, "nayak"):
             shared = len(self.dataset.classes) if method == "nayak" else 1
             parameters["n_atoms"] = n_atoms * max(shared, 1)
         changed = dict(self.sizes.recipe)
-        if is_network(chosen.vectors):
-            changed.pop("patch_px", None)  # its cells have their own size
+        if not vector_kind(chosen.vectors).are_pictures:
+            changed.pop("patch_px", None)  # a network's cells have their own size
         chosen = chosen.with_changes(
             method_parameters=chosen.method_parameters | parameters, rule="proportion", **changed
         )
@@ -166,23 +166,20 @@ class Setting:
             return hold_outs(manifest, [n_train], n_repeats=n_repeats)
         return k_folds(manifest, 2, n_repeats=n_repeats)
 
-    def cells(self, recipes: Mapping[str, Recipe], splits: Splits) -> list[Cell]:
+    def tasks(self, recipes: Mapping[str, Recipe], splits: Splits) -> list[Task]:
         return [
-            Cell(name, recipe, split, _SEED) for split in splits for name, recipe in recipes.items()
+            Task(name, Plan(recipe), split, _SEED)
+            for split in splits
+            for name, recipe in recipes.items()
         ]
 
     def run(self, recipes: Mapping[str, Recipe], splits: Splits) -> Evaluation:
         """Every recipe on every split; what `folder` has of it is not done again."""
         check_measurable(self.images, splits)
-        results = run_cells(
-            self.images,
-            self.cells(recipes, splits),
-            self.folder / "cells",
-            n_jobs=self.n_jobs,
-            cache=self.cache,
-            callback=self.callback,
-        )
-        return Evaluation(self.images, splits, dict(recipes), [_SEED], results, [], [], [])
+        plans = {name: Plan(recipe) for name, recipe in recipes.items()}
+        folder = self.folder / "trials"
+        results = run_plans(self.images, plans, splits, folder, [_SEED], self.work)
+        return Evaluation(self.images, splits, plans, [_SEED], results, [], [], [])
 
     def describe(self, manifest: Manifest | None = None) -> str:
         """The images, if not the labelled ones, and how they are split, for a caption."""
