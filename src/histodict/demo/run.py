@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..evaluation.metrics import balanced_accuracy, confusion_matrix
 from ..execution.progress import Callback, Progress, ignore
 from ..images.manifest import Manifest, read_manifest
 from ..pipeline import ImageAnswer, RegionAnswer, RegionDetector, TissueClassifier
 from ..recipes import preset
-from .tissue import write_synthetic_set
+from .sets import write_synthetic_set
 
 # The default preset, small enough for a minute and a half on two cores.
 DEMO_RECIPE = preset("default").with_settings(
@@ -39,19 +40,20 @@ class DemoResult:
     seconds: dict[str, float]
 
     @property
+    def said(self) -> tuple[list[str], list[str]]:
+        """True classes and answers of the test images; one of glass alone has no answer."""
+        pairs = zip(self.test.labels, self.answers, strict=True)
+        answered = [(truth, answer.label) for truth, answer in pairs if answer.label is not None]
+        return [truth for truth, _ in answered], [label for _, label in answered]
+
+    @property
     def confusion(self) -> NDArray[np.int64]:
         """Images by true class (rows) and answer (columns)."""
-        classes = self.model.classes_
-        counts = np.zeros((len(classes), len(classes)), np.int64)
-        for record, answer in zip(self.test.records, self.answers, strict=True):
-            if answer.label is not None:
-                counts[classes.index(record.label), classes.index(answer.label)] += 1
-        return counts
+        return confusion_matrix(*self.said, self.model.classes_)
 
     @property
     def balanced_accuracy(self) -> float:
-        counts = self.confusion
-        return float(np.mean(np.diagonal(counts) / counts.sum(axis=1)))
+        return balanced_accuracy(*self.said)
 
 
 def run_demo(folder: Path, *, seed: int = 0, callback: Callback = ignore) -> DemoResult:
