@@ -40,20 +40,22 @@ class DemoResult:
     seconds: dict[str, float]
 
     @property
-    def said(self) -> tuple[list[str], list[str]]:
-        """True classes and answers of the test images; one of glass alone has no answer."""
+    def answered(self) -> tuple[list[str], list[ImageAnswer]]:
+        """True classes and answers of the test images; one of glass alone is left out."""
         pairs = zip(self.test.labels, self.answers, strict=True)
-        answered = [(truth, answer.label) for truth, answer in pairs if answer.label is not None]
-        return [truth for truth, _ in answered], [label for _, label in answered]
+        kept = [(truth, answer) for truth, answer in pairs if answer.label is not None]
+        return [truth for truth, _ in kept], [answer for _, answer in kept]
 
     @property
     def confusion(self) -> NDArray[np.int64]:
         """Images by true class (rows) and answer (columns)."""
-        return confusion_matrix(*self.said, self.model.classes_)
+        truth, answers = self.answered
+        return confusion_matrix(truth, np.array([a.label for a in answers]), self.model.classes_)
 
     @property
     def balanced_accuracy(self) -> float:
-        return balanced_accuracy(*self.said)
+        truth, answers = self.answered
+        return balanced_accuracy(truth, np.array([a.label for a in answers]))
 
 
 def run_demo(folder: Path, *, seed: int = 0, callback: Callback = ignore) -> DemoResult:

@@ -19,7 +19,8 @@ from matplotlib.figure import Figure
 
 from ..execution.files import written_whole
 from ..execution.tables import Row
-from ..reports.pictures import INK, atom_sheet
+from ..reports.charts import INK, NO_METADATA
+from ..reports.pictures import atom_sheet
 from .accuracy import AccuracyOutcome
 from .bases import BasesOutcome
 from .codes import CodesOutcome, ImageCodes
@@ -40,9 +41,8 @@ def save_figure(outcome: Outcome, path: Path) -> list[Path]:
     with mpl.rc_context(LOOK):
         figure = draw(outcome)
         svg, png = path.with_suffix(".svg"), path.with_suffix(".png")
-        nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
         with written_whole(svg) as partial:
-            figure.savefig(partial, format="svg", metadata=nothing)
+            figure.savefig(partial, format="svg", metadata=NO_METADATA)
         figure.set_layout_engine("none")  # places are found: finding them takes half of the time
         with written_whole(png) as partial:
             figure.savefig(partial, format="png", dpi=_PNG_DPI, metadata={"Software": None})

@@ -9,21 +9,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ..execution.tables import Row
-from ..reports.pictures import INK
+from ..reports import charts
 
-LOOK: Any = {
-    "font.size": 9,
-    "text.color": INK,
-    "axes.labelcolor": INK,
-    "axes.edgecolor": "#8d99a5",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.titlesize": 9,
-    "legend.frameon": False,
-    "text.parse_math": False,
-    "svg.fonttype": "none",
-    "svg.hashsalt": "histodict",
-}
+LOOK: Any = charts.LOOK | {"font.size": 9, "axes.titlesize": 9, "svg.hashsalt": "histodict"}
 # One look per method in all figures: colours that colour-blind readers tell apart, and markers.
 _STYLES = {
     "DFDL": ("#0072b2", "o"),

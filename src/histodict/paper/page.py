@@ -160,4 +160,4 @@ def _write_index(output: Path) -> None:
         "after theirs, ours were measured on other images.",
         "entries": entries,
     }
-    write_page(output / _PAGE, "paper.html.j2", content)
+    write_page(output / _PAGE, "paper/page.html.j2", content)

@@ -16,7 +16,7 @@ from ..pipeline import RegionDetector, TissueClassifier
 from ..pipeline.atoms import Atoms, AtomUse, ClassUse, most_used, patch_labels
 from ..pipeline.gallery import Gallery
 from ..pipeline.patch_model import PatchModel
-from .overlay import COLOURS
+from .overlay import css_colour
 from .pages import write_page
 from .patch_pictures import patch_pictures
 from .pictures import png_uri, vector_picture
@@ -93,7 +93,7 @@ def write_atoms_page(
         "settings": f"Method {recipe.method}; patches of {recipe.patch_px} x {recipe.patch_px} "
         f"pixels, outlined; stain correction {recipe.stain}. Pictures show the images as they are.",
     }
-    write_page(path, "atoms.html.j2", content)
+    write_page(path, "reports/atoms.html.j2", content)
 
 
 def atom_rows(
@@ -184,10 +184,7 @@ def _atoms(model: TissueClassifier | RegionDetector) -> Atoms:
 def _colours(classes: Sequence[str], labels: Sequence[str]) -> dict[str, str]:
     """A colour for every class of the model, then for labels it does not know."""
     names = [*classes, *sorted(set(labels) - set(classes))]
-    return {
-        name: "rgb({:.0f}, {:.0f}, {:.0f})".format(*COLOURS[place % len(COLOURS)])
-        for place, name in enumerate(names)
-    }
+    return {name: css_colour(place) for place, name in enumerate(names)}
 
 
 def _words(use: ClassUse) -> str:

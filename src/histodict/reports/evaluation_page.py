@@ -41,7 +41,6 @@ from .evaluation_facts import (
 )
 from .evaluation_figures import Figures
 from .model_card import model_card
-from .overlay import COLOURS
 from .pages import write_page
 
 _LEVEL = 0.05  # of p-values, for the words
@@ -61,7 +60,7 @@ def write_evaluation_page(
         write_table(folder / "confusion", confusion_rows(evaluation))
         rows = error_rows(evaluation, image_errors(evaluation))
         write_table(folder / "errors", rows, ("patient", "image", "truth", "method"))
-    write_page(path, "evaluation.html.j2", content)
+    write_page(path, "reports/evaluation.html.j2", content)
 
 
 # --- what is known before any result ------------------------------------------------------------
@@ -126,7 +125,6 @@ def _errors(done: Evaluation) -> dict[str, Any]:
         "patients": patient_errors(done, images),
         "n_tested_patients": len(tested_patients(done)),
         "n_wrong_images": sum(errors.n_wrong > 0 for errors in images),
-        "colours": [f"rgb({r:.0f}, {g:.0f}, {b:.0f})" for r, g, b in COLOURS],
     }
 
 

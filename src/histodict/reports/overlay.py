@@ -24,6 +24,12 @@ _OPACITY = 0.45
 Rings = Iterable[list[tuple[float, float]]]
 
 
+def css_colour(place: int) -> str:
+    """The colour of the class at this place."""
+    r, g, b = COLOURS[place % len(COLOURS)]
+    return f"rgb({r:.0f}, {g:.0f}, {b:.0f})"
+
+
 def colour_map(patch_map: PatchMap) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Colour (rows, columns, 3) and opacity (rows, columns): stronger where it won more clearly."""
     winners = patch_map.winners
