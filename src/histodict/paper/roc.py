@@ -22,7 +22,6 @@ from ..images.manifest import Manifest
 from ..pipeline import BLANK, ImageAnswer, PatchMap, RegionDetector, TissueClassifier
 from ..pipeline.region_detector import true_patches
 from . import published
-from .accuracy import published_data
 from .models import trained_classifiers, trained_detectors
 from .outcome import OURS, Outcome
 from .published import paper_name
@@ -54,7 +53,7 @@ def run(setting: Setting) -> RocOutcome:
     if not rows:
         raise NotPossibleError(f"{setting.dataset.name}: curves need two classes, or masks")
     ours = [f"{p['method']} {p['false_alarm']:.2f}/{p['miss']:.2f} ({p['moved']})" for p in points]
-    points += [point for data in published_data(setting) for point in _published(data)]
+    points += [point for data in published.CLASSES for point in _published(data)]
     return RocOutcome(
         name=NAME,
         title="Misses against false alarms",

@@ -20,7 +20,7 @@ from ..reports.pages import write_page
 from ..reports.pictures import atom_sheets, image_uri
 from .maps import stored_map
 
-_N_EXAMPLES = 4
+_N_EXAMPLES = 6
 _N_ATOMS = 8  # of each class, shown with the patches that use them
 
 
