@@ -3,32 +3,12 @@
 import numpy as np
 import pytest
 
-from histodict.images.manifest import read_manifest
-from histodict.pipeline import BLANK, TissueClassifier
+from histodict.pipeline import BLANK
 from histodict.pipeline.atoms import Atoms
 from histodict.pipeline.gallery import Gallery
 from histodict.pipeline.view import open_view
-from histodict.recipes import Recipe
 from histodict.web.explain import explain
 from histodict.web.maps import answer_image, map_picture, outlines, stored_map
-
-RECIPE = Recipe(
-    method_parameters={"n_atoms": 20, "n_iter": 3},
-    patch_px=12,
-    patches_per_class=300,
-    vectors="centred",
-    rule="proportion",
-)
-
-
-@pytest.fixture(scope="module")
-def manifest(tissue):
-    return read_manifest(tissue / "tissue" / "manifest.csv")
-
-
-@pytest.fixture(scope="module")
-def model(manifest):
-    return TissueClassifier(RECIPE).fit(manifest)
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +34,7 @@ def test_residuals_and_atoms_are_those_of_the_method(model, manifest, gallery, p
     row, column = (int(x) for x in np.argwhere(patch_map.winners != BLANK)[3])
     record = manifest.records[0]
     found = explain(model, record, patch_map, gallery, row, column)
-    with open_view(record.path, record.mpp, RECIPE) as view:
+    with open_view(record.path, record.mpp, model.recipe) as view:
         y = view.chunk_vectors(patch_map.grid, slice(row, row + 1), slice(column, column + 1))[1]
     code, residuals = model.model_.method_.encode(y)
     assert [entry["residual"] for entry in found["classes"]] == pytest.approx(residuals[0])

@@ -2,30 +2,15 @@
 
 import pytest
 
-from histodict.images.manifest import read_manifest
 from histodict.pipeline import TissueClassifier
 from histodict.pipeline.gallery import Gallery
-from histodict.recipes import Recipe
 from histodict.web.model_report import atom_users, write_report
-
-RECIPE = Recipe(
-    method_parameters={"n_atoms": 20, "n_iter": 3},
-    patch_px=12,
-    patches_per_class=300,
-    vectors="centred",
-    rule="proportion",
-)
-
-
-@pytest.fixture(scope="module")
-def manifest(tissue):
-    return read_manifest(tissue / "tissue" / "manifest.csv")
 
 
 @pytest.mark.parametrize("components", [0, 6])
-def test_the_report_shows_who_uses_the_atoms(manifest, tmp_path, components):
+def test_the_report_shows_who_uses_the_atoms(model, manifest, tmp_path, components):
     """Whether atoms are pictures or, as here those of components, are none."""
-    model = TissueClassifier(RECIPE.with_changes(components=components)).fit(manifest)
+    model = TissueClassifier(model.recipe.with_changes(components=components)).fit(manifest)
     gallery = Gallery.of(model.model_, manifest.records, 0)
     users = atom_users(model, gallery, manifest)
     results = {"images": [], "operating_point": None}
@@ -48,9 +33,8 @@ def test_the_report_shows_who_uses_the_atoms(manifest, tmp_path, components):
         ({"kind": "patches", "value": 2}, "0.667, 0.000"),
     ],
 )
-def test_the_curve_passes_the_operating_point(manifest, tmp_path, point, rates):
+def test_the_curve_passes_the_operating_point(model, tmp_path, point, rates):
     """Rates of false alarms and misses at the threshold, whichever way the value goes."""
-    model = TissueClassifier(RECIPE).fit(manifest)
     mirrored = 4 if point.get("rises") is False else 0
     rows = [
         {

@@ -7,6 +7,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from ..execution.tables import Row
 from ..reports import charts
@@ -26,7 +27,8 @@ _OTHER = ("#8c564b", "*")
 
 
 def grid(n_rows: int, n_columns: int, width: float, height: float) -> tuple[Figure, Any]:
-    figure = Figure(figsize=(width * n_columns, height * n_rows), layout="constrained")
+    apart = ConstrainedLayoutEngine(h_pad=0.1)
+    figure = Figure(figsize=(width * n_columns, height * n_rows), layout=apart)
     return figure, figure.subplots(n_rows, n_columns, squeeze=False)
 
 

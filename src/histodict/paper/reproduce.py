@@ -55,15 +55,13 @@ def reproduce(
 
     Parameters
     ----------
-    what : one of WHAT
+    what : one of WHAT; what the data cannot show is left out of "all", and else an error
     data : a folder, the name of one in $HISTODICT_DATA, or "synthetic" for drawn tissue
     output : folder to write to; several runs share its page
     sizes : FULL, as in the paper, or QUICK, for a look in minutes
     part : of data with several tasks, those whose name contains this
     choice : methods, preset, settings, repeats
     n_jobs : processes and threads; None for all cores
-
-    "all" leaves out what the data cannot show; a single experiment that it cannot show is an error.
     """
     if what not in WHAT:
         raise ValueError(f"WHAT must be one of {', '.join(WHAT)}, not {what!r}")
