@@ -18,7 +18,8 @@ import tifffile
 from numpy.typing import NDArray
 from PIL import Image
 
-from histodict.demo.tissue import MICRONS_PER_PIXEL, Stain, draw_image, draw_stain
+from histodict.demo.scanner import Stain, draw_stain
+from histodict.demo.tissue import MICRONS_PER_PIXEL, draw_image
 
 CELL = 512
 TILE = 256

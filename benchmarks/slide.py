@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from histodict.demo.tissue import write_synthetic_set
+from histodict.demo.sets import write_synthetic_set
 from histodict.execution.local import available_cores
 
 from . import report

@@ -33,7 +33,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from histodict.demo.tissue import draw_image, draw_stain
+from histodict.demo.scanner import draw_stain
+from histodict.demo.tissue import draw_image
 
 from .machine import machine_facts
 

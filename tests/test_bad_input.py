@@ -25,7 +25,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from histodict.cli import app
-from histodict.demo.tissue import write_synthetic_set
+from histodict.demo.sets import write_synthetic_set
 from histodict.pipeline import BLANK
 from tests.images.files import save_plain, save_png_header, texture
 

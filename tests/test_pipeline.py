@@ -18,7 +18,7 @@ from safetensors.numpy import save_file
 from typer.testing import CliRunner
 
 from histodict.cli import app
-from histodict.demo.tissue import write_synthetic_set
+from histodict.demo.sets import write_synthetic_set
 from histodict.images.manifest import read_manifest
 from histodict.images.readers import ImageError
 from histodict.model_file import SCHEMA, ModelFileError, load_model, read_header, save_model

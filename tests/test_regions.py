@@ -13,7 +13,9 @@ from typer.testing import CliRunner
 
 from histodict import RegionDetector
 from histodict.cli import app
-from histodict.demo.tissue import draw_region_image, draw_stain, write_synthetic_set
+from histodict.demo.scanner import draw_stain
+from histodict.demo.sets import write_synthetic_set
+from histodict.demo.tissue import draw_region_image
 from histodict.images.manifest import read_manifest
 from histodict.model_file import load_model, save_model
 from histodict.pipeline import BLANK

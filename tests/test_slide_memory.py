@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 
-from histodict.demo.tissue import write_synthetic_set
+from histodict.demo.sets import write_synthetic_set
 from histodict.images.manifest import read_manifest
 from histodict.model_file import save_model
 from histodict.patches.grid import PatchGrid

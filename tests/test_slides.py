@@ -20,7 +20,8 @@ from scipy import ndimage
 from typer.testing import CliRunner
 
 from histodict.cli import app
-from histodict.demo.tissue import draw_image, draw_region_image, draw_stain
+from histodict.demo.scanner import draw_stain
+from histodict.demo.tissue import draw_image, draw_region_image
 from histodict.images.manifest import read_manifest
 from histodict.images.readers import SlideReader, open_image
 from histodict.model_file import save_model

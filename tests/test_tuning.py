@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 
 import pytest
+from histodict.pipeline.tuning import Trial, candidates, choose_recipe
 from typer.testing import CliRunner
 
 from histodict import TissueClassifier
 from histodict.cli import app
 from histodict.compare.choices import choose_recipes
-from histodict.demo.tissue import write_synthetic_set
+from histodict.demo.sets import write_synthetic_set
 from histodict.images.manifest import read_manifest
 from histodict.model_file import load_model, save_model
 from histodict.pipeline import tuning
-from histodict.pipeline.tuning import Trial, candidates, choose_recipe
 from histodict.recipes import Recipe, preset
 
 FAST = Recipe(

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from histodict import TissueClassifier
 from histodict.cli import app
-from histodict.demo.tissue import write_synthetic_set
+from histodict.demo.sets import write_synthetic_set
 from histodict.images.manifest import read_manifest
 from histodict.model_file import load_model, save_model
 from histodict.recipes import Recipe

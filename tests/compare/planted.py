@@ -12,10 +12,10 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
+from histodict.compare.cells import Cell
 from PIL import Image
 
 from histodict.compare import evaluation
-from histodict.compare.cells import Cell
 from histodict.compare.evaluation import Evaluation
 from histodict.evaluation.splits import Splits
 from histodict.images.manifest import Manifest, Record, read_manifest

@@ -16,14 +16,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from histodict.compare.cell_maps import load_map, save_maps
+from histodict.compare.cells import Cell
 from typer.testing import CliRunner
 
 from histodict.cli import app
 from histodict.compare import evaluation
-from histodict.compare.cell_maps import load_map, save_maps
-from histodict.compare.cells import Cell
 from histodict.compare.evaluation import evaluate
-from histodict.demo.tissue import write_synthetic_set
+from histodict.demo.sets import write_synthetic_set
 from histodict.evaluation.protocols import k_folds
 from histodict.evaluation.splits import LeakError, Split, SplitError
 from histodict.model_file import load_model

@@ -44,7 +44,7 @@ def digest(*parts: Any) -> str:
 
 
 def draw(folder: Path) -> Path:
-    from histodict.demo.tissue import write_synthetic_set
+    from histodict.demo.sets import write_synthetic_set
 
     return write_synthetic_set(folder / "tissue", 6, 4, size=(200, 150), seed=5)
 

@@ -12,12 +12,12 @@ from types import ModuleType
 
 import numpy as np
 import pytest
+from histodict.compare.cells import Cell, run_cells
 from typer.testing import CliRunner
 
 from histodict.batch import run_images
 from histodict.cli import app
-from histodict.compare.cells import Cell, run_cells
-from histodict.demo.tissue import write_synthetic_set
+from histodict.demo.sets import write_synthetic_set
 from histodict.execution import cluster as cluster_module
 from histodict.execution.cluster import open_cluster
 from histodict.execution.cluster_map import Cluster, ClusterError

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from histodict import TissueClassifier
-from histodict.demo.tissue import write_synthetic_set
+from histodict.demo.sets import write_synthetic_set
 from histodict.images.manifest import read_manifest
 from histodict.model_file import ModelFileError, load_model, save_model
 from histodict.networks import _OWN, forget_networks, is_network, open_network, register_network

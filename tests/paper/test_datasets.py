@@ -32,34 +32,7 @@ def told(manifest) -> dict[str, tuple[str, str]]:
     return {record.path.name: (record.label, record.patient) for record in manifest.records}
 
 
-# --- the paper's data ---------------------------------------------------------------------------
-
-
-def test_ibl(tmp_path):
-    task = only(lay_out(tmp_path / "x", "udh/1.tif", "udh/2.tif", "DCIS/1.tif", "readme.txt"))
-    assert task.published == "IBL" and task.per_class == 10
-    # By the alphabet DCIS comes first; it is the disease all the same.
-    assert task.classes == ["UDH", "DCIS"] and task.diseased == "DCIS"
-    assert len(set(task.images.patients)) == 3
-    assert "NO PATIENT is known for 3 images" in task.warnings[0]
-
-
-def test_adl_has_a_task_for_each_organ(tmp_path):
-    names = [
-        f"{organ}/{kind}/{i}.jpg"
-        for organ in ("kidney", "Lung", "spleen")
-        for kind in ("healthy", "inflammatory")
-        for i in range(2)
-    ]
-    tasks = load_datasets(lay_out(tmp_path / "ADL", *names))
-    assert [task.name for task in tasks] == ["adl-kidney", "adl-lung", "adl-spleen"]
-    assert [task.published for task in tasks] == ["ADL kidney", "ADL lung", "ADL spleen"]
-    assert {task.diseased for task in tasks} == {"inflammatory"}
-    assert {len(task.images.records) for task in tasks} == {4}
-    assert [task.name for task in load_datasets(tmp_path / "ADL", "LUNG")] == ["adl-lung"]
-    assert only(tmp_path / "ADL" / "Lung").published == "ADL lung"
-    with pytest.raises(ManifestError, match=r"no part is called 'liver'.*adl-kidney"):
-        load_datasets(tmp_path / "ADL", "liver")
+# --- public sets --------------------------------------------------------------------------------
 
 
 def test_tcga_barcodes_tell_patient_site_and_slide(tmp_path):
@@ -71,7 +44,7 @@ def test_tcga_barcodes_tell_patient_site_and_slide(tmp_path):
         "masks/TCGA-06-0137-01A-01-BS1_roi3.png",
     )
     task = only(lay_out(tmp_path / "gbm", *names))
-    assert task.published == "TCGA" and task.diseased == task.region == "MVP"
+    assert task.diseased == task.region == "MVP" and task.name == "gbm"
     first, second, third, fourth = task.images.records
     assert first.patient == second.patient == "TCGA-06-0137" and first.site == "06"
     assert (first.slide, second.slide) == ("TCGA-06-0137-01A-01-BS1", "TCGA-06-0137-01A-02-TS2")
@@ -79,10 +52,7 @@ def test_tcga_barcodes_tell_patient_site_and_slide(tmp_path):
     assert "1 images" in task.warnings[0]
     assert first.mask is not None and second.mask is None and task.regions is task.images
     other = only(lay_out(tmp_path / "brca", "lobular/TCGA-A1-A0SB.png", "ductal/TCGA-A2-A04P.png"))
-    assert other.published is None and other.images.classes == ["ductal", "lobular"]
-
-
-# --- other sets ---------------------------------------------------------------------------------
+    assert other.images.classes == ["ductal", "lobular"]
 
 
 def test_glas_takes_patients_and_grades_from_its_table(tmp_path):
@@ -137,7 +107,9 @@ def test_breakhis_has_a_task_for_each_magnification(tmp_path):
         ("malignant", "14-13412"),
         ("malignant", "14-13412"),
     ]
-    assert [task.name for task in load_datasets(tmp_path, "100")] == ["breakhis-100x"]
+    assert [task.name for task in load_datasets(tmp_path, "100X")] == ["breakhis-100x"]
+    with pytest.raises(ManifestError, match=r"no part is called '400'.*breakhis-40x"):
+        load_datasets(tmp_path, "400")
 
 
 def test_lc25000_warns_of_its_copies(tmp_path):
@@ -268,13 +240,13 @@ def test_pcam_as_files(tmp_path):
 
 
 def test_a_manifest_with_patients_comes_before_the_layout(tmp_path):
-    root = lay_out(tmp_path / "My IBL", "UDH/1.tif", "DCIS/1.tif")
-    (root / "manifest.csv").write_text("path,label,patient\nUDH/1.tif,UDH,A\nDCIS/1.tif,DCIS,B\n")
+    root = lay_out(tmp_path / "My Colon", "colon_n/1.jpeg", "colon_aca/1.jpeg")
+    rows = "path,label{}\ncolon_n/1.jpeg,normal{}\ncolon_aca/1.jpeg,tumour{}\n"
+    (root / "manifest.csv").write_text(rows.format(",patient", ",A", ",B"))
     task = only(root)
-    assert task.name == "my-ibl" and task.images.patients == ["A", "B"]
-    assert task.published == "IBL" and task.per_class == 10
-    (root / "manifest.csv").write_text("path,label\nUDH/1.tif,UDH\nDCIS/1.tif,DCIS\n")
-    assert only(root).name == "ibl"
+    assert task.name == "my-colon" and sorted(task.images.patients) == ["A", "B"]
+    (root / "manifest.csv").write_text(rows.format("", "", ""))
+    assert only(root).name == "lc25000-colon"
 
 
 @pytest.mark.parametrize(
@@ -283,6 +255,7 @@ def test_a_manifest_with_patients_comes_before_the_layout(tmp_path):
         (("benign", "malignant"), "malignant"),
         (("abnormal", "normal"), "abnormal"),
         (("MVP", "not MVP"), "MVP"),
+        (("DCIS", "UDH"), "DCIS"),
         (("grade 1", "grade 2"), "grade 2"),
     ],
 )

@@ -19,7 +19,6 @@ from histodict.images.manifest import Manifest, Record
 from histodict.paper import (
     EXPERIMENTS,
     FULL,
-    QUICK,
     Choice,
     Setting,
     Sizes,
@@ -35,8 +34,8 @@ from histodict.paper.complexity import (
 )
 from histodict.paper.datasets import Dataset
 from histodict.paper.figures import draw
-from histodict.paper.page import WHAT, reproduce
 from histodict.paper.problem import Problem
+from histodict.paper.reproduce import WHAT, reproduce
 from histodict.paper.roc import theta_rates
 from histodict.paper.setting import COMPARED, NotPossibleError, few_images
 from histodict.paper.training_images import training_sizes
@@ -229,14 +228,12 @@ def test_settings_go_to_the_methods_that_know_them():
         Choice(methods=("magic",))
 
 
-def test_the_papers_data_is_split_as_in_the_paper():
+def test_half_of_the_patients_learn_unless_a_number_of_images_is_asked_for():
     full = setting(many())
     assert full.splits.protocol["kind"] == "k-fold" and len(full.splits) == 2
-    ibl = replace(full, dataset=replace(full.dataset, published="IBL", per_class=10))
-    assert [len(split.train) for split in ibl.splits] == [20]
-    assert [len(split.train) for split in replace(ibl, choice=Choice(per_class=4)).splits] == [8]
-    assert replace(ibl, sizes=QUICK).splits.protocol["kind"] == "k-fold"
-    assert "10 images per class to learn from" in ibl.describe()
+    few = replace(full, choice=Choice(per_class=10))
+    assert [len(split.train) for split in few.splits] == [20]
+    assert "10 images per class to learn from" in few.describe()
 
 
 def test_training_sizes_are_what_every_half_has():
@@ -307,8 +304,10 @@ def test_every_experiment_leaves_its_files(output, name):
 
 def test_the_page_fetches_nothing_and_its_links_exist(output):
     page = (output / "index.html").read_text()
-    links = [link for link in re.findall(r'(?:src|href)="([^"]+)"', page) if link[0] != "#"]
-    assert links and all((output / link).is_file() for link in links)
+    links = re.findall(r'(?:src|href)="([^"]+)"', page)
+    within = [link[1:] for link in links if link[0] == "#"]
+    assert within == re.findall(r'<h2 id="([^"]+)"', page) and len(within) == len(WHAT) - 1
+    assert all((output / link).is_file() for link in links if link[0] != "#")
     assert "<script" not in page
 
 
@@ -433,20 +432,20 @@ def test_a_second_run_trains_nothing_and_draws_the_same(output, monkeypatch):
 # --- other data ---------------------------------------------------------------------------------
 
 
-def test_the_papers_own_data_is_held_against_its_own_figures(output, tmp_path):
+def test_other_data_has_the_papers_figures_beside_it(output, tmp_path):
     drawn = next(output.glob("drawn-*"))
     for kind, name in (("healthy", "UDH"), ("inflamed", "DCIS")):
-        shutil.copytree(drawn / kind, tmp_path / "IBL" / name)
+        shutil.copytree(drawn / kind, tmp_path / "Breast" / name)
     small = {"sizes": TINY, "choice": Choice(methods=("dfdl",)), "n_jobs": 1}
-    (confusion,) = reproduce("confusion", tmp_path / "IBL", tmp_path, **small)
-    assert {row["data"] for row in confusion.rows} == {"ibl", "IBL"}
-    assert confusion.classes == {"ibl": ["UDH", "DCIS"], "IBL": ["UDH", "DCIS"]}
-    (roc,) = reproduce("roc", tmp_path / "IBL", tmp_path, **small)
+    (confusion,) = reproduce("confusion", tmp_path / "Breast", tmp_path, **small)
+    assert {row["data"] for row in confusion.rows} == {"breast", *published.CLASSES}
+    assert confusion.classes["breast"] == ["UDH", "DCIS"]
+    (roc,) = reproduce("roc", tmp_path / "Breast", tmp_path, **small)
     rates = {(r["truth"], r["answer"]): r["percent"] / 100 for r in confusion.rows[:4]}
     assert roc.points[0]["false_alarm"] == pytest.approx(rates["UDH", "DCIS"])
     assert roc.points[0]["miss"] == pytest.approx(rates["DCIS", "UDH"])
     assert roc.rows[0]["miss"] == 1 and roc.rows[0]["false_alarm"] == 0
-    entry = json.loads((tmp_path / "ibl" / "roc.json").read_text())
+    entry = json.loads((tmp_path / "breast" / "roc.json").read_text())
     assert "NO PATIENT" in entry["warnings"][0]
     assert "NO PATIENT" in (tmp_path / "index.html").read_text()
 

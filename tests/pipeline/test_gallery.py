@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 from scipy.sparse import csr_array
 
-from histodict.demo.tissue import write_synthetic_set
+from histodict.demo.sets import write_synthetic_set
 from histodict.images.manifest import Record, read_manifest
 from histodict.pipeline import TissueClassifier
 from histodict.pipeline.gallery import N_PATCHES, Gallery

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from histodict import RegionDetector, TissueClassifier
 from histodict.cli import app
-from histodict.demo.tissue import write_synthetic_set
+from histodict.demo.sets import write_synthetic_set
 from histodict.images.manifest import read_manifest
 from histodict.model_file import save_model
 from histodict.pipeline.gallery import Gallery

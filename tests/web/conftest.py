@@ -8,8 +8,31 @@ MISSING = "the web app is not installed: pip install 'histodict[web]'"
 @pytest.fixture(scope="session")
 def tissue(tmp_path_factory):
     """A folder with a small drawn set in `tissue`."""
-    from histodict.demo.tissue import write_synthetic_set
+    from histodict.demo.sets import write_synthetic_set
 
     folder = tmp_path_factory.mktemp("folder")
     write_synthetic_set(folder / "tissue", 4, 2, size=(160, 120))
     return folder
+
+
+@pytest.fixture(scope="session")
+def manifest(tissue):
+    from histodict.images.manifest import read_manifest
+
+    return read_manifest(tissue / "tissue" / "manifest.csv")
+
+
+@pytest.fixture(scope="session")
+def model(manifest):
+    """A small model of all of its images."""
+    from histodict.pipeline import TissueClassifier
+    from histodict.recipes import Recipe
+
+    recipe = Recipe(
+        method_parameters={"n_atoms": 20, "n_iter": 3},
+        patch_px=12,
+        patches_per_class=300,
+        vectors="centred",
+        rule="proportion",
+    )
+    return TissueClassifier(recipe).fit(manifest)

@@ -21,7 +21,7 @@ pytest.importorskip(
 pytest.importorskip("uvicorn", reason="the web app is not installed: pip install 'histodict[web]'")
 pytest.importorskip("playwright", reason="Playwright is not installed")
 
-from histodict.demo.tissue import write_synthetic_set
+from histodict.demo.sets import write_synthetic_set
 from tests.web.browser import Server, find_chromium, open_browser
 
 if find_chromium() is None:

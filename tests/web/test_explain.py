@@ -3,32 +3,12 @@
 import numpy as np
 import pytest
 
-from histodict.images.manifest import read_manifest
-from histodict.pipeline import BLANK, TissueClassifier
+from histodict.pipeline import BLANK
 from histodict.pipeline.atoms import Atoms
 from histodict.pipeline.gallery import Gallery
 from histodict.pipeline.view import open_view
-from histodict.recipes import Recipe
 from histodict.web.explain import explain
 from histodict.web.maps import answer_image, map_picture, outlines, stored_map
-
-RECIPE = Recipe(
-    method_parameters={"n_atoms": 20, "n_iter": 3},
-    patch_px=12,
-    patches_per_class=300,
-    vectors="centred",
-    rule="proportion",
-)
-
-
-@pytest.fixture(scope="module")
-def manifest(tissue):
-    return read_manifest(tissue / "tissue" / "manifest.csv")
-
-
-@pytest.fixture(scope="module")
-def model(manifest):
-    return TissueClassifier(RECIPE).fit(manifest)
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +34,7 @@ def test_residuals_and_atoms_are_those_of_the_method(model, manifest, gallery, p
     row, column = (int(x) for x in np.argwhere(patch_map.winners != BLANK)[3])
     record = manifest.records[0]
     found = explain(model, record, patch_map, gallery, row, column)
-    with open_view(record.path, record.mpp, RECIPE) as view:
+    with open_view(record.path, record.mpp, model.recipe) as view:
         y = view.chunk_vectors(patch_map.grid, slice(row, row + 1), slice(column, column + 1))[1]
     code, residuals = model.model_.method_.encode(y)
     assert [entry["residual"] for entry in found["classes"]] == pytest.approx(residuals[0])
@@ -98,25 +78,6 @@ def test_outlines_enclose_as_much_as_the_patches_do(patch_map):
     step = patch_map.grid.stride_px * patch_map.grid.downsample
     assert sum(map(area, rings)) == pytest.approx((patch_map.winners == 0).sum() * step**2)
     assert len(outlines(patch_map, 0, 10**6)) == 0
-
-
-@pytest.mark.parametrize("components", [0, 6])
-def test_the_report_shows_who_uses_the_atoms(manifest, tmp_path, components):
-    """Whether atoms are pictures or, as here those of components, are none."""
-    from histodict.web.model_report import atom_users, write_report
-
-    model = TissueClassifier(RECIPE.with_changes(components=components)).fit(manifest)
-    gallery = Gallery.of(model.model_, manifest.records, 0)
-    users = atom_users(model, gallery, manifest)
-    results = {"images": [], "operating_point": None}
-    write_report(tmp_path / "report.html", model, [], results, {}, tmp_path, users)
-    text = (tmp_path / "report.html").read_text(encoding="utf-8")
-    n_atoms = sum(len(group["rows"]) for group in users)
-    assert text.count('class="atom-picture"') == (0 if components else n_atoms)
-    assert text.count('<div class="atom-users"') == n_atoms == 16
-    assert ('alt="atoms of healthy"' in text) == (components == 0)
-    assert f'title="{manifest.name(manifest.records[0])}: ' in text
-    assert atom_users(model, None, manifest) == []
 
 
 def test_words_call_a_distance_a_distance():

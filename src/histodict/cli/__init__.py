@@ -389,7 +389,7 @@ def reproduce(
     preset: Annotated[str, typer.Option(help="Settings to start from.")] = "paper",
     setting: SettingOption = None,
     per_class: Annotated[
-        int | None, typer.Option(help="Training images per class; else as in the paper.")
+        int | None, typer.Option(help="Training images per class; else half of the patients.")
     ] = None,
     repeats: Annotated[int, typer.Option(help="Repeat with other splits.")] = 1,
     jobs: JobsOption = None,
@@ -402,7 +402,7 @@ def reproduce(
         histodict reproduce all --quick
     """
     from ..paper import FULL, QUICK, Choice
-    from ..paper.page import reproduce as run_experiments
+    from ..paper.reproduce import reproduce as run_experiments
 
     with _plain_errors():
         names = tuple(name.strip() for name in methods.split(",") if name.strip())

@@ -10,13 +10,14 @@ from numpy.typing import NDArray
 from PIL import Image
 from scipy.ndimage import binary_erosion
 
+from ..evaluation.metrics import RocCurve, roc_curve
 from ..images.masks import RegionMask
 from ..images.readers import open_image
-from ..patches.patch_map import colour_of
 from ..pipeline.answers import outlines
+from ..reports.charts import roc_curves_svg
 from ..reports.overlay import draw_overlay
 from ..reports.pages import write_page
-from ..reports.pictures import atom_sheet, image_uri, roc_svg
+from ..reports.pictures import atom_sheets, image_uri
 from .run import DemoResult
 
 _N_IMAGES = 6
@@ -25,13 +26,12 @@ _SHOWN_WIDTH = 640
 
 def write_demo_page(path: Path, result: DemoResult) -> None:
     """Everything in one file: no scripts, nothing fetched."""
-    write_page(path, "page.html.j2", _content(result))
+    write_page(path, "demo/page.html.j2", _content(result))
 
 
 def _content(result: DemoResult) -> dict[str, Any]:
     model, counts = result.model, result.confusion
-    scores = np.array([answer.score for answer in result.answers])
-    truth = np.array([record.label == model.classes_[1] for record in result.test.records])
+    bases = dict(zip(model.classes_, model.model_.method_.dictionaries_, strict=True))
     n_patches = sum(answer.n_patches for answer in result.answers)
     return {
         "title": "histodict demonstration",
@@ -43,16 +43,12 @@ def _content(result: DemoResult) -> dict[str, Any]:
             {"name": "images to learn from", "value": model.training_["n_images"]},
         ],
         "classes": model.classes_,
-        "colours": [colour_of(place) for place in range(len(model.classes_))],
         "confusion": counts.tolist(),
-        "roc": roc_svg(scores, truth, 0.0),
+        "roc": roc_curves_svg("roc", {"the model": _roc(result)}),
         "images": [_image(result, place) for place in _examples(result)],
         "regions": [_regions(result, place) for place in range(len(result.findings))],
         "least_patches": result.detector.least_patches_,
-        "atoms": [
-            {"name": name, "uri": image_uri(atom_sheet(D, model.recipe.patch_px), quality=92)}
-            for name, D in zip(model.classes_, model.model_.method_.dictionaries_, strict=True)
-        ],
+        "atoms": atom_sheets(bases, model.recipe.patch_px),
         "timing": [
             {"name": stage, "seconds": f"{seconds:.1f}"}
             for stage, seconds in result.seconds.items()
@@ -60,6 +56,12 @@ def _content(result: DemoResult) -> dict[str, Any]:
         "data": f"{n_patches} patches were classified. No patient is in both training and test.",
         "settings": f"Recipe: {model.recipe}. Seed {model.random_state}.",
     }
+
+
+def _roc(result: DemoResult) -> RocCurve:
+    truth, answers = result.answered
+    scores = [answer.score for answer in answers]
+    return roc_curve(truth, scores, positive=result.model.classes_[1])
 
 
 def _examples(result: DemoResult) -> list[int]:

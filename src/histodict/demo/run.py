@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..evaluation.metrics import balanced_accuracy, confusion_matrix
 from ..execution.progress import Callback, Progress, ignore
 from ..images.manifest import Manifest, read_manifest
 from ..pipeline import ImageAnswer, RegionAnswer, RegionDetector, TissueClassifier
 from ..recipes import preset
-from .tissue import write_synthetic_set
+from .sets import write_synthetic_set
 
 # The default preset, small enough for a minute and a half on two cores.
 DEMO_RECIPE = preset("default").with_settings(
@@ -39,19 +40,22 @@ class DemoResult:
     seconds: dict[str, float]
 
     @property
+    def answered(self) -> tuple[list[str], list[ImageAnswer]]:
+        """True classes and answers of the test images; one of glass alone is left out."""
+        pairs = zip(self.test.labels, self.answers, strict=True)
+        kept = [(truth, answer) for truth, answer in pairs if answer.label is not None]
+        return [truth for truth, _ in kept], [answer for _, answer in kept]
+
+    @property
     def confusion(self) -> NDArray[np.int64]:
         """Images by true class (rows) and answer (columns)."""
-        classes = self.model.classes_
-        counts = np.zeros((len(classes), len(classes)), np.int64)
-        for record, answer in zip(self.test.records, self.answers, strict=True):
-            if answer.label is not None:
-                counts[classes.index(record.label), classes.index(answer.label)] += 1
-        return counts
+        truth, answers = self.answered
+        return confusion_matrix(truth, np.array([a.label for a in answers]), self.model.classes_)
 
     @property
     def balanced_accuracy(self) -> float:
-        counts = self.confusion
-        return float(np.mean(np.diagonal(counts) / counts.sum(axis=1)))
+        truth, answers = self.answered
+        return balanced_accuracy(truth, np.array([a.label for a in answers]))
 
 
 def run_demo(folder: Path, *, seed: int = 0, callback: Callback = ignore) -> DemoResult:

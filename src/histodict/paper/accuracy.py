@@ -42,7 +42,7 @@ def run(setting: Setting) -> AccuracyOutcome:
         | accuracy_of(evaluation, method, evaluation.sizes()[0])
         for method in evaluation.methods
     ]
-    rows = ours + [row for data in published_data(setting) for row in _published(data)]
+    rows = ours + [row for data in published.CLASSES for row in _published(data)]
     words = ", ".join(f"{row['method']} {row['accuracy']:.1f} %" for row in ours)
     return AccuracyOutcome(
         name=NAME,
@@ -54,13 +54,6 @@ def run(setting: Setting) -> AccuracyOutcome:
         words=words,
         failures=failures_of(evaluation),
     )
-
-
-def published_data(setting: Setting) -> list[str]:
-    """The paper's data sets to show beside ours: the same one or, for other data, all."""
-    if setting.dataset.published:
-        return [setting.dataset.published]
-    return list(published.CLASSES)
 
 
 def _published(data: str) -> list[Row]:

@@ -11,7 +11,7 @@ from ..compare.evaluation import Evaluation
 from ..execution.tables import Row
 from ..pipeline import NO_TISSUE
 from . import published
-from .accuracy import compared, published_data
+from .accuracy import compared
 from .outcome import OURS, Outcome, failures_of
 from .published import paper_name
 from .setting import Setting
@@ -29,9 +29,8 @@ class ConfusionOutcome(Outcome):
 def run(setting: Setting) -> ConfusionOutcome:
     evaluation = setting.run(compared(setting), setting.splits)
     ours = [row for method in evaluation.methods for row in _counted(setting, evaluation, method)]
-    others = published_data(setting)
-    rows = ours + [row for data in others for row in _published(data)]
-    classes = {setting.dataset.name: setting.dataset.classes}
+    rows = ours + [row for data in published.CLASSES for row in _published(data)]
+    theirs = {data: list(names) for data, names in published.CLASSES.items()}
     odd = [row for row in rows if row["source"] != OURS and not row["sums_to_100"]]
     n_odd = len({(row["data"], row["method"], row["truth"]) for row in odd})
     return ConfusionOutcome(
@@ -43,7 +42,7 @@ def run(setting: Setting) -> ConfusionOutcome:
         rows=rows,
         words="; ".join(_rate(row) for row in ours if row["truth"] == row["answer"]),
         failures=failures_of(evaluation),
-        classes=classes | {data: list(published.CLASSES[data]) for data in others},
+        classes={setting.dataset.name: setting.dataset.classes} | theirs,
     )
 
 

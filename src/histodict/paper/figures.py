@@ -19,7 +19,8 @@ from matplotlib.figure import Figure
 
 from ..execution.files import written_whole
 from ..execution.tables import Row
-from ..reports.pictures import INK, atom_sheet
+from ..reports.charts import INK, NO_METADATA
+from ..reports.pictures import atom_sheet
 from .accuracy import AccuracyOutcome
 from .bases import BasesOutcome
 from .codes import CodesOutcome, ImageCodes
@@ -40,9 +41,8 @@ def save_figure(outcome: Outcome, path: Path) -> list[Path]:
     with mpl.rc_context(LOOK):
         figure = draw(outcome)
         svg, png = path.with_suffix(".svg"), path.with_suffix(".png")
-        nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
         with written_whole(svg) as partial:
-            figure.savefig(partial, format="svg", metadata=nothing)
+            figure.savefig(partial, format="svg", metadata=NO_METADATA)
         figure.set_layout_engine("none")  # places are found: finding them takes half of the time
         with written_whole(png) as partial:
             figure.savefig(partial, format="png", dpi=_PNG_DPI, metadata={"Software": None})
@@ -107,6 +107,7 @@ def _scatter_codes(place: Axes, part: ImageCodes, classes: Sequence[str]) -> Non
 def _accuracy(outcome: AccuracyOutcome) -> Figure:
     """A panel of bars per data set."""
     parts = by(outcome.rows, "data")
+    n_lines = max(len(rows) for rows in parts.values())
     figure, axes = panels(len(parts), width=3.4, height=2.4)
     for place, (data, unordered) in zip(axes, parts.items(), strict=True):
         rows = sorted(unordered, key=rank)
@@ -118,7 +119,7 @@ def _accuracy(outcome: AccuracyOutcome) -> Figure:
                 place.plot(ends, [y, y], color=INK, linewidth=1.2, marker="|")
             place.text(1, y, f"{row['accuracy']:.1f}", va="center", color="white" if ours else INK)
         place.set_yticks(range(len(rows)), [row["method"] for row in rows])
-        place.invert_yaxis()
+        place.set_ylim(n_lines - 0.4, -0.6)  # bars as thick in all panels
         place.set(xlim=(0, 100), xlabel="overall accuracy, %", title=f"{data} ({_source(rows)})")
     return figure
 
@@ -140,7 +141,9 @@ def _confusion(outcome: ConfusionOutcome) -> Figure:
         place.imshow(share, cmap="Blues", vmin=0, vmax=130, aspect="auto")
         for (y, x), value in np.ndenumerate(share):
             mark = "" if cells[(*lines[y], answers[x])]["sums_to_100"] else " *"
-            place.text(x, y, f"{value:.2f}{mark}", ha="center", va="center", fontsize=8)
+            colour = "white" if value > 70 else INK  # the cells grow dark
+            words = f"{value:.2f}{mark}"
+            place.text(x, y, words, ha="center", va="center", fontsize=8, color=colour)
         place.set_xticks(range(len(answers)), answers)
         place.set_yticks(range(len(lines)), [f"{method}: {truth}" for method, truth in lines])
         place.tick_params(labelsize=7, length=0)

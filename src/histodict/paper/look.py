@@ -7,23 +7,12 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from ..execution.tables import Row
-from ..reports.pictures import INK
+from ..reports import charts
 
-LOOK: Any = {
-    "font.size": 9,
-    "text.color": INK,
-    "axes.labelcolor": INK,
-    "axes.edgecolor": "#8d99a5",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.titlesize": 9,
-    "legend.frameon": False,
-    "text.parse_math": False,
-    "svg.fonttype": "none",
-    "svg.hashsalt": "histodict",
-}
+LOOK: Any = charts.LOOK | {"font.size": 9, "axes.titlesize": 9, "svg.hashsalt": "histodict"}
 # One look per method in all figures: colours that colour-blind readers tell apart, and markers.
 _STYLES = {
     "DFDL": ("#0072b2", "o"),
@@ -38,7 +27,8 @@ _OTHER = ("#8c564b", "*")
 
 
 def grid(n_rows: int, n_columns: int, width: float, height: float) -> tuple[Figure, Any]:
-    figure = Figure(figsize=(width * n_columns, height * n_rows), layout="constrained")
+    apart = ConstrainedLayoutEngine(h_pad=0.1)
+    figure = Figure(figsize=(width * n_columns, height * n_rows), layout=apart)
     return figure, figure.subplots(n_rows, n_columns, squeeze=False)
 
 

@@ -20,7 +20,6 @@ from ..execution.tables import Row
 from ..images.manifest import Manifest
 from ..pipeline import ImageAnswer, RegionDetector, TissueClassifier
 from . import published
-from .accuracy import published_data
 from .models import trained_classifiers, trained_detectors
 from .outcome import OURS, Outcome
 from .published import paper_name
@@ -52,7 +51,7 @@ def run(setting: Setting) -> RocOutcome:
     if not rows:
         raise NotPossibleError(f"{setting.dataset.name}: curves need two classes, or masks")
     ours = [f"{p['method']} {p['false_alarm']:.2f}/{p['miss']:.2f} ({p['moved']})" for p in points]
-    points += [point for data in published_data(setting) for point in _published(data)]
+    points += [point for data in published.CLASSES for point in _published(data)]
     return RocOutcome(
         name=NAME,
         title="Misses against false alarms",

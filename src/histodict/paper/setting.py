@@ -78,8 +78,7 @@ class Choice:
     """What the user asked for; () and None leave it to the experiment or the data set.
 
     settings : recipe settings as text, as `train --set` takes them
-    per_class : training images of each class; else the paper's number for its own data sets, and
-        for others half of the patients
+    per_class : training images of each class; else those of half of the patients
     """
 
     methods: tuple[str, ...] = ()
@@ -154,16 +153,13 @@ class Setting:
 
     @cached_property
     def splits(self) -> Splits:
-        """By patient: the paper's number of training images, or two halves, each tested once."""
+        """By patient: as many training images as asked for, or two halves, each tested once."""
         return self.split(self.images)
 
     def split(self, manifest: Manifest) -> Splits:
         n_repeats = self.choice.n_repeats
-        n_train = self.choice.per_class
-        if n_train is None and self.sizes.most_images is None:
-            n_train = self.dataset.per_class
-        if n_train is not None:
-            return hold_outs(manifest, [n_train], n_repeats=n_repeats)
+        if self.choice.per_class is not None:
+            return hold_outs(manifest, [self.choice.per_class], n_repeats=n_repeats)
         return k_folds(manifest, 2, n_repeats=n_repeats)
 
     def tasks(self, recipes: Mapping[str, Recipe], splits: Splits) -> list[Task]:

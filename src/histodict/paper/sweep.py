@@ -9,7 +9,6 @@ from ..compare.evaluation import Evaluation
 from ..execution.tables import Row
 from ..recipes import Recipe
 from . import published
-from .accuracy import published_data
 from .outcome import OURS, Outcome, accuracy_of, failures_of
 from .published import paper_name
 from .setting import Setting
@@ -54,8 +53,7 @@ def sweep_recipes(
 def outcome(
     setting: Setting, sweep: Sweep, ours: Sequence[Row], evaluation: Evaluation
 ) -> SweepOutcome:
-    beside = [data for data in published_data(setting) if data in _SWEPT]
-    rows = [*ours, *(row for data in beside for row in _published(data, ours))]
+    rows = [*ours, *(row for data in _SWEPT for row in _published(data, ours))]
     return SweepOutcome(
         name=sweep.name,
         title=sweep.title,

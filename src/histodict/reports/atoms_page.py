@@ -92,7 +92,7 @@ def write_atoms_page(
         "settings": f"Method {recipe.method}; patches of {recipe.patch_px} x {recipe.patch_px} "
         f"pixels, outlined; stain correction {recipe.stain}. Pictures show the images as they are.",
     }
-    write_page(path, "atoms.html.j2", content)
+    write_page(path, "reports/atoms.html.j2", content)
 
 
 def atom_rows(

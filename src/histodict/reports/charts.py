@@ -22,11 +22,11 @@ from matplotlib.figure import Figure
 
 from ..evaluation.metrics import CalibrationCurve, RocCurve
 from ..patches.patch_map import COLOURS
-from .pictures import INK
 
 _WIDTH = 4.7  # inches
+INK = "#22303c"
 _SOFT, _GREY = "#8d99a5", "#5b6b79"
-_LOOK: Any = {
+LOOK: Any = {
     "font.size": 10,
     "text.color": INK,
     "axes.labelcolor": INK,
@@ -39,6 +39,7 @@ _LOOK: Any = {
     "text.parse_math": False,  # a name may hold a dollar sign
     "svg.fonttype": "none",
 }
+NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))  # the same bytes every day
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ def intervals_svg(
     The axis shows `ends` and what lies beyond, so that a tiny spread does not look large.
     `first_style`: that of the first row, so that a method looks alike in all charts.
     """
-    with mpl.rc_context(_LOOK):
+    with mpl.rc_context(LOOK):
         figure, axes = _open(0.9 + 0.32 * len(rows))
         if line is not None:
             axes.axvline(line[0], color=_SOFT, linestyle=":", linewidth=1.2)
@@ -88,7 +89,7 @@ def sizes_svg(
     name: str, curves: Mapping[str, Sequence[Estimate]], label: str, axis_label: str
 ) -> str:
     """A curve per method over steps named alike in all of them, side by side at every step."""
-    with mpl.rc_context(_LOOK):
+    with mpl.rc_context(LOOK):
         figure, axes = _open(3.6)
         n_curves = max(len(curves), 2)
         for place, ((method, rows), style) in enumerate(
@@ -120,7 +121,7 @@ def sizes_svg(
 
 def roc_curves_svg(name: str, curves: Mapping[str, RocCurve]) -> str:
     """Misses against false alarms, with the point at which each method works."""
-    with mpl.rc_context(_LOOK):
+    with mpl.rc_context(LOOK):
         figure, axes = _open(_WIDTH)
         axes.plot([0, 1], [1, 0], ":", color=_SOFT, linewidth=1, label="chance")
         slimmer = np.linspace(1, 0.5, len(curves))  # a later one leaves the one beneath in sight
@@ -141,7 +142,7 @@ def roc_curves_svg(name: str, curves: Mapping[str, RocCurve]) -> str:
 
 def calibration_svg(name: str, curves: Mapping[str, CalibrationCurve]) -> str:
     """How often it was so against the probability that was said; larger dots: more images."""
-    with mpl.rc_context(_LOOK):
+    with mpl.rc_context(LOOK):
         figure, axes = _open(_WIDTH)
         axes.plot([0, 1], [0, 1], ":", color=_SOFT, linewidth=1, label="perfect")
         for (method, curve), style in zip(curves.items(), _styles(len(curves)), strict=True):
@@ -186,9 +187,8 @@ def _words(label: str, rows: Sequence[Estimate]) -> str:
 def _svg(figure: Figure, name: str, words: str) -> str:
     """The figure as an <svg> element whose ids are its own, with words for who cannot see it."""
     text = io.StringIO()
-    nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
     with mpl.rc_context({"svg.hashsalt": name}):
-        figure.savefig(text, format="svg", metadata=nothing)
+        figure.savefig(text, format="svg", metadata=NO_METADATA)
     svg = text.getvalue()
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", svg)

@@ -17,7 +17,6 @@ from ..compare.example import Example
 from ..compare.measures import metrics_for
 from ..execution.tables import Row, write_table
 from ..methods.registry import method_entry
-from ..patches.patch_map import colour_of
 from .checklist import checklist
 from .evaluation_errors import (
     confusion_rows,
@@ -59,7 +58,7 @@ def write_evaluation_page(path: Path, evaluation: Evaluation, example: Example |
         write_table(folder / "confusion", confusion_rows(evaluation))
         rows = error_rows(evaluation, image_errors(evaluation))
         write_table(folder / "errors", rows, ("patient", "image", "truth", "method"))
-    write_page(path, "evaluation.html.j2", content)
+    write_page(path, "reports/evaluation.html.j2", content)
 
 
 # --- what is known before any result ------------------------------------------------------------
@@ -124,7 +123,6 @@ def _errors(done: Evaluation) -> dict[str, Any]:
         "patients": patient_errors(done, images),
         "n_tested_patients": len(tested_patients(done)),
         "n_wrong_images": sum(errors.n_wrong > 0 for errors in images),
-        "colours": [colour_of(place) for place in range(len(done.classes))],
     }
 
 

@@ -1,9 +1,10 @@
-"""Pictures for a page: learned atoms, images, curves, each as text that a page can hold."""
+"""Pictures of patches and atoms, and pictures as files or as text that a page can hold."""
 
 from __future__ import annotations
 
 import base64
 import io
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -12,26 +13,35 @@ from PIL import Image
 
 from ..patches.vectors import as_pictures
 
-INK = "#22303c"
 _ENLARGED_PX = 96
 
 
 def image_uri(pixels: NDArray[np.uint8], *, quality: int = 88) -> str:
     """An RGB picture as a data URI."""
-    buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, format="JPEG", quality=quality)
-    return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode()
+    return _uri("jpeg", encode_jpeg(pixels, quality))
 
 
 def png_uri(pixels: NDArray[np.uint8]) -> str:
     """A small RGB picture as a data URI, pixel by pixel."""
-    return "data:image/png;base64," + base64.b64encode(encode_png(pixels)).decode()
+    return _uri("png", encode_png(pixels))
+
+
+def encode_jpeg(pixels: NDArray[np.uint8], quality: int = 85) -> bytes:
+    return _encoded(pixels, format="JPEG", quality=quality)
 
 
 def encode_png(pixels: NDArray[np.uint8]) -> bytes:
+    return _encoded(pixels, format="PNG", compress_level=3)
+
+
+def _encoded(pixels: NDArray[np.uint8], **options: Any) -> bytes:
     buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, format="PNG", compress_level=3)
+    Image.fromarray(pixels).save(buffer, **options)
     return buffer.getvalue()
+
+
+def _uri(kind: str, data: bytes) -> str:
+    return f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
 
 
 def vector_picture(
@@ -69,27 +79,9 @@ def atom_sheet(
     return np.concatenate([np.concatenate(list(row), axis=1) for row in rows])
 
 
-def roc_svg(scores: NDArray[np.float64], positive: NDArray[np.bool_], threshold: float) -> str:
-    """Miss against false alarm over all thresholds, with the operating point; lowest is best."""
-    import matplotlib
-
-    matplotlib.use("svg")
-    from matplotlib import pyplot as plt
-
-    cuts = np.concatenate([[-np.inf], np.unique(scores), [np.inf]])
-    miss = [(scores[positive] <= cut).mean() for cut in cuts]
-    alarm = [(scores[~positive] > cut).mean() for cut in cuts]
-    here = (scores[~positive] > threshold).mean(), (scores[positive] <= threshold).mean()
-    with plt.rc_context({"font.size": 10, "svg.fonttype": "none", "text.color": INK}):
-        figure, axes = plt.subplots(figsize=(3.6, 3.4))
-        axes.step(alarm, miss, where="post", color="#0072b2", linewidth=2)
-        axes.plot(*here, "o", color="#d55e00", markersize=9, label="operating point")
-        axes.plot([0, 1], [1, 0], ":", color="#99a3ad", linewidth=1, label="chance")
-        axes.set(xlabel="false alarm rate", ylabel="miss rate", xlim=(-0.02, 1), ylim=(-0.02, 1))
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.legend(frameon=False)
-        figure.tight_layout()
-        text = io.StringIO()
-        figure.savefig(text, format="svg", metadata={"Date": None})
-        plt.close(figure)
-    return text.getvalue()[text.getvalue().index("<svg") :]
+def atom_sheets(bases: Mapping[str, NDArray[Any]], patch_px: int) -> list[dict[str, str]]:
+    """The sheets of several dictionaries by name, for a page."""
+    return [
+        {"name": name, "uri": image_uri(atom_sheet(D, patch_px), quality=92)}
+        for name, D in bases.items()
+    ]

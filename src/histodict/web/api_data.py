@@ -7,6 +7,7 @@ from typing import Any
 from starlette.responses import Response
 from starlette.routing import Route
 
+from ..reports.pictures import encode_jpeg
 from .calls import Call, endpoint, picture
 from .data_checks import quick_warnings
 from .datasets import (
@@ -17,7 +18,7 @@ from .datasets import (
     remove_correction,
 )
 from .jobs import all_jobs
-from .tiles import TILE_SIDE, encode_jpeg, n_levels
+from .tiles import TILE_SIDE, n_levels
 
 _CUT_OUT_PX = 160
 _MOST_SIDE = 8192

@@ -17,12 +17,11 @@ from ..model_file import Model, load_model, read_header, save_model
 from ..pipeline import RegionDetector
 from ..pipeline.atoms import Atoms
 from ..reports.patch_pictures import outlined, square_around
-from ..reports.pictures import encode_png, vector_picture
+from ..reports.pictures import encode_jpeg, encode_png, vector_picture
 from .calls import Call, endpoint, picture
 from .datasets import image_id_of
 from .jobs import find_job
 from .model_report import atom_users, model_card, training_name, write_report
-from .tiles import encode_jpeg
 from .training import request_manifest, train_and_test
 from .workspace import read_json
 

@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jinja2 import Environment, PackageLoader
 from sklearn.metrics import confusion_matrix
 
-from ..evaluation.metrics import balanced_accuracy
+from ..evaluation.metrics import balanced_accuracy, roc_curve
 from ..images.manifest import Manifest, Record
 from ..model_file import Model
 from ..pipeline import RegionDetector
 from ..pipeline.atoms import Atoms
 from ..pipeline.gallery import Gallery
 from ..reports.atoms_page import AtomsInUse, atom_rows
-from ..reports.overlay import COLOURS, draw_overlay
-from ..reports.pictures import atom_sheet, image_uri, roc_svg
+from ..reports.overlay import draw_overlay
+from ..reports.pages import write_page
+from ..reports.pictures import atom_sheets, image_uri
 from .maps import stored_map
 
-_N_EXAMPLES = 4
+_N_EXAMPLES = 6
 _N_ATOMS = 8  # of each class, shown with the patches that use them
 
 
@@ -84,16 +83,18 @@ def write_report(
 ) -> None:
     """`records`: by image id, those of the tested images. `users`: of `atom_users`."""
     rows = [row for row in results["images"] if row["answer"] is not None]
-    template = files(__package__).joinpath("report.html.j2").read_text(encoding="utf-8")
     labels, answers = ([row[key] for row in rows] for key in ("label", "answer"))
     confusion = confusion_matrix(labels, answers, labels=model.classes_).tolist() if rows else []
+    accuracy = f"{balanced_accuracy(labels, answers):.2f}" if rows else "not measured"
     content = {
+        "title": f"Model report: {' / '.join(model.classes_)}",
+        "facts": [
+            {"name": "balanced accuracy", "value": accuracy},
+            {"name": "images of patients it never saw", "value": len(rows)},
+        ],
         "classes": model.classes_,
-        "colours": [f"rgb({r:.0f}, {g:.0f}, {b:.0f})" for r, g, b in COLOURS],
         "card": card,
-        "rows": rows,
         "confusion": confusion,
-        "accuracy": f"{balanced_accuracy(labels, answers):.2f}" if rows else "not measured",
         "roc": _roc(model, rows, results["operating_point"]),
         "patients": patient_errors(rows),
         "atoms": _atom_sheets(model),
@@ -101,12 +102,7 @@ def write_report(
         "examples": _examples(rows, records, maps),
         "n_failed": len(results["images"]) - len(rows),
     }
-    page = (
-        Environment(loader=PackageLoader("histodict", "reports"), autoescape=True)
-        .from_string(template)
-        .render(**content)
-    )
-    path.write_text(page, encoding="utf-8")
+    write_page(path, "web/report.html.j2", content)
 
 
 def patient_errors(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -126,6 +122,8 @@ def patient_errors(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _roc(model: Model, rows: list[dict[str, Any]], point: Mapping[str, Any] | None) -> str:
+    from ..reports.charts import roc_curves_svg  # with matplotlib, which few requests need
+
     truth = np.array([row["label"] == model.classes_[-1] for row in rows])
     if point is None or len(set(truth.tolist())) < 2:
         return ""
@@ -133,18 +131,16 @@ def _roc(model: Model, rows: list[dict[str, Any]], point: Mapping[str, Any] | No
     sign = 1.0 if point.get("rises", True) else -1.0
     # Connected patches count from m on, the other values only above their threshold.
     threshold = point["value"] - 0.5 if point["kind"] == "patches" else point["value"]
-    return roc_svg(sign * values, truth, sign * threshold)
+    curve = roc_curve(truth, sign * values, positive=True, threshold=sign * threshold)
+    return roc_curves_svg("roc", {"the model": curve})
 
 
 def _atom_sheets(model: Model) -> list[dict[str, str]]:
     atoms = Atoms.of(model.model_)
     if atoms is None or atoms.patch_px is None:
         return []
-    side = atoms.patch_px
-    return [
-        {"name": name, "uri": image_uri(atom_sheet(atoms.D[atoms.classes == i], side), quality=92)}
-        for i, name in enumerate(model.classes_)
-    ]
+    bases = {name: atoms.D[atoms.classes == i] for i, name in enumerate(model.classes_)}
+    return atom_sheets(bases, atoms.patch_px)
 
 
 def atom_users(model: Model, gallery: Gallery | None, learn: Manifest) -> list[dict[str, Any]]:

@@ -17,7 +17,7 @@ from starlette.responses import FileResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from ..demo.tissue import write_synthetic_set
+from ..demo.sets import write_synthetic_set
 from . import api_data, api_jobs, api_look, api_model
 from .calls import Context
 from .datasets import open_dataset

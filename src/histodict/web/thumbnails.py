@@ -9,7 +9,7 @@ from pathlib import Path
 from ..execution.files import written_whole
 from ..images.manifest import Record
 from ..images.readers import open_image
-from .tiles import encode_jpeg
+from ..reports.pictures import encode_jpeg
 
 _SIDE = 220
 

@@ -6,7 +6,6 @@ image's own pixels. A tile is TILE_SIDE pixels square, less at the right and low
 
 from __future__ import annotations
 
-import io
 import threading
 from collections import OrderedDict
 from pathlib import Path
@@ -14,12 +13,11 @@ from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
 from ..images.readers import ImageSource, PlainReader, open_image
+from ..reports.pictures import encode_jpeg
 
 TILE_SIDE = 512
-_QUALITY = 85
 _TILE_BYTES = 96 * 2**20  # encoded tiles
 _PIXEL_BYTES = 768 * 2**20  # decoded plain images
 _SLIDE_BYTES = 48 * 2**20  # an open slide: OpenSlide keeps up to 32 MB of it, and its directory
@@ -122,9 +120,3 @@ def _memory(source: ImageSource) -> int:
     if isinstance(source, PlainReader):
         return 3 * source.size[0] * source.size[1]
     return _SLIDE_BYTES
-
-
-def encode_jpeg(pixels: NDArray[np.uint8], quality: int = _QUALITY) -> bytes:
-    buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, format="JPEG", quality=quality)
-    return buffer.getvalue()

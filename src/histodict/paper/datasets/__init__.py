@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 from ...images.manifest import MANIFEST_NAME, ManifestError, read_manifest
@@ -29,8 +28,6 @@ LAYOUTS: dict[str, Layout] = {
     "Kather CRC": class_folders.find_kather,
     "PCam": pcam.find,
     "CAMELYON": camelyon.find,
-    "IBL": class_folders.find_ibl,
-    "ADL": class_folders.find_adl,
     "TCGA": class_folders.find_tcga,
 }
 
@@ -73,9 +70,4 @@ def _from_manifest(folder: Path, *, only_with_patients: bool) -> list[Dataset]:
     nameless = all(record.patient == manifest.name(record) for record in manifest.records)
     if only_with_patients and nameless:
         return []
-    task = named(folder.stem if folder.is_file() else folder.name, manifest)
-    # Whoever adds patients to the paper's data still has the paper's data.
-    papers = [own for name in ("IBL", "ADL", "TCGA") for own in LAYOUTS[name](folder)]
-    if len(papers) == 1:
-        task = replace(task, published=papers[0].published, per_class=papers[0].per_class)
-    return [task]
+    return [named(folder.stem if folder.is_file() else folder.name, manifest)]

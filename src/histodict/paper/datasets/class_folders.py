@@ -1,4 +1,4 @@
-"""Data sets with one folder per class: IBL, ADL, TCGA, LC25000 and Kather's colorectal tiles.
+"""Data sets with one folder per class: TCGA, LC25000 and Kather's colorectal tiles.
 
 Where file names tell the patient or slide, they are read; where not, a warning says so.
 """
@@ -38,47 +38,7 @@ def read_classes(
     return manifest_of(root, records, *warnings)
 
 
-def _class_folders(root: Path) -> dict[str, Path]:
-    folders = sub_folders(root)
-    return {path.name: path for name, path in folders.items() if name != _MASKS}
-
-
-def _tells_nothing(name: str) -> Told:
-    return {}
-
-
-# --- the paper's data ---------------------------------------------------------------------------
-
-_ORGANS = ("kidney", "lung", "spleen")
-
-
-def find_ibl(root: Path) -> list[Dataset]:
-    """UDH/ and DCIS/, benign and actionable intraductal breast lesions."""
-    folders = sub_folders(root)
-    if not {"udh", "dcis"} <= set(folders):
-        return []
-    why = "The names of IBL's images tell no patient: add a manifest.csv if you know them."
-    classes = {name.upper(): folders[name] for name in ("udh", "dcis")}
-    manifest = read_classes(root, classes, _tells_nothing, why)
-    return [named("ibl", manifest, published="IBL", per_class=10)]
-
-
-def find_adl(root: Path) -> list[Dataset]:
-    """<organ>/healthy/ and <organ>/inflammatory/, all organs or one of them."""
-    folders = sub_folders(root)
-    organs = {organ: folders[organ] for organ in _ORGANS if organ in folders}
-    if not organs and root.name.casefold() in _ORGANS:
-        organs = {root.name.casefold(): root}
-    tasks = []
-    why = "The names of ADL's images tell no animal: add a manifest.csv if you know them."
-    for organ, place in organs.items():
-        classes = _class_folders(place)
-        if len(classes) == 2:
-            manifest = read_classes(place, classes, _tells_nothing, why)
-            published = f"ADL {organ}"
-            tasks.append(named(f"adl-{organ}", manifest, published=published, per_class=40))
-    return tasks
-
+# --- TCGA --------------------------------------------------------------------------------------
 
 # TCGA-06-0137-01A-01-BS1: project, tissue source site, participant, then sample and slide.
 _BARCODE = re.compile(r"(TCGA-([A-Z0-9]{2})-[A-Z0-9]{4})(-[A-Z0-9]{2,3})*")
@@ -86,14 +46,13 @@ _BARCODE = re.compile(r"(TCGA-([A-Z0-9]{2})-[A-Z0-9]{4})(-[A-Z0-9]{2,3})*")
 
 def find_tcga(root: Path) -> list[Dataset]:
     """<class>/ with TCGA's barcodes in the names, and masks/ for regions such as MVP."""
-    classes = _class_folders(root)
+    folders = sub_folders(root)
+    classes = {path.name: path for name, path in folders.items() if name != _MASKS}
     files = [path.name for folder in classes.values() for path in images_in(folder)]
     if not any(_BARCODE.search(name) for name in files):
         return []
     why = "Their names have no barcode such as TCGA-06-0137."
     manifest = read_classes(root, classes, _read_barcode, why)
-    if len(classes) == 2 and all("mvp" in name.casefold() for name in classes):
-        return [named(root.name, manifest, published="TCGA", per_class=20)]
     return [named(root.name, manifest)]
 
 
@@ -114,6 +73,10 @@ _LC25000 = {
     },
     "colon": {"colon_n": "normal", "colon_aca": "adenocarcinoma"},
 }
+
+
+def _tells_nothing(name: str) -> Told:
+    return {}
 
 
 def find_lc25000(root: Path) -> list[Dataset]:

@@ -24,8 +24,6 @@ class Dataset:
     regions : images whose masks outline what is looked for; None where there are none
     region : what the masks outline
     diseased : of two classes, the one whose images must not be missed; None for more classes
-    published : what the paper calls this data, where it is the same
-    per_class : training images of each class in the paper
     """
 
     name: str
@@ -33,8 +31,6 @@ class Dataset:
     regions: Manifest | None = None
     region: str = "region"
     diseased: str | None = None
-    published: str | None = None
-    per_class: int | None = None
 
     @property
     def classes(self) -> list[str]:
@@ -48,9 +44,7 @@ class Dataset:
         return manifest.warnings if manifest else ()
 
 
-def named(
-    name: str, manifest: Manifest, *, published: str | None = None, per_class: int | None = None
-) -> Dataset:
+def named(name: str, manifest: Manifest) -> Dataset:
     """The data set of a manifest, with classes, masks or both."""
     classes = manifest.classes
     diseased = _diseased(classes) if len(classes) == 2 else None
@@ -60,8 +54,6 @@ def named(
         regions=manifest if any(record.mask for record in manifest.records) else None,
         region=diseased or (classes[0] if len(classes) == 1 else "region"),
         diseased=diseased,
-        published=published,
-        per_class=per_class,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ...demo.tissue import write_synthetic_set
+from ...demo.sets import write_synthetic_set
 from ...images.manifest import read_manifest
 from .dataset import Dataset
 

@@ -1,0 +1,145 @@
+"""`histodict reproduce`: the paper's experiments by name, as figures, tables and one page.
+
+OUTPUT/index.html                      everything made so far
+OUTPUT/DATA/NAME.svg, .png, .csv, …    an experiment on a data set; complexity.* lie in OUTPUT
+OUTPUT/DATA/trials, models, cache      trainings, which a further run uses again
+OUTPUT/DATA/results.csv, …             the tables of `histodict evaluate` behind `accuracy`
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from ..execution.files import written_whole
+from ..execution.progress import Callback, Progress, ignore
+from ..execution.tables import write_table
+from . import (
+    EXPERIMENTS,
+    FULL,
+    Choice,
+    NotPossibleError,
+    Outcome,
+    Setting,
+    Sizes,
+    complexity,
+)
+from .datasets import Dataset, load_datasets
+from .datasets.synthetic import draw_synthetic
+from .figures import save_figure
+from .page import write_paper_page
+
+SYNTHETIC = "synthetic"
+ALL = "all"
+WHAT = (*EXPERIMENTS, complexity.NAME, ALL)
+_PAGE = "index.html"
+
+
+def reproduce(
+    what: str = ALL,
+    data: Path | str = SYNTHETIC,
+    output: Path | str = "histodict-paper",
+    *,
+    sizes: Sizes = FULL,
+    part: str | None = None,
+    choice: Choice | None = None,
+    n_jobs: int | None = None,
+    callback: Callback = ignore,
+) -> list[Outcome]:
+    """Run one experiment, or all, and write the files above.
+
+    Parameters
+    ----------
+    what : one of WHAT; what the data cannot show is left out of "all", and else an error
+    data : a folder, the name of one in $HISTODICT_DATA, or "synthetic" for drawn tissue
+    output : folder to write to; several runs share its page
+    sizes : FULL, as in the paper, or QUICK, for a look in minutes
+    part : of data with several tasks, those whose name contains this
+    choice : methods, preset, settings, repeats
+    n_jobs : processes and threads; None for all cores
+    """
+    if what not in WHAT:
+        raise ValueError(f"WHAT must be one of {', '.join(WHAT)}, not {what!r}")
+    output = Path(output)
+    made: list[Outcome] = []
+    if what != complexity.NAME:
+        for dataset in _datasets(data, output, sizes, part):
+            folder = output / dataset.name
+            setting = Setting(dataset, folder, sizes, choice or Choice(), n_jobs, callback)
+            for outcome in _on(setting, what):
+                made.append(replace(outcome, warnings=dataset.warnings))
+                _write(made[-1], output, dataset.name)
+    if what in (complexity.NAME, ALL):
+        tell = _named(callback, complexity.NAME)
+        made.append(complexity.run(measured_at=sizes.timed, n_jobs=n_jobs, callback=tell))
+        _write(made[-1], output, "")
+    return made
+
+
+def _datasets(data: Path | str, output: Path, sizes: Sizes, part: str | None) -> list[Dataset]:
+    if data != SYNTHETIC:
+        return load_datasets(data, part)
+    n_patients, n_images, (width, height) = sizes.synthetic
+    folder = output / f"drawn-{n_patients}x{n_images}-{width}x{height}"
+    return [draw_synthetic(folder, n_patients, n_images, (width, height))]
+
+
+def _on(setting: Setting, what: str) -> Iterator[Outcome]:
+    for name, experiment in EXPERIMENTS.items():
+        if what not in (name, ALL):
+            continue
+        try:
+            yield experiment(replace(setting, callback=_named(setting.callback, name)))
+        except NotPossibleError:
+            if what != ALL:
+                raise
+
+
+def _named(callback: Callback, experiment: str) -> Callback:
+    """Progress goes by the experiment's name, so that each has a bar of its own."""
+
+    def tell(progress: Progress) -> None:
+        callback(replace(progress, stage=f"{experiment} ({progress.stage})"))
+
+    return tell
+
+
+# --- files --------------------------------------------------------------------------------------
+
+
+def _write(outcome: Outcome, output: Path, dataset: str) -> None:
+    """`dataset` is its name; nothing for what needs no data."""
+    folder = output / dataset
+    folder.mkdir(parents=True, exist_ok=True)
+    files = save_figure(outcome, folder / outcome.name)
+    for suffix, rows in {"": outcome.rows, **outcome.more}.items():
+        table = folder / "-".join(filter(None, (outcome.name, suffix)))
+        write_table(table, rows)
+        files += [table.with_suffix(kind) for kind in (".csv", ".parquet")]
+    entry = {
+        "experiment": outcome.name,
+        "dataset": dataset,
+        "title": outcome.title,
+        "note": outcome.note,
+        "table": outcome.words if outcome.name == complexity.NAME else "",
+        "files": [path.relative_to(output).as_posix() for path in files],
+        "failures": outcome.failures,
+        "warnings": outcome.warnings,
+        "made": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "version": version("histodict"),
+    }
+    with written_whole(folder / f"{outcome.name}.json") as partial:
+        partial.write_text(json.dumps(entry, indent=1, ensure_ascii=False), encoding="utf-8")
+    write_paper_page(output / _PAGE, _entries(output))
+
+
+def _entries(output: Path) -> list[dict[str, Any]]:
+    """Those of all experiments made so far, in the order of the paper on each data set."""
+    places = [output, *sorted(path for path in output.iterdir() if path.is_dir())]
+    files = [place / f"{name}.json" for place in places for name in (*EXPERIMENTS, complexity.NAME)]
+    return [json.loads(file.read_text(encoding="utf-8")) for file in files if file.is_file()]

@@ -1,0 +1,57 @@
+"""The report of a model: what it shows of atoms, answers and the operating point."""
+
+import pytest
+
+from histodict.pipeline import TissueClassifier
+from histodict.pipeline.gallery import Gallery
+from histodict.web.model_report import atom_users, write_report
+
+
+@pytest.mark.parametrize("components", [0, 6])
+def test_the_report_shows_who_uses_the_atoms(model, manifest, tmp_path, components):
+    """Whether atoms are pictures or, as here those of components, are none."""
+    model = TissueClassifier(model.recipe.with_changes(components=components)).fit(manifest)
+    gallery = Gallery.of(model.model_, manifest.records, 0)
+    users = atom_users(model, gallery, manifest)
+    results = {"images": [], "operating_point": None}
+    write_report(tmp_path / "report.html", model, [], results, {}, tmp_path, users)
+    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    n_atoms = sum(len(group["rows"]) for group in users)
+    assert text.count('class="atom-picture"') == (0 if components else n_atoms)
+    assert text.count('<div class="atom-users"') == n_atoms == 16
+    assert ('alt="atoms of healthy"' in text) == (components == 0)
+    assert f'title="{manifest.name(manifest.records[0])}: ' in text
+    assert atom_users(model, None, manifest) == []
+
+
+@pytest.mark.parametrize(
+    ("point", "rates"),
+    [
+        ({"kind": "proportion", "value": 2.0, "rises": True}, "0.333, 0.500"),
+        ({"kind": "proportion", "value": 2.0, "rises": False}, "0.333, 0.500"),
+        # As many connected patches as m are a region already.
+        ({"kind": "patches", "value": 2}, "0.667, 0.000"),
+    ],
+)
+def test_the_curve_passes_the_operating_point(model, tmp_path, point, rates):
+    """Rates of false alarms and misses at the threshold, whichever way the value goes."""
+    mirrored = 4 if point.get("rises") is False else 0
+    rows = [
+        {
+            "image": str(i),
+            "name": f"<{i}>.png",
+            "patient": "p",
+            "label": label,
+            "answer": "healthy",
+            "value": abs(mirrored - value),
+            "grid": None,
+        }
+        for i, (label, value) in enumerate(
+            [("healthy", 1), ("healthy", 2), ("healthy", 3), ("inflamed", 2), ("inflamed", 4)]
+        )
+    ]
+    results = {"images": rows, "operating_point": point}
+    write_report(tmp_path / "report.html", model, [], results, {}, tmp_path, [])
+    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert f"at the operating points: the model {rates}" in text
+    assert "&lt;3&gt;.png, &lt;4&gt;.png" in text  # wrong answers, as text
