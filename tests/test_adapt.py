@@ -14,7 +14,7 @@ from histodict.cli import app
 from histodict.decisions.unlabelled import better_threshold
 from histodict.demo.sets import write_synthetic_set
 from histodict.images.manifest import read_manifest
-from histodict.model_file import load_model, save_model
+from histodict.pipeline import load_model, save_model
 from histodict.recipes import Recipe
 
 FAST = Recipe(method="nearest-mean", patch_px=12, patches_per_class=200, rule="margin")

@@ -14,7 +14,7 @@ from histodict.cli import app
 from histodict.demo.sets import write_synthetic_set
 from histodict.images.manifest import read_manifest
 from histodict.methods.registry import METHODS, method_entry
-from histodict.model_file import load_model, save_model
+from histodict.pipeline import load_model, save_model
 from histodict.recipes import preset
 
 # Small enough for a second or two each; what a method does not have is left out.

@@ -21,8 +21,9 @@ from histodict.cli import app
 from histodict.demo.sets import write_synthetic_set
 from histodict.images.manifest import read_manifest
 from histodict.images.readers import ImageError
-from histodict.model_file import SCHEMA, ModelFileError, load_model, read_header, save_model
-from histodict.pipeline import BLANK, TissueClassifier
+from histodict.model_file import SCHEMA, ModelFileError, read_header
+from histodict.patches.patch_map import BLANK
+from histodict.pipeline import TissueClassifier, load_model, save_model
 from histodict.recipes import PRESETS, Recipe, preset
 
 FAST = Recipe(

@@ -17,9 +17,9 @@ import pytest
 
 from histodict.demo.sets import write_synthetic_set
 from histodict.images.manifest import read_manifest
-from histodict.model_file import save_model
 from histodict.patches.grid import PatchGrid
-from histodict.pipeline import BLANK, PatchMap, TissueClassifier
+from histodict.patches.patch_map import BLANK, PatchMap
+from histodict.pipeline import TissueClassifier, save_model
 from histodict.recipes import Recipe
 from histodict.reports.geojson import patch_features, save_geojson
 
@@ -105,11 +105,11 @@ def check_complete(folder, side):
 def test_outlines_are_written_one_by_one(tmp_path):
     """A slide has hundreds of thousands of patches; as a list, their outlines fill gigabytes."""
     n = 50
-    patch_map = PatchMap(
-        PatchGrid(n, n, 20, 20, 2.0), np.ones((n, n), np.int16), np.zeros((n, n, 2), np.float32)
-    )
+    grid = PatchGrid(n, n, 20, 20, 2.0)
+    winners, margins = np.ones((n, n), np.int16), np.zeros((n, n, 2), np.float32)
+    patch_map = PatchMap(grid, winners, margins, ("healthy", "ill"), tmp_path / "a.svs")
     tracemalloc.start()
-    save_geojson(tmp_path / "a.geojson", patch_features(patch_map, ["healthy", "ill"], (0, 0)))
+    save_geojson(tmp_path / "a.geojson", patch_features(patch_map))
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 1e6

@@ -24,11 +24,10 @@ from histodict.demo.scanner import draw_stain
 from histodict.demo.tissue import draw_image, draw_region_image
 from histodict.images.manifest import read_manifest
 from histodict.images.readers import SlideReader, open_image
-from histodict.model_file import save_model
 from histodict.patches import grid
-from histodict.pipeline import BLANK, TissueClassifier
+from histodict.patches.patch_map import BLANK, COLOURS
+from histodict.pipeline import TissueClassifier, save_model
 from histodict.recipes import Recipe
-from histodict.reports.overlay import COLOURS
 from tests.images.files import save_slide
 
 MPP = 0.5

@@ -143,8 +143,11 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     if text is None:
         raise ModelFileError(f"{path}: not a histodict model (another program's safetensors file)")
     header: dict[str, Any] = json.loads(text)
-    while header.get("schema") in UPGRADES:
-        header, arrays = UPGRADES[header["schema"]](header, arrays)
+    try:
+        while header.get("schema") in UPGRADES:
+            header, arrays = UPGRADES[header["schema"]](header, arrays)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ModelFileError(f"{path}: a damaged model file ({error!r})") from error
     if header.get("schema") != SCHEMA:
         raise ModelFileError(
             f"{path}: has schema {header.get('schema')!r}, this version of histodict reads "

@@ -1,4 +1,4 @@
-"""An evaluation whose answers are made up: finished cells are put where `evaluate` looks for them.
+"""An evaluation whose answers are made up: finished trials are put where `evaluate` looks.
 
 Nothing is trained, so every figure of the tables and the page can be known beforehand.
 """
@@ -12,22 +12,25 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
-from histodict.compare.cells import Cell
 from PIL import Image
 
-from histodict.compare import evaluation
+from histodict.compare import evaluation, measures
 from histodict.compare.evaluation import Evaluation
+from histodict.compare.tasks import Task
 from histodict.evaluation.splits import Splits
+from histodict.execution.work import Work
 from histodict.images.manifest import Manifest, Record, read_manifest
+from histodict.pipeline import Plan
+from histodict.pipeline.trials import Trials
 from histodict.recipes import Recipe
 
 # (record, seed, split's name) to label, scores, probabilities
 Answer = Callable[[Record, int, str], tuple[str, list[float], list[float]]]
 
 # Methods of the whole image: none of them asks for an example model.
-RECIPES = {
-    "lbp-colour": Recipe(method="lbp-colour"),
-    "paper:wndcharm": Recipe(method="wndcharm", stain="macenko"),
+PLANS = {
+    "lbp-colour": Plan(Recipe(method="lbp-colour")),
+    "paper:wndcharm": Plan(Recipe(method="wndcharm", stain="macenko")),
 }
 
 
@@ -57,17 +60,21 @@ def evaluate_planted(
     seeds: Sequence[int] = (0,),
 ) -> Evaluation:
     """`answers` by method; a method without one is left to be trained."""
-    recipes = {name: RECIPES[name] for name in answers}
-    (folder / "cells").mkdir(parents=True)
+    plans = {name: PLANS[name] for name in answers}
+    trials = Trials(folder / "trials")
+    (folder / "trials").mkdir(parents=True)
     for method, answer in answers.items():
         for split in splits:
             for seed in seeds:
-                cell = Cell(method, recipes[method], split, seed)
+                task = Task(method, plans[method], split, seed)
                 tested = manifest.select(split.test).records
                 content = _content([answer(record, seed, split.name) for record in tested])
-                (folder / "cells" / cell.file_name(manifest)).write_text(json.dumps(content))
-    with patch.object(evaluation, "N_DRAWS", 100):  # enough to see whether figures agree
-        return evaluation.evaluate(manifest, recipes, splits, folder, seeds=seeds, n_jobs=1)
+                file = trials._file(task.trial(manifest, Work()), task.name)
+                file.write_text(json.dumps(content))
+    with patch.object(measures, "N_DRAWS", 100):  # enough to see whether figures agree
+        return evaluation.evaluate(
+            manifest, plans, splits, folder, seeds=seeds, work=Work(n_jobs=1)
+        )
 
 
 def _content(answers: list[tuple[str, list[float], list[float]]]) -> dict[str, Any]:

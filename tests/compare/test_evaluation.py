@@ -16,21 +16,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from histodict.compare.cell_maps import load_map, save_maps
-from histodict.compare.cells import Cell
 from typer.testing import CliRunner
 
 from histodict.cli import app
-from histodict.compare import evaluation
+from histodict.compare import measures
 from histodict.compare.evaluation import evaluate
 from histodict.demo.sets import write_synthetic_set
 from histodict.evaluation.protocols import k_folds
 from histodict.evaluation.splits import LeakError, Split, SplitError
-from histodict.model_file import load_model
-from histodict.patches.grid import PatchGrid
-from histodict.pipeline import PatchMap
+from histodict.execution.work import Work
+from histodict.pipeline import Plan, load_model
 from histodict.recipes import Recipe
-from tests.compare.planted import RECIPES, evaluate_planted, write_images, wrong_for
+from tests.compare.planted import PLANS, evaluate_planted, write_images, wrong_for
 
 SETTINGS = ("n_atoms=30", "n_iter=3", "patches_per_class=400", "patch_px=16", "downsample=1")
 TABLES = [
@@ -59,7 +56,7 @@ def read_csv(path: Path) -> list[dict[str, str]]:
 def few_draws():
     """The intervals themselves are tested elsewhere."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(evaluation, "N_DRAWS", 100)
+        patch.setattr(measures, "N_DRAWS", 100)
         yield
 
 
@@ -100,15 +97,15 @@ def same_tables(one: Path, other: Path) -> bool:
 def test_what_is_missing_is_done_again_to_the_byte_also_side_by_side(tissue, folder, tmp_path):
     again = tmp_path / "again"
     shutil.copytree(folder, again)
-    cells = sorted((again / "cells").glob("*.json"))
-    assert len(cells) == 4
-    kept, *lost = cells
+    trials = sorted((again / "trials").glob("*.json"))
+    assert len(trials) == 4
+    kept, *lost = trials
     for file in (*lost, *(again / name for name in TABLES)):
         file.unlink()
     before = kept.stat().st_mtime_ns
     result = run(tissue, again, "--jobs", "2")
     assert result.exit_code == 0, result.output
-    assert sorted((again / "cells").glob("*.json")) == cells
+    assert sorted((again / "trials").glob("*.json")) == trials
     assert kept.stat().st_mtime_ns == before
     assert same_tables(folder, again)
 
@@ -122,12 +119,12 @@ def test_a_killed_run_goes_on(tissue, folder, tmp_path):
         stderr=subprocess.DEVNULL,
     )
     for _ in range(1200):
-        if list(killed.glob("cells/*.json")) or started.poll() is not None:
+        if list(killed.glob("trials/*.json")) or started.poll() is not None:
             break
         time.sleep(0.05)
     os.kill(started.pid, signal.SIGKILL)
     started.wait()
-    n_done = len(list(killed.glob("cells/*.json")))
+    n_done = len(list(killed.glob("trials/*.json")))
     assert 1 <= n_done < 4
     assert not (killed / "report.html").exists()
     result = run(tissue, killed, "--jobs", "1")
@@ -136,7 +133,7 @@ def test_a_killed_run_goes_on(tissue, folder, tmp_path):
 
 
 def test_a_finished_evaluation_is_not_trained_again(tissue, folder):
-    files = [*folder.glob("cells/*"), folder / "example.histodict"]
+    files = [*folder.glob("trials/*"), *folder.glob("models/*")]
     before = [file.stat().st_mtime_ns for file in files]
     page = (folder / "report.html").read_bytes()
     assert run(tissue, folder, "--jobs", "1").exit_code == 0
@@ -144,21 +141,25 @@ def test_a_finished_evaluation_is_not_trained_again(tissue, folder):
     assert (folder / "report.html").read_bytes() == page
 
 
-def test_a_cell_belongs_to_its_images_in_their_order(images):
-    split = k_folds(images, 2).splits[0]
-    cell = Cell("dfdl", Recipe(), split, 0)
-    name = cell.file_name(images)
-    assert cell.file_name(images) == name
-    # The two rows stay on one side: the places in the split are the same, the images are not.
-    order = list(range(len(images.records)))
-    a, b = split.test[:2]
-    order[a], order[b] = b, a
-    assert cell.file_name(images.select(order)) != name
-    other = replace(images.records[a], mpp=7.0)
-    changed = tuple(other if i == a else record for i, record in enumerate(images.records))
-    assert cell.file_name(replace(images, records=changed)) != name
-    assert replace(cell, seed=1).file_name(images) != name
-    assert replace(cell, recipe=Recipe(patch_px=10)).file_name(images) != name
+def test_an_image_that_changed_is_answered_again(tmp_path):
+    """Not what was found under its name before: the report would show old figures as today's."""
+    folder = write_synthetic_set(tmp_path / "set", 4, 2, size=(160, 120))
+    words = ["evaluate", str(folder), "-o", str(tmp_path / "out"), "--methods", "lbp-colour"]
+    words += ["--folds", "2", "--jobs", "1", "--set", "downsample=1"]
+
+    def values():
+        result = CliRunner().invoke(app, words)
+        assert result.exit_code == 0, result.output
+        return [float(row["value"]) for row in read_csv(tmp_path / "out" / "results.csv")]
+
+    before = values()
+    healthy, inflamed = (sorted((folder / name).iterdir()) for name in ("healthy", "inflamed"))
+    for one, two in zip(healthy[:2], inflamed[:2], strict=True):  # the pictures change places
+        first, second = one.read_bytes(), two.read_bytes()
+        one.write_bytes(second)
+        two.write_bytes(first)
+    after = values()
+    assert before[0] == 1.0 and after[0] < 1.0
 
 
 # --- what the folder holds ----------------------------------------------------------------------
@@ -180,7 +181,8 @@ def test_tables_agree_with_each_other(folder):
 
 
 def test_page_shows_bases_of_an_example_model(folder):
-    model = load_model(folder / "example.histodict")
+    (file,) = folder.glob("models/*.histodict")
+    model = load_model(file)
     assert model.classes_ == ["healthy", "inflamed"]
     assert model.training_["n_images"] == 8
     page = (folder / "report.html").read_text(encoding="utf-8")
@@ -200,19 +202,6 @@ def test_wrong_answers_of_patches_come_with_the_map_behind_them(folder):
     for image in wrong["dfdl"] | wrong["lbp-colour"]:
         assert f'alt="{image}"' in page
         assert (f'alt="{image} with the patch map of dfdl' in page) == (image in wrong["dfdl"])
-
-
-def test_maps_are_kept_as_they_were(rng, tmp_path):
-    grid = PatchGrid(3, 4, 20, 10, 2.5)
-    winners = rng.integers(-1, 2, (3, 4)).astype(np.int16)
-    margins = rng.normal(size=(3, 4, 2)).astype(np.float32)
-    save_maps(tmp_path / "a.npz", {7: PatchMap(grid, winners, margins)})
-    found = load_map(tmp_path / "a.npz", 7)
-    assert found.grid == grid
-    np.testing.assert_array_equal(found.winners, winners)
-    np.testing.assert_allclose(found.margins, margins, rtol=1e-3, atol=1e-4)
-    assert load_map(tmp_path / "a.npz", 0) is None
-    assert load_map(tmp_path / "b.npz", 7) is None
 
 
 # --- what would mislead -------------------------------------------------------------------------
@@ -246,13 +235,13 @@ def test_a_leak_in_splits_made_by_hand_is_refused(images, tmp_path):
     first = splits.splits[0]
     leaky = replace(first, train=[*first.train, first.test[0]], test=first.test[1:])
     with pytest.raises(LeakError, match="both sides"):
-        evaluate(images, RECIPES, replace(splits, splits=(leaky,)), tmp_path)
+        evaluate(images, PLANS, replace(splits, splits=(leaky,)), tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_splits_of_other_images_are_refused(images, tmp_path):
     with pytest.raises(SplitError, match="other images"):
-        evaluate(images.select(range(10)), RECIPES, k_folds(images, 2), tmp_path)
+        evaluate(images.select(range(10)), PLANS, k_folds(images, 2), tmp_path)
 
 
 def test_what_cannot_be_measured_is_said_before_training(images, tmp_path):
@@ -263,12 +252,12 @@ def test_what_cannot_be_measured_is_said_before_training(images, tmp_path):
     others = [i for i in places if patients[i] != "p0"]
     alone = replace(splits, splits=(Split("one patient", others, one),))
     with pytest.raises(ValueError, match="come from one patient"):
-        evaluate(images, RECIPES, alone, tmp_path)
+        evaluate(images, PLANS, alone, tmp_path)
     half = [i for i in places if patients[i] < "p3"]
     benign = [i for i in places if patients[i] >= "p3" and labels[i] == "benign"]
     untested = replace(splits, splits=(Split("no malignant", half, benign),))
     with pytest.raises(SplitError, match="on no others"):
-        evaluate(images, RECIPES, untested, tmp_path)
+        evaluate(images, PLANS, untested, tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -291,10 +280,10 @@ def test_a_method_that_fails_somewhere_is_left_out(images, tmp_path):
     splits = k_folds(images, 2)
     planted = evaluate_planted(images, splits, tmp_path, {"lbp-colour": wrong_for("p0_1")})
     # No patch fits into the images.
-    recipes = {"dfdl": Recipe(patch_px=400), "lbp-colour": RECIPES["lbp-colour"]}
-    done = evaluate(images, recipes, splits, tmp_path, n_jobs=1)
+    plans = {"dfdl": Plan(Recipe(patch_px=400)), "lbp-colour": PLANS["lbp-colour"]}
+    done = evaluate(images, plans, splits, tmp_path, work=Work(n_jobs=1))
     assert done.methods == ["lbp-colour"]
-    assert [(f.cell.method, f.cell.split.name) for f in done.failures] == [
+    assert [(f.task.method, f.task.split.name) for f in done.failures] == [
         ("dfdl", split.name) for split in splits
     ]
     assert done.values == planted.values
@@ -304,7 +293,8 @@ def test_a_method_that_fails_somewhere_is_left_out(images, tmp_path):
 
 
 def test_all_methods_failed(images, tmp_path):
-    done = evaluate(images, {"dfdl": Recipe(patch_px=400)}, k_folds(images, 2), tmp_path, n_jobs=1)
+    plans = {"dfdl": Plan(Recipe(patch_px=400))}
+    done = evaluate(images, plans, k_folds(images, 2), tmp_path, work=Work(n_jobs=1))
     assert done.methods == []
     for name in ("answers", "results", "comparisons", "timing"):
         assert read_csv(tmp_path / f"{name}.csv") == []

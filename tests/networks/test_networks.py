@@ -11,8 +11,15 @@ import pytest
 from histodict import TissueClassifier
 from histodict.demo.sets import write_synthetic_set
 from histodict.images.manifest import read_manifest
-from histodict.model_file import ModelFileError, load_model, save_model
-from histodict.networks import _OWN, forget_networks, is_network, open_network, register_network
+from histodict.model_file import ModelFileError
+from histodict.networks import (
+    NETWORKS,
+    forget_networks,
+    open_network,
+    register_network,
+    vector_kind,
+)
+from histodict.pipeline import load_model, save_model
 from histodict.recipes import Recipe, preset
 
 torch = pytest.importorskip("torch", reason="learned vectors need PyTorch")
@@ -35,7 +42,7 @@ def network():
     forget_networks()
     register_network("tiny", make_network)
     yield "tiny"
-    _OWN.pop("tiny")
+    NETWORKS.pop("tiny")
     forget_networks()
 
 
@@ -75,7 +82,7 @@ def test_threads_that_ask_at_once_get_one_network():
     register_network("slow", slowly)
     with ThreadPoolExecutor(8) as threads:
         found = list(threads.map(lambda _: open_network("slow"), range(16)))
-    _OWN.pop("slow")
+    NETWORKS.pop("slow")
     assert len(made) == 1 and all(network is found[0] for network in found)
 
 
@@ -164,7 +171,9 @@ def test_settings_that_do_not_fit_are_refused(network, tissue):
         TissueClassifier(recipe_for(network, patch_px=20)).fit(tissue)
     with pytest.raises(ValueError, match="context=1"):
         recipe_for(network, context=2)
-    assert is_network("timm:resnet18") and not is_network("rgb")
+    with pytest.raises(ValueError, match=r"vectors must be one of .*timm:NAME"):
+        recipe_for("nothing")
+    assert not vector_kind("timm:resnet18").are_pictures and vector_kind("rgb").are_pictures
 
 
 def test_what_is_missing_is_said_in_one_line(monkeypatch):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 from PIL import Image
@@ -11,8 +9,9 @@ from scipy.sparse import csr_array
 
 from histodict.images.manifest import Record
 from histodict.pipeline import RegionDetector, TissueClassifier
-from histodict.pipeline.atoms import Atoms, most_used, patch_labels
+from histodict.pipeline.atoms import most_used, patch_labels
 from histodict.pipeline.gallery import Gallery
+from histodict.pipeline.image_model import Atoms
 
 LABELS = ["a", "a", "b", "b", "b", "b"]
 # Atoms 0 to 2 are of class a, 3 to 5 of class b; atom 4 is used by nobody.
@@ -85,9 +84,7 @@ def test_methods_without_atoms_have_none(method):
     from histodict.pipeline.patch_model import PatchModel
     from histodict.pipeline.whole_image_model import WholeImageModel
 
-    if method_entry(method).features is None:
-        inner = PatchModel(model.recipe, ["a", "b"], 0, 1)
-    else:
-        inner = WholeImageModel(model.recipe, 0, 1)
-    inner.method_ = SimpleNamespace()
-    assert Atoms.of(inner) is None
+    kind = PatchModel if model.recipe.on_patches else WholeImageModel
+    inner = kind(model.recipe, ["a", "b"], 0, 1)
+    inner.method_ = method_entry(method).load()()
+    assert inner.atoms() is None and repr(method) in inner.why_no_atoms()

@@ -16,7 +16,7 @@ from histodict import RegionDetector, TissueClassifier
 from histodict.cli import app
 from histodict.demo.sets import write_synthetic_set
 from histodict.images.manifest import read_manifest
-from histodict.model_file import save_model
+from histodict.pipeline import save_model
 from histodict.pipeline.gallery import Gallery
 from histodict.recipes import Recipe
 from histodict.reports.atoms_page import find_atoms, panel_note, plain_facts, write_atoms_page
@@ -140,7 +140,7 @@ def test_names_are_escaped(model, manifest, tmp_path):
 
 def test_a_network_s_atoms_are_shown_by_their_patches(manifest, tmp_path):
     torch = pytest.importorskip("torch", reason="learned vectors need PyTorch")
-    from histodict.networks import _OWN, forget_networks, register_network
+    from histodict.networks import NETWORKS, forget_networks, register_network
     from histodict.networks.torch_network import TorchNetwork
 
     def make():
@@ -159,7 +159,7 @@ def test_a_network_s_atoms_are_shown_by_their_patches(manifest, tmp_path):
         assert any(cache.iterdir())
         assert plain_facts(first, [""] * 99) == plain_facts(found, [""] * 99)
     finally:
-        _OWN.pop("tiny")
+        NETWORKS.pop("tiny")
         forget_networks()
     assert 'class="atom-picture"' not in page and "vectors of tiny" in page
     n_users = sum(len(line.users) for use in found.classes for line in use.most_used)

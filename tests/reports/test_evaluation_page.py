@@ -15,7 +15,9 @@ import pytest
 from histodict.compare.evaluation import evaluate
 from histodict.evaluation.metrics import brier_score, roc_curve
 from histodict.evaluation.protocols import hold_outs, k_folds, leave_one_site_out
+from histodict.execution.work import Work
 from histodict.images.manifest import read_manifest
+from histodict.pipeline import Plan
 from histodict.recipes import Recipe
 from histodict.reports import evaluation_errors
 from histodict.reports.checklist import ITEMS
@@ -69,7 +71,7 @@ def read_csv(path: Path) -> list[dict[str, str]]:
 
 
 def report(done, folder: Path) -> Page:
-    write_evaluation_page(folder / "report.html", done)
+    write_evaluation_page(folder / "report.html", done, None)
     return Page(folder / "report.html")
 
 
@@ -258,7 +260,8 @@ def test_warnings_of_the_data_are_repeated(tmp_path):
 def test_what_failed_is_named_and_left_out(images, tmp_path):
     # No patch fits into the images: they fail before anything is trained.
     recipes = {"dfdl": Recipe(patch_px=400), "odl": Recipe(method="odl", patch_px=400)}
-    done = evaluate(images, recipes, k_folds(images, 2), tmp_path, n_jobs=1)
+    plans = {name: Plan(recipe) for name, recipe in recipes.items()}
+    done = evaluate(images, plans, k_folds(images, 2), tmp_path, work=Work(n_jobs=1))
     assert done.methods == []
     page = report(done, tmp_path)
     assert "Not everything was done" in page.text
@@ -403,10 +406,10 @@ def test_provenance(page, done, images):
 
 
 def test_a_panel_is_named_with_its_views():
-    from histodict.recipes import preset
-    from histodict.reports.evaluation_facts import recipe_words
+    from histodict.pipeline import named_plan
+    from histodict.reports.evaluation_facts import plan_words
 
-    words = recipe_words(preset("auto"))
+    words = plan_words(named_plan("auto"))
     assert "decides together with 6 other views: dfdl (macenko, reduced 2 times)" in words
     assert "lbp-colour (none, reduced 4 times)" in words
-    assert "views" not in recipe_words(preset("default"))
+    assert "views" not in plan_words(named_plan("default"))

@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.metrics import confusion_matrix
 
-from ..evaluation.metrics import balanced_accuracy, confusion_matrix
+from ..evaluation.metrics import balanced_accuracy
 from ..execution.progress import Callback, Progress, ignore
 from ..images.manifest import Manifest, read_manifest
 from ..pipeline import ImageAnswer, RegionAnswer, RegionDetector, TissueClassifier
@@ -50,7 +51,9 @@ class DemoResult:
     def confusion(self) -> NDArray[np.int64]:
         """Images by true class (rows) and answer (columns)."""
         truth, answers = self.answered
-        return confusion_matrix(truth, np.array([a.label for a in answers]), self.model.classes_)
+        said = [answer.label for answer in answers]
+        counts: NDArray[np.int64] = confusion_matrix(truth, said, labels=self.model.classes_)
+        return counts
 
     @property
     def balanced_accuracy(self) -> float:

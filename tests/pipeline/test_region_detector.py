@@ -17,8 +17,8 @@ from histodict.demo.scanner import draw_stain
 from histodict.demo.sets import write_synthetic_set
 from histodict.demo.tissue import draw_region_image
 from histodict.images.manifest import read_manifest
-from histodict.model_file import load_model, save_model
-from histodict.pipeline import BLANK
+from histodict.patches.patch_map import BLANK
+from histodict.pipeline import load_model, save_model
 from histodict.pipeline.region_detector import true_patches
 from histodict.recipes import Recipe, preset
 
@@ -56,7 +56,7 @@ def auc(detector, records):
         patch_map = detector.detect(record.path, mpp=record.mpp).patch_map
         on_tissue = patch_map.winners != BLANK
         scores.append(patch_map.margins[..., 1][on_tissue])
-        truths.append(true_patches(record, patch_map, detector.classes_[1])[on_tissue])
+        truths.append(true_patches(record, patch_map)[on_tissue])
     return roc_auc_score(np.concatenate(truths), np.concatenate(scores))
 
 

@@ -10,19 +10,29 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
-from histodict import TissueClassifier
 from histodict.cli import app
 from histodict.demo.sets import write_synthetic_set
 from histodict.images.manifest import read_manifest
 from histodict.images.readers import ImageError
-from histodict.model_file import load_model, save_model
-from histodict.pipeline import RegionDetector, panel, whole_image_model
-from histodict.pipeline.panel import members
+from histodict.pipeline import (
+    Panel,
+    Plan,
+    TissueClassifier,
+    load_model,
+    named_plan,
+    save_model,
+    whole_image_model,
+)
+from histodict.pipeline.views import views
 from histodict.recipes import Recipe, preset
 
-SMALL = replace(
-    preset("auto", "nearest-mean"), patch_px=8, patches_per_class=200, rule="margin-and-codes"
+RECIPE = replace(
+    named_plan("auto", "nearest-mean").recipe,
+    patch_px=8,
+    patches_per_class=200,
+    rule="margin-and-codes",
 )
+SMALL = Plan(RECIPE, calibration_folds=3, panel=True)
 
 
 @pytest.fixture(scope="module")
@@ -33,52 +43,46 @@ def manifest(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def model(manifest):
-    return TissueClassifier(SMALL, random_state=0).fit(manifest)
+    return SMALL.model(random_state=0).fit(manifest)
 
 
-def views(recipe):
-    return [(r.method, r.stain, r.downsample, r.context) for r in members(recipe)]
+def seen(plan):
+    return [(r.method, r.stain, r.downsample, r.context) for r in plan.recipes]
 
 
 def test_who_sits_on_it():
     patches = [("reinhard", 2.0, 2), ("macenko", 2.0, 2), ("reinhard", 1.0, 1)]
     textures = [("reinhard", 2.0), ("none", 2.0), ("reinhard", 4.0), ("none", 4.0)]
-    assert views(preset("auto")) == [
+    assert seen(named_plan("auto")) == [
         *(("dfdl", *view) for view in patches),
         *(("lbp-colour", *view, 2) for view in textures),
     ]
-    assert members(preset("auto"))[2].method_parameters["penalty"] == 0.2
-    assert all(not r.panel and r.calibration_folds == 0 for r in members(preset("auto")))
-    assert [r.mpp for r in members(preset("auto").with_changes(mpp=0.5))[:4]] == [
-        0.5,
-        0.5,
-        0.5,
-        0.5,
-    ]
-    assert {view[0] for view in views(preset("auto", "wndcharm"))} == {"wndcharm"}
-    assert len(views(preset("auto", "wndcharm"))) == 4
-    cells = replace(preset("embeddings"), panel=True, calibration_folds=3)
-    assert [(r.stain, r.downsample) for r in members(cells)] == [
+    assert named_plan("auto").recipes[2].method_parameters["penalty"] == 0.2
+    scaled = views(named_plan("auto").recipe.with_changes(mpp=0.5))
+    assert [r.mpp for r in scaled[:4]] == [0.5] * 4
+    assert {view[0] for view in seen(named_plan("auto", "wndcharm"))} == {"wndcharm"}
+    assert len(named_plan("auto", "wndcharm").recipes) == 4
+    assert [(r.stain, r.downsample) for r in views(preset("embeddings"))] == [
         ("reinhard", 1.0),
         ("macenko", 1.0),
         ("reinhard", 2.0),
     ]
-    channels = [r.method_parameters["n_channels"] for r in members(preset("auto", "shirc"))[:3]]
+    shirc = named_plan("auto", "shirc").recipes
+    channels = [r.method_parameters["n_channels"] for r in shirc[:3]]
     assert channels == [6, 6, 3]
 
 
 def test_the_score_is_the_members_mean_and_the_map_is_the_first_ones(model, manifest):
     record = manifest.records[0]
     answer = model.predict(record.path, mpp=record.mpp)
-    plain = replace(SMALL, panel=False, calibration_folds=0)
-    first = TissueClassifier(plain, random_state=0).fit(manifest)
+    first = TissueClassifier(RECIPE, random_state=0).fit(manifest)
     alone = first.predict(record.path, mpp=record.mpp)
     np.testing.assert_array_equal(answer.patch_map.margins, alone.patch_map.margins)
     assert answer.proportions == alone.proportions and answer.threshold is None
-    scores = [alone.scores[0]]
-    scores += [other.predict(record.path, mpp=record.mpp).scores[0] for other in model.others_]
-    assert len(scores) == 7
-    expected = np.mean(np.array(scores) / model.panel_.scales) + model.panel_.offset
+    scores = [member.predict(record.path, mpp=record.mpp).scores[0] for member in model.members_]
+    assert len(scores) == model.n_members == 7 and scores[0] == alone.scores[0]
+    combined = model.combination_
+    expected = np.mean(np.array(scores) / combined.scales) + combined.offset
     assert answer.score == pytest.approx(expected)
     assert answer.label == max(answer.probabilities, key=answer.probabilities.__getitem__)
     moved = model.with_threshold(answer.score + 0.01).predict(record.path, mpp=record.mpp)
@@ -112,49 +116,33 @@ def test_members_are_judged_on_patients_they_did_not_see(manifest, tmp_path, mon
         return original(self, data, **more)
 
     monkeypatch.setattr(TissueClassifier, "fit", fit)
-    two = [SMALL, replace(SMALL, stain="none")]
-    plain = [replace(r, panel=False, calibration_folds=0) for r in two]
-    asked = panel.ask_members(manifest, plain, 3, cache=tmp_path, n_jobs=1)
-    assert len(fitted) == 6 and all(len(patients) == 4 for patients in fitted)
-    assert all(np.isfinite(member.scores).all() for member in asked)
-    again = panel.ask_members(manifest, plain, 3, cache=tmp_path, n_jobs=1)
-    assert len(fitted) == 6
-    np.testing.assert_array_equal(again[1].scores, asked[1].scores)
+    two = [RECIPE, replace(RECIPE, stain="none")]
+    one = Panel(two, folds=3, cache=tmp_path, n_jobs=1).fit(manifest)
+    assert [len(patients) for patients in fitted] == [4] * 6 + [6, 6]
+    # What was said of unseen patients is kept, and only the two members are trained again.
+    again = Panel(two, folds=3, cache=tmp_path, n_jobs=1).fit(manifest)
+    assert len(fitted) == 10
+    np.testing.assert_array_equal(again.calibration_.misfits, one.calibration_.misfits)
 
 
-def test_a_member_that_does_not_fit_the_images_is_left_out_and_said(manifest, monkeypatch):
-    large = replace(SMALL, panel=False, calibration_folds=0, patch_px=300)
-    own = replace(large, patch_px=8)
-    monkeypatch.setattr(panel, "members", lambda recipe: [own, large])
-    model = TissueClassifier(SMALL, random_state=0).fit(manifest)
-    assert model.others_ == []
+def test_a_member_that_does_not_fit_the_images_is_left_out_and_said(manifest):
+    large = replace(RECIPE, patch_px=300)
+    model = Panel([RECIPE, large], random_state=0).fit(manifest)
+    assert model.n_members == 1
     facts = model.training_["members"]
     assert "failure" not in facts[0] and "less than one patch" in facts[1]["failure"]
     with pytest.raises(ValueError, match="less than one patch"):
-        panel.ask_members(manifest, [large, own], 3)
+        Panel([large, RECIPE]).fit(manifest)
 
 
 def test_too_few_patients_are_refused_with_advice(manifest):
-    one = [manifest.patients.index(name) for name in sorted(set(manifest.patients))[:1]]
-    places = [i for i, p in enumerate(manifest.patients) if p == manifest.patients[one[0]]]
+    places = [i for i, patient in enumerate(manifest.patients) if patient == manifest.patients[0]]
     with pytest.raises(ValueError, match="take a preset without a panel"):
-        TissueClassifier(SMALL).fit(manifest.select(places))
-
-
-def test_what_does_not_go_together_is_refused():
-    for wrong, words in (
-        ({"calibration_folds": 0}, "calibration_folds"),
-        ({"candidates": 4}, "candidates"),
-    ):
-        with pytest.raises(ValueError, match=words):
-            replace(SMALL, **wrong)
-    with pytest.raises(ValueError, match="not for regions"):
-        RegionDetector("auto", region="tumour")
+        SMALL.model().fit(manifest.select(places))
 
 
 def test_calibrated_methods_of_whole_images(manifest):
-    recipe = replace(preset("default", "lbp-colour"), calibration_folds=2)
-    model = TissueClassifier(recipe, random_state=0).fit(manifest)
+    model = Panel([preset("default", "lbp-colour")], folds=2, random_state=0).fit(manifest)
     answer = model.predict(manifest.records[0].path)
     assert sum(answer.probabilities.values()) == pytest.approx(1)
     assert model.threshold is None and answer.patch_map is None
@@ -169,12 +157,12 @@ def test_of_a_slide_some_tissue_stands_for_all(tmp_path, monkeypatch, rng):
     Image.fromarray(pixels[:, :800]).save(tmp_path / "tissue.png")
     monkeypatch.setattr(whole_image_model, "_SQUARE_PX", 200)
     recipe = Recipe(method="lbp-colour")
-    whole = whole_image_model.WholeImageModel(recipe, 0, 1)
+    whole = whole_image_model.WholeImageModel(recipe, ["a", "b"], 0, 1)
     tissue = whole._vectors({tmp_path / "tissue.png": None}, None)[0]
     monkeypatch.setattr(whole_image_model, "_MOST_PIXELS", 100_000)
     parts = whole._vectors({tmp_path / "slide.png": None}, None)[0]
     np.testing.assert_allclose(parts, tissue, atol=0.02)
-    other = whole_image_model.WholeImageModel(Recipe(method="wndcharm"), 0, 1)
+    other = whole_image_model.WholeImageModel(Recipe(method="wndcharm"), ["a", "b"], 0, 1)
     with pytest.raises(ImageError, match="too many for a method"):
         other._vectors({tmp_path / "slide.png": None}, None)
     Image.fromarray(np.full((1200, 1600, 3), 240, np.uint8)).save(tmp_path / "glass.png")
@@ -189,37 +177,20 @@ def test_training_goes_on_from_a_cache(manifest, tmp_path):
     run = CliRunner().invoke(app, arguments)
     assert run.exit_code == 0, run.output
     assert json.loads(run.output.splitlines()[-1])["threshold"] is None
-    assert len(list((tmp_path / "cache" / "unseen").iterdir())) == 7 * 3
-
-
-def test_found_scores_belong_to_their_images(manifest, tmp_path):
-    """Rows in another order, or other images of the same names, are not mixed up in a cache."""
-    recipe = replace(SMALL, panel=False, calibration_folds=0)
-    one = panel.ask_members(manifest, [recipe], 2, cache=tmp_path / "cache", n_jobs=1)[0].scores
-    turned = manifest.select(list(reversed(range(len(manifest.records)))))
-    with_cache, without = (
-        panel.ask_members(turned, [recipe], 2, cache=folder, n_jobs=1)[0].scores
-        for folder in (tmp_path / "cache", None)
-    )
-    np.testing.assert_array_equal(with_cache, without)
-    other = write_synthetic_set(tmp_path / "t", 6, 2, size=(160, 120), seed=5)
-    elsewhere = read_manifest(other / "manifest.csv")
-    assert [r.path.name for r in elsewhere.records] == [r.path.name for r in manifest.records]
-    found = panel.ask_members(elsewhere, [recipe], 2, cache=tmp_path / "cache", n_jobs=1)
-    assert not np.allclose(found[0].scores, one)
+    assert len(list((tmp_path / "cache" / "trials").glob("*.json"))) == 7 * 3
 
 
 def test_a_member_that_cannot_judge_an_image_is_silent(model, manifest, monkeypatch):
     record = manifest.records[0]
     before = model.predict(record.path, mpp=record.mpp)
-    original = whole_image_model.WholeImageModel.scores
+    original = whole_image_model.WholeImageModel.look
 
     def refuse(self, path, mpp=None):
         if self.recipe.downsample == 4.0:
             raise ImageError("too small")
         return original(self, path, mpp)
 
-    monkeypatch.setattr(whole_image_model.WholeImageModel, "scores", refuse)
+    monkeypatch.setattr(whole_image_model.WholeImageModel, "look", refuse)
     answer = model.predict(record.path, mpp=record.mpp)
     assert (before.n_silent, answer.n_silent) == (0, 2)
     assert np.isfinite(answer.score) and answer.label

@@ -1,0 +1,82 @@
+"""The patch map: its file, its regions, its colours."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from histodict.patches.grid import PatchGrid
+from histodict.patches.patch_map import BLANK, COLOURS, PatchMap, colour_of
+
+GRID = PatchGrid(3, 4, 20, 10, 2.5)
+
+
+@pytest.fixture
+def patch_map(rng, tmp_path):
+    winners = rng.integers(-1, 2, (3, 4)).astype(np.int16)
+    margins = rng.normal(size=(3, 4, 2)).astype(np.float32)
+    return PatchMap(GRID, winners, margins, ("a", "b"), tmp_path / "ä.svs", 0.25, (1000, 800))
+
+
+def test_a_file_holds_all_of_it(patch_map, tmp_path):
+    patch_map.save(tmp_path / "maps" / "a.npz")
+    found = PatchMap.load(tmp_path / "maps" / "a.npz")
+    for name in ("grid", "classes", "path", "mpp", "offset"):
+        assert getattr(found, name) == getattr(patch_map, name)
+    np.testing.assert_array_equal(found.winners, patch_map.winners)
+    np.testing.assert_allclose(found.margins, patch_map.margins, rtol=1e-3, atol=1e-4)
+    # For other programs: plain arrays and lengths in the image's own pixels.
+    with np.load(tmp_path / "maps" / "a.npz", allow_pickle=False) as arrays:
+        assert (float(arrays["side"]), float(arrays["stride"])) == (50.0, 25.0)
+
+
+def test_a_name_that_is_not_unicode_survives(patch_map, tmp_path):
+    odd = replace(patch_map, path=tmp_path / "gr\udcf6sse.tif")
+    odd.save(tmp_path / "a.npz")
+    assert PatchMap.load(tmp_path / "a.npz").path == odd.path
+
+
+def test_proportions_are_of_the_tissue(patch_map):
+    winners = np.array([[0, 1, 1, BLANK]] * 3, np.int16)
+    found = replace(patch_map, winners=winners)
+    assert found.n_patches == 9
+    assert found.proportions == {"a": pytest.approx(1 / 3), "b": pytest.approx(2 / 3)}
+    glass = replace(patch_map, winners=np.full((3, 4), BLANK, np.int16))
+    assert glass.n_patches == 0 and glass.proportions == {"a": 0, "b": 0}
+    assert glass.colours()[1].max() == 0
+
+
+def test_regions_are_the_largest_first_and_lie_where_their_patches_do(patch_map):
+    winners = np.array([[1, 0, 0, 1], [1, 0, 0, 0], [1, 0, 0, 1]], np.int16)
+    found = list(replace(patch_map, winners=winners).regions(1))
+    assert [int(cells.sum()) for cells, _ in found] == [3, 1, 1]
+    (cells, ((ring,),)), *_ = found
+    assert cells[:, 0].all()
+    # A cell is 25 wide and begins 12.5 into its patch of 50.
+    assert set(ring) == {(12.5, 12.5), (37.5, 12.5), (37.5, 87.5), (12.5, 87.5)}
+    assert len(list(replace(patch_map, winners=winners).regions(1, least=2))) == 1
+    assert len(list(replace(patch_map, winners=winners).regions(1, most=2))) == 2
+
+
+def test_colours_are_the_classes_and_stronger_where_it_was_clear(patch_map):
+    winners = np.array([[0, 1, BLANK, 1]] * 3, np.int16)
+    margins = np.zeros((3, 4, 2), np.float32)
+    margins[..., 1] = [0.1, 0.2, 0.9, 0.4]
+    colours, opacity = replace(patch_map, winners=winners, margins=margins).colours()
+    np.testing.assert_array_equal(colours[0, 1], COLOURS[1])
+    assert opacity[0, 2] == 0 and 0 < opacity[0, 0] < opacity[0, 1] < opacity[0, 3]
+    assert colour_of(1) == "rgb(213, 94, 0)" and colour_of(len(COLOURS)) == colour_of(0)
+
+
+def test_every_pixel_of_the_image_belongs_to_the_cell_nearest_to_it():
+    """By brute force: of overlapping patches the one whose centre is nearest, nothing beyond."""
+    for grid in (GRID, PatchGrid(3, 4, 16, 16, 1.0), PatchGrid(3, 4, 16, 24, 3.3)):
+        count = grid.n_columns
+        places = np.arange(0, 200) + 0.37
+        centres = np.arange(count) * grid.step + grid.patch_side / 2
+        nearest = np.abs(places[:, None] - centres).argmin(axis=1)
+        end = (count - 1) * grid.step + grid.patch_side
+        expected = np.where(places < end, nearest, -1)
+        np.testing.assert_array_equal(grid.cells_at(places, count), expected)

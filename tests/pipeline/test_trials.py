@@ -1,0 +1,154 @@
+"""A trial is held once, and again as soon as anything that decides its answers has changed."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from histodict.demo.sets import write_synthetic_set
+from histodict.images.manifest import read_manifest
+from histodict.pipeline import Panel, RegionDetector, TissueClassifier, trials
+from histodict.pipeline.trials import Trial, Trials
+from histodict.recipes import Recipe, preset
+
+RECIPE = replace(preset("default", "nearest-mean"), patch_px=8, patches_per_class=100)
+
+
+@pytest.fixture
+def sides(tmp_path):
+    folder = write_synthetic_set(tmp_path / "t", 4, 2, size=(120, 90))
+    manifest = read_manifest(folder / "manifest.csv")
+    return manifest.select(range(0, 8, 2)), manifest.select(range(1, 8, 2))
+
+
+def trial_of(sides, model=None, **options):
+    return Trial(model or TissueClassifier(RECIPE, n_jobs=1), *sides, **options)
+
+
+def rewritten(path, value):
+    """Another picture of the same size and the same time of change under the same name."""
+    state = path.stat()
+    with Image.open(path) as image:
+        pixels = np.asarray(image).copy()
+    pixels[:20] = value
+    Image.fromarray(pixels).save(path)
+    data = path.read_bytes()
+    path.write_bytes(data[: state.st_size].ljust(state.st_size, b"\0"))
+    os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
+
+
+def test_the_key_changes_with_all_that_decides(sides, monkeypatch):
+    train, test = sides
+    keys = [trial_of(sides).key()]
+    assert keys[0] == trial_of(sides, TissueClassifier(RECIPE, n_jobs=2)).key()
+    others = [
+        trial_of(sides, adapts=True),
+        trial_of(sides, TissueClassifier(RECIPE, random_state=1)),
+        trial_of(sides, TissueClassifier(replace(RECIPE, stain="none"))),
+        trial_of(sides, Panel([RECIPE], folds=2)),
+        trial_of(sides, Panel([RECIPE], folds=3)),
+        trial_of(sides, RegionDetector(RECIPE, region="inflamed")),
+        trial_of((train.select([1, 0, 2, 3]), test)),
+        trial_of((train, test.select([0, 1, 2]))),
+        trial_of((replace(train, records=(replace(train.records[0], mpp=9.0),)), test)),
+        trial_of((replace(train, records=(replace(train.records[0], label="x"),)), test)),
+    ]
+    keys += [trial.key() for trial in others]
+    monkeypatch.setattr(trials, "version", lambda name: "next")
+    keys.append(trial_of(sides).key())
+    assert len(set(keys)) == len(keys)
+
+
+def test_defaults_of_the_method_and_weights_of_a_network_count(sides, monkeypatch):
+    from histodict.methods.vector_heads import NearestMean
+    from histodict.patches.vectors import PixelVectors
+
+    before = trial_of(sides).key()
+    with monkeypatch.context() as change:
+        change.setattr(NearestMean, "get_params", lambda self, deep=True: {"another": "default"})
+        assert trial_of(sides).key() != before
+    with monkeypatch.context() as change:
+        change.setattr(PixelVectors, "weights", lambda self: "other weights")
+        assert trial_of(sides).key() != before
+    assert trial_of(sides).key() == before
+
+
+def test_content_counts_and_names_do_not(sides, tmp_path):
+    before = trial_of(sides).key()
+    moved = tmp_path / "elsewhere.jpg"
+    moved.write_bytes(sides[0].records[0].path.read_bytes())
+    first = replace(sides[0].records[0], path=moved)
+    train = replace(sides[0], records=(first, *sides[0].records[1:]))
+    assert trial_of((train, sides[1])).key() == before
+    rewritten(sides[1].records[0].path, 250)
+    assert trial_of(sides).key() != before
+
+
+def test_what_is_kept_is_found_and_what_changed_is_held_again(sides, tmp_path, monkeypatch):
+    fitted = []
+    original = TissueClassifier.fit
+
+    def fit(self, data, **more):
+        fitted.append(data)
+        return original(self, data, **more)
+
+    monkeypatch.setattr(TissueClassifier, "fit", fit)
+    keeper = Trials(tmp_path / "kept")
+    one = keeper.hold(trial_of(sides), "any name")
+    two = keeper.hold(trial_of(sides), "any name")
+    assert len(fitted) == 1 and one == two
+    assert Trials(None).hold(trial_of(sides), "x").scores == one.scores and len(fitted) == 2
+    rewritten(sides[1].records[0].path, 250)
+    three = keeper.hold(trial_of(sides), "any name")
+    assert len(fitted) == 3 and three.scores[0] != one.scores[0]
+
+
+def test_rows_in_another_order_are_not_mixed_up(sides, tmp_path):
+    keeper = Trials(tmp_path / "kept")
+    one = keeper.hold(trial_of(sides), "x").scores
+    turned = sides[0], sides[1].select([3, 2, 1, 0])
+    assert keeper.hold(trial_of(turned), "x").scores == one[::-1]
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[]", '{"labels": []}', "\0\0", None])
+def test_a_damaged_file_is_said_and_made_anew(sides, tmp_path, content):
+    keeper = Trials(tmp_path / "kept")
+    one = keeper.hold(trial_of(sides), "x")
+    (file,) = (tmp_path / "kept").glob("*.json")
+    whole = json.loads(file.read_text())
+    if content is None:  # answers for fewer images
+        content = json.dumps(whole | {"labels": whole["labels"][:2]})
+    file.write_text(content)
+    with pytest.warns(UserWarning, match="is damaged and made anew"):
+        again = keeper.hold(trial_of(sides), "x")
+    assert again.scores == one.scores
+    assert json.loads(file.read_text())["labels"] == whole["labels"]
+
+
+def test_maps_of_wrong_answers_are_kept(sides, tmp_path):
+    train, test = sides
+    other = {"healthy": "inflamed", "inflamed": "healthy"}
+    wrong = replace(test, records=tuple(replace(r, label=other[r.label]) for r in test.records))
+    right, turned = (
+        Trials(tmp_path / "kept").hold(trial_of((train, side)), "x") for side in (test, wrong)
+    )
+    for place, (label, record) in enumerate(zip(right.labels, test.records, strict=True)):
+        found = (right if label != record.label else turned).map_of(place)
+        assert found.path == record.path and found.classes == ("healthy", "inflamed")
+        assert (right if label == record.label else turned).map_of(place) is None
+
+
+def test_a_method_of_the_whole_image_trains_here(sides, tmp_path):
+    """An executor is for those that have patches; the others do not refuse it in a trial."""
+
+    class Nowhere:
+        def map(self, *arguments, **options):
+            raise AssertionError("nothing is to be sent")
+
+    trial = trial_of(sides, TissueClassifier(Recipe(method="lbp-colour")))
+    assert len(Trials(None).hold(trial, "x", Nowhere()).labels) == 4

@@ -1,0 +1,200 @@
+"""Overlay, outline and heat map lie where the tissue is: what is planted is found there again.
+
+An image is grey with a red square at a known place. A model that tells red from grey judges it, at
+three scales, as a plain image and as a slide whose own origin lies elsewhere. Then nothing is
+compared with the code's own geometry: the overlay is held against the red pixels themselves, and
+outlines against the square that was planted.
+"""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import openslide
+import pytest
+from PIL import Image
+
+from histodict import TissueClassifier
+from histodict.batch import run_images
+from histodict.images.manifest import Manifest, Record
+from histodict.patches.patch_map import COLOURS, PatchMap
+from histodict.pipeline import RegionDetector
+from histodict.recipes import Recipe
+from histodict.web.maps import map_picture
+
+GREY, RED = (150, 150, 160), (220, 30, 60)
+SIZE = (1400, 1120)
+SQUARE = (480, 240, 480)  # left, top, side: whole patches at every scale below
+OFFSET = (1000, 800)
+SCALES = {"unreduced": 1.0, "by 2": 2.0, "by 5": 5.0}
+
+
+def scene(size=SIZE):
+    pixels = np.full((size[1], size[0], 3), GREY, np.uint8)
+    x, y, side = SQUARE
+    pixels[y : y + side, x : x + side] = RED
+    return pixels
+
+
+class Bounded:
+    """A slide as OpenSlide shows it, whose picture lies inside larger bounds."""
+
+    def __init__(self, path):
+        self.level_count, self.level_dimensions = 1, ((4000, 3000),)
+        self.level_downsamples = (1.0,)
+        names = ("x", "y", "width", "height")
+        bounds = zip(names, map(str, (*OFFSET, *SIZE)), strict=True)
+        self.properties = {f"openslide.bounds-{name}": value for name, value in bounds}
+        self.canvas = Image.new("RGBA", (4000, 3000), (0, 0, 0, 0))
+        self.canvas.paste(Image.fromarray(scene()).convert("RGBA"), OFFSET)
+
+    def read_region(self, location, level, size):
+        x, y = location
+        return self.canvas.crop((x, y, x + size[0], y + size[1]))
+
+    def close(self):
+        pass
+
+
+@pytest.fixture(params=["plain", "slide"])
+def image(request, tmp_path, monkeypatch):
+    if request.param == "plain":
+        path = tmp_path / "scene.png"
+        Image.fromarray(scene()).save(path)
+        return path, (0, 0)
+    path = tmp_path / "scene.mrxs"
+    path.write_bytes(b"slide")
+    monkeypatch.setattr(openslide, "OpenSlide", Bounded)
+    return path, OFFSET
+
+
+@pytest.fixture(scope="module")
+def manifest(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("train")
+    records = []
+    for place, (name, colour) in enumerate((("grey", GREY), ("red", RED)) * 2):
+        path = folder / f"{place}.png"
+        rng = np.random.default_rng(place)
+        noise = rng.integers(-4, 5, (160, 160, 3))
+        Image.fromarray((np.array(colour) + noise).astype(np.uint8)).save(path)
+        records.append(Record(path, name, f"p{place // 2}"))
+    return Manifest(tuple(records), (), folder)
+
+
+@pytest.fixture(scope="module")
+def answered(manifest):
+    """Models by scale and kind; tissue is everywhere."""
+    found = {}
+    for name, factor in SCALES.items():
+        recipe = Recipe(
+            method="nearest-mean",
+            patch_px=16 if factor < 5 else 8,
+            downsample=factor,
+            patches_per_class=60,
+            least_tissue=0.0,
+            rule="margin",
+        )
+        found[name, "classes"] = TissueClassifier(recipe).fit(manifest)
+        found[name, "regions"] = RegionDetector(recipe, region="red").fit(manifest)
+    return found
+
+
+def run(model, image, folder):
+    result = run_images(model, "digest", [image], folder)
+    assert not result.failures, result.failures
+    (row,) = result.rows
+    key = row["key"]
+    with Image.open(folder / "overlays" / f"{key}.png") as overlay:
+        pixels = np.asarray(overlay.convert("RGB")).astype(float)
+    features = json.loads((folder / "geojson" / f"{key}.geojson").read_text())["features"]
+    return row, pixels, features, PatchMap.load(folder / "maps" / f"{key}.npz")
+
+
+def coloured(pixels, under, place):
+    """Where the picture was pulled towards a class's colour and away from what is under it."""
+    towards = COLOURS[place] - under
+    pulled = ((pixels - under) * towards).sum(axis=2) / (towards**2).sum(axis=2)
+    away = np.abs(pixels - under - pulled[..., None] * towards).max(axis=2)
+    return (pulled > 0.1) & (away < 3)
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_the_overlay_lies_on_the_pixels_it_speaks_of(image, answered, scale, tmp_path):
+    path, _ = image
+    _, pixels, _, _ = run(answered[scale, "classes"], path, tmp_path / "out")
+    assert pixels.shape == (SIZE[1], SIZE[0], 3)
+    under = scene().astype(float)
+    red = (under == RED).all(axis=2)
+    # Patches end where the grid does: the last columns and rows of the picture may stay bare.
+    bare = (pixels == under).all(axis=2)
+    assert not bare[:-80, :-80].any()
+    assert coloured(pixels, under, 1)[red].all()
+    assert coloured(pixels, under, 0)[~red & ~bare].all()
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_outlines_of_patches_surround_them(image, answered, scale, tmp_path):
+    path, offset = image
+    _, _, features, patch_map = run(answered[scale, "classes"], path, tmp_path / "out")
+    x, y, side = SQUARE
+    assert patch_map.offset == offset
+    rings = [
+        np.array(f["geometry"]["coordinates"][0])
+        for f in features
+        if f["properties"]["classification"]["name"] == "red"
+    ]
+    corners = np.concatenate(rings) - offset
+    assert corners.min(axis=0).tolist() == [x, y]
+    assert corners.max(axis=0).tolist() == [x + side, y + side]
+    area = sum(np.ptp(ring, axis=0).prod() for ring in rings)
+    assert area == side**2
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_outlines_of_regions_surround_them(image, answered, scale, tmp_path):
+    path, offset = image
+    x, y, side = SQUARE
+    _, pixels, features, _ = run(answered[scale, "regions"], path, tmp_path / "out")
+    (feature,) = features
+    (ring,) = feature["geometry"]["coordinates"]
+    expected = {(x, y), (x + side, y), (x + side, y + side), (x, y + side)}
+    assert {(a - offset[0], b - offset[1]) for a, b in ring} == expected
+    # The pen is five pixels wide, black within white, and drawn on the square's border.
+    black = (pixels < 40).all(axis=2)
+    rows, columns = np.nonzero(black)
+    assert abs(rows.min() - y) <= 2 and abs(rows.max() - (y + side)) <= 2
+    assert abs(columns.min() - x) <= 2 and abs(columns.max() - (x + side)) <= 2
+    assert black[y - 2 : y + 3, x + side // 2].any()
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_the_heat_map_of_the_page_lies_there_too(image, answered, scale, tmp_path):
+    """One pixel per patch; drawn `step` wide from `shift` on, as the page does."""
+    path, _ = image
+    patch_map = answered[scale, "classes"].answer(path).patch_map
+    picture = map_picture(patch_map, 1)
+    grid = patch_map.grid
+    rows, columns = np.nonzero(picture[..., 3])
+    x, y, side = SQUARE
+    left, top = grid.shift + columns.min() * grid.step, grid.shift + rows.min() * grid.step
+    right = grid.shift + (columns.max() + 1) * grid.step
+    bottom = grid.shift + (rows.max() + 1) * grid.step
+    assert (left, top, right, bottom) == (x, y, x + side, y + side)
+    assert len(rows) == (side / grid.step) ** 2
+
+
+def test_a_picture_that_is_reduced_still_fits(manifest, answered, tmp_path):
+    """The overlay of a large image is smaller than the image."""
+    size = (3200, 2400)
+    Image.fromarray(scene(size)).save(tmp_path / "large.png")
+    _, pixels, _, _ = run(answered["by 5", "classes"], tmp_path / "large.png", tmp_path / "out")
+    assert pixels.shape == (1200, 1600, 3)
+    x, y, side = (value // 2 for value in SQUARE)
+    under = np.asarray(Image.fromarray(scene(size)).reduce(2)).astype(float)
+    inside = coloured(pixels, under, 1)[: y + 2 * side, : x + 2 * side]
+    expected = np.zeros_like(inside)
+    expected[y : y + side, x : x + side] = True
+    # The border itself is mixed of both sides.
+    expected_shrunk = expected[1:-1, 1:-1]
+    assert (inside[1:-1, 1:-1] == expected_shrunk).mean() > 0.999

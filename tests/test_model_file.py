@@ -1,0 +1,93 @@
+"""Models on disk: nothing is lost, nothing foreign is taken, and files of before still answer."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from histodict.model_file import ARRAYS, SCHEMA, ModelFileError, read_content, read_header
+from histodict.pipeline import Panel, RegionDetector, TissueClassifier, load_model, save_model
+
+FOLDER = Path(__file__).parent / "data" / "models"
+ANSWERS = json.loads((FOLDER / "answers.json").read_text())
+KINDS = {"calibrated": Panel, "panel": Panel, "regions": RegionDetector}
+
+
+def file_of(name):
+    if name == "embeddings":
+        pytest.importorskip("torch", reason="learned vectors need PyTorch")
+    return FOLDER / f"schema-4-{name}.histodict"
+
+
+@pytest.mark.parametrize("name", sorted(ANSWERS))
+def test_files_of_schema_4_give_the_answers_they_gave(name, tmp_path):
+    model = load_model(file_of(name))
+    assert type(model) is KINDS.get(name, TissueClassifier)
+    again = load_model(save_model(model, tmp_path / "m.histodict"))
+    for image, said in ANSWERS[name].items():
+        for one in (model, again):
+            answer = one.answer(FOLDER / "images" / image, mpp=0.5)
+            assert (answer.label, answer.n_patches) == (said["label"], said["n_patches"])
+            # Another processor rounds otherwise.
+            assert answer.score == pytest.approx(said["score"], rel=1e-4, abs=1e-5)
+            for key in ("probabilities", "threshold"):
+                if key in said:
+                    assert getattr(answer, key) == pytest.approx(said[key], rel=1e-4)
+            if "candidates" in said:
+                assert answer.candidates == said["candidates"]
+            if "winners" in said:
+                same = answer.patch_map.winners == np.array(said["winners"])
+                assert same.mean() > 0.98
+
+
+def test_what_is_said_of_a_model_of_schema_4_is_said_in_today_s_words(tmp_path):
+    header = read_header(file_of("panel"))
+    assert header["kind"] == "panel" and len(header["members"]) == 7
+    assert header["training"]["plan"]["panel"] and "panel" not in header["recipe"]
+    adapted = read_header(file_of("adapted"))
+    assert adapted["kind"] == "tissue-classifier" and adapted["decision"]["shift"] != 0
+    for name in sorted(ANSWERS):
+        content = read_content(file_of(name)) if name != "embeddings" else None
+        for array in content.arrays if content else ():
+            known = array in ARRAYS or array.startswith("method.")
+            assert known, f"{array} is not in the schema"
+
+
+def test_a_model_file_is_whole_or_not_there(tmp_path):
+    model = load_model(file_of("dfdl"))
+    path = save_model(model, tmp_path / "größe.histodict")
+    assert [p.name for p in tmp_path.iterdir()] == ["größe.histodict"]
+    assert read_header(path)["schema"] == SCHEMA
+    with pytest.raises(ModelFileError, match="does not exist"):
+        save_model(model, tmp_path / "nowhere" / "model.histodict")
+
+
+def test_damaged_foreign_and_newer_files_are_told_apart(tmp_path):
+    path = save_model(load_model(file_of("dfdl")), tmp_path / "model.histodict")
+    cut = tmp_path / "cut.histodict"
+    cut.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    text = tmp_path / "text.histodict"
+    text.write_text("not a model")
+    foreign = tmp_path / "foreign.histodict"
+    save_file({"x": np.zeros(3)}, foreign)
+    newer = tmp_path / "newer.histodict"
+    save_file({"x": np.zeros(3)}, newer, {"histodict": json.dumps({"schema": 99})})
+    lacking = tmp_path / "lacking.histodict"
+    save_file({"x": np.zeros(3)}, lacking, {"histodict": json.dumps({"schema": SCHEMA})})
+    old = tmp_path / "old.histodict"
+    save_file({"x": np.zeros(3)}, old, {"histodict": json.dumps({"schema": 4})})
+    for file, message in (
+        (tmp_path / "none.histodict", "no such file"),
+        (cut, "damaged"),
+        (text, "not a histodict model"),
+        (foreign, "another program"),
+        (newer, "schema 99"),
+        (lacking, "damaged"),
+        (old, "damaged"),
+    ):
+        with pytest.raises(ModelFileError, match=message):
+            load_model(file)
