@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from histodict.kernels import row_blocks
-from histodict.kernels.reference import lasso_gap
+from tests.kernels.reference import lasso_gap
 
 from .problem import Problem
 

@@ -7,7 +7,8 @@ import pytest
 from PIL import Image
 
 from histodict import DFDL
-from histodict.kernels import encode_lasso, encode_omp, reference
+from histodict.kernels import encode_lasso, encode_omp
+from tests.kernels import reference
 from tests.problems import unit_rows
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from .decisions.image_rules import RULES
 from .images.stain import NORMALISERS
 from .methods.registry import METHODS, method_entry
-from .networks import vector_kind
+from .networks import vectors_named
 from .parameters import check_number, check_whole_number
 
 
@@ -66,7 +66,7 @@ class Recipe:
         self._check_vectors()
 
     def _check_vectors(self) -> None:
-        kind = vector_kind(self.vectors)
+        kind = vectors_named(self.vectors)
         if self.context > 1 and not kind.take_surroundings:
             raise ValueError(
                 "a network's cells know their surroundings: set context=1, or take the preset "

@@ -20,10 +20,10 @@ from histodict.kernels import (  # noqa: E402
     encode_lasso,
     encode_omp,
     load_backend,
-    reference,
     update_atoms,
 )
 from histodict.methods.dfdl import DFDL  # noqa: E402
+from tests.kernels import reference  # noqa: E402
 from tests.kernels.torch_twins import atoms, lasso, omp  # noqa: E402
 from tests.problems import coherent, gaussian, planted, unit_rows  # noqa: E402
 

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from sklearn.exceptions import ConvergenceWarning
 
-from histodict.kernels import encode_lasso, reference
+from histodict.kernels import encode_lasso
+from tests.kernels import reference
 from tests.problems import coherent, gaussian
 
 PENALTIES = [1.0, 0.3, 0.05]

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_array
 
-from histodict.kernels import class_residuals, encode_lasso, reference
+from histodict.kernels import class_residuals, encode_lasso
+from tests.kernels import reference
 from tests.problems import coherent
 
 

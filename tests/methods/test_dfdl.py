@@ -10,7 +10,7 @@ from sklearn.exceptions import ConvergenceWarning
 from histodict import DFDL
 from histodict.dictionaries.online import learn_online
 from histodict.kernels import encode_omp
-from histodict.kernels import reference as slow
+from tests.kernels import reference as slow
 from tests.problems import coherent, planted, unit_rows
 
 

@@ -8,10 +8,10 @@ from sklearn.exceptions import ConvergenceWarning
 
 from histodict.dictionaries.fista import FistaCodes
 from histodict.kernels import class_residuals, encode_lasso
-from histodict.kernels import reference as slow
 from histodict.methods.fddl import FDDL, class_blocks, coupling, curvature, own_twice
 from histodict.methods.odl import ODL
 from tests.gradients import finite_differences
+from tests.kernels import reference as slow
 from tests.problems import planted, unit_rows
 
 

@@ -8,8 +8,8 @@ from sklearn.exceptions import ConvergenceWarning
 
 from histodict.dictionaries.ksvd import learn_ksvd, update_pairs
 from histodict.kernels import encode_omp
-from histodict.kernels import reference as slow
 from histodict.methods.lcksvd import LCKSVD
+from tests.kernels import reference as slow
 from tests.problems import unit_rows
 
 N_FEATURES = 40

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from histodict.kernels import encode_omp
-from histodict.kernels import reference as slow
 from histodict.methods.shirc import SHIRC
+from tests.kernels import reference as slow
 from tests.problems import coherent, unit_rows
 
 

@@ -8,8 +8,8 @@ from sklearn.linear_model import Lasso
 
 from histodict.execution.local import one_blas_thread
 from histodict.execution.progress import Progress
-from histodict.kernels import reference as slow
 from histodict.methods.src import SRC
+from tests.kernels import reference as slow
 from tests.problems import coherent, unit_rows
 
 

@@ -17,7 +17,7 @@ from histodict.networks import (
     forget_networks,
     open_network,
     register_network,
-    vector_kind,
+    vectors_named,
 )
 from histodict.pipeline import load_model, save_model
 from histodict.recipes import Recipe, preset
@@ -173,7 +173,7 @@ def test_settings_that_do_not_fit_are_refused(network, tissue):
         recipe_for(network, context=2)
     with pytest.raises(ValueError, match=r"vectors must be one of .*timm:NAME"):
         recipe_for("nothing")
-    assert not vector_kind("timm:resnet18").are_pictures and vector_kind("rgb").are_pictures
+    assert not vectors_named("timm:resnet18").are_pictures and vectors_named("rgb").are_pictures
 
 
 def test_what_is_missing_is_said_in_one_line(monkeypatch):

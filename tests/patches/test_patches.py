@@ -7,6 +7,8 @@ from histodict.patches.grid import PatchGrid, cut
 from histodict.patches.sampling import sample_patches, turn_at_random
 from histodict.patches.vectors import VECTORS, centred, channel_centred, rgb
 
+SIXTEEN = PatchGrid(1, 1, 16, 16, 1.0)  # of patches 16 wide, unreduced
+
 
 class Picture:
     """An image in memory; reduction by taking every n-th pixel is enough here."""
@@ -78,11 +80,11 @@ def test_samples_are_accepted_seeded_and_inside(rng):
     def accept(patches):
         return patches[:, 0, 0, 0] < 100
 
-    patches = sample_patches(picture, 300, 16, 1.0, rng, accept)
+    patches = sample_patches(picture, 300, SIXTEEN, rng, accept)
     assert patches.shape == (300, 16, 16, 3)
     assert patches[:, 0, 0, 0].max() < 100
     assert patches[:, 0, 0, 1].max() > 120
-    again = sample_patches(picture, 300, 16, 1.0, np.random.default_rng(0), accept)
+    again = sample_patches(picture, 300, SIXTEEN, np.random.default_rng(0), accept)
     np.testing.assert_array_equal(patches, again)
 
 
@@ -92,17 +94,17 @@ def test_samples_keep_to_allowed_places_however_few(rng):
     def allowed(corners):
         return (abs(corners - [50, 60]) <= 1).all(axis=1)
 
-    patches = sample_patches(picture, 40, 16, 1.0, rng, everything, allowed)
+    patches = sample_patches(picture, 40, SIXTEEN, rng, everything, allowed)
     assert len(patches) == 40
     np.testing.assert_array_less(abs(patches[:, 0, 0, :2].astype(int) - [50, 60]), 2)
-    none = sample_patches(picture, 40, 16, 1.0, rng, everything, lambda c: np.zeros(len(c), bool))
+    none = sample_patches(picture, 40, SIXTEEN, rng, everything, lambda c: np.zeros(len(c), bool))
     assert none.shape == (0, 16, 16, 3)
 
 
 def test_few_or_no_acceptable_patches_end_the_search(rng):
     picture = Picture(coordinates(50, 50))
-    assert len(sample_patches(picture, 10, 16, 1.0, rng, lambda p: np.zeros(len(p), bool))) == 0
-    assert len(sample_patches(picture, 10, 60, 1.0, rng, everything)) == 0
+    assert len(sample_patches(picture, 10, SIXTEEN, rng, lambda p: np.zeros(len(p), bool))) == 0
+    assert len(sample_patches(picture, 10, PatchGrid(1, 1, 60, 60, 1.0), rng, everything)) == 0
 
 
 def test_turning_gives_the_eight_symmetries(rng):

@@ -64,7 +64,7 @@ def test_samples_are_pairs_of_the_grid(picture, rng):
     pairs = read_pairs(grid, picture, slice(0, grid.n_rows), slice(0, grid.n_columns), 2)
     known = {pair.tobytes() for pair in pairs}
     drawn = sample_patches(
-        picture, 50, 8, 1.0, rng, lambda p: p[..., 0].mean((1, 2)) > 100, context=2
+        picture, 50, grid, rng, lambda p: p[..., 0].mean((1, 2)) > 100, context=2
     )
     assert drawn.shape == (50, 2, 8, 8, 3)
     assert all(pair.tobytes() in known for pair in drawn)

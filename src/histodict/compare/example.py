@@ -13,7 +13,7 @@ from ..execution.work import Work
 from ..images.manifest import Manifest
 from ..methods.registry import method_entry
 from ..model_file import SUFFIX
-from ..networks import vector_kind
+from ..networks import vectors_named
 from ..pipeline import Model, Plan, load_model, save_model
 from ..recipes import Recipe
 from .evaluation import Evaluation
@@ -50,7 +50,7 @@ def train_example(done: Evaluation, folder: Path, work: Work) -> Example | None:
 
 def has_pictures(recipe: Recipe) -> bool:
     """Atoms that are patches of pixels, labelled with a class."""
-    on_pixels = vector_kind(recipe.vectors).are_pictures and not recipe.components
+    on_pixels = vectors_named(recipe.vectors).are_pictures and not recipe.components
     method: Any = method_entry(recipe.method).load()
     return on_pixels and recipe.on_patches and bool(method.has_class_atoms)
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
+from numpy.random import Generator
 from numpy.typing import NDArray
 
-from ..execution.array_cache import ArrayCache
 from ..patches.grid import PatchGrid
 from ..patches.sampling import Allowed
-from ..patches.vectors import Tissue
-from .network import Network
+from ..patches.vectors import Tissue, Vectors
+from .network import Network, open_network
 
 # Of a slide, training cells come from at most so many chunks.
 _MOST_CHUNKS = 24
@@ -19,16 +19,32 @@ _MOST_CHUNKS = 24
 _AROUND = 2
 
 
-@dataclass(frozen=True)
-class CellCutter:
-    """Cells of chunks. `turned`: they are the mean with those of the mirrored picture.
+class NetworkVectors(Vectors):
+    """The cells of a network's map; it is opened when they are asked for.
 
-    `cache` keeps them under all that decides them; None keeps nothing.
+    Where the tissue is `turned` they are the mean with those of the mirrored picture.
     """
 
-    network: Network
-    turned: bool
-    cache: ArrayCache | None
+    are_pictures: ClassVar[bool] = False
+    take_surroundings: ClassVar[bool] = False
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    @property
+    def network(self) -> Network:
+        return open_network(self.name)
+
+    def weights(self) -> str:
+        return self.network.digest
+
+    def check(self, patch_px: int, stride_px: int) -> None:
+        cell_px = self.network.cell_px
+        if not patch_px == stride_px == cell_px:
+            raise ValueError(
+                f"the vectors {self.name!r} have cells of {cell_px} pixels: set patch_px to that, "
+                "and leave stride_px alone"
+            )
 
     def of_chunk(
         self, tissue: Tissue, grid: PatchGrid, rows: slice, columns: slice
@@ -40,16 +56,11 @@ class CellCutter:
         return found.reshape(shape), self._cells(tissue, grid, rows, columns)[found]
 
     def sample(
-        self,
-        tissue: Tissue,
-        grid: PatchGrid,
-        n_vectors: int,
-        rng: np.random.Generator,
-        allowed: Allowed | None,
+        self, tissue: Tissue, grid: PatchGrid, n: int, rng: Generator, allowed: Allowed | None
     ) -> NDArray[np.float32]:
         """Cells of chunks in random order, until there are enough."""
         found: list[NDArray[np.float32]] = []
-        missing = n_vectors
+        missing = n
         chunks = list(grid.chunks())
         for place in rng.permutation(len(chunks))[:_MOST_CHUNKS]:
             rows, columns = chunks[place]
@@ -71,12 +82,12 @@ class CellCutter:
     ) -> NDArray[np.float32]:
         """All cells of a chunk, row by row."""
         chunk = [rows.start, rows.stop, columns.start, columns.stop]
-        key = [*tissue.pixels_key, self.network.digest, chunk, self.turned]
-        cells = self.cache.read(key) if self.cache else None
+        key = [*tissue.pixels_key, self.network.digest, chunk, tissue.turned]
+        cells = tissue.cache.read(key) if tissue.cache else None
         if cells is None:
             cells = self._compute(tissue, grid, rows, columns).astype(np.float16)
-            if self.cache:
-                self.cache.write(key, cells)
+            if tissue.cache:
+                tissue.cache.write(key, cells)
         return cells.reshape(-1, cells.shape[-1]).astype(np.float32)
 
     def _compute(
@@ -87,10 +98,11 @@ class CellCutter:
         right = min(grid.n_columns, columns.stop + _AROUND)
         area = grid.read_area(tissue, slice(top, bottom), slice(left, right))
         area = tissue.normalise(area[None])[0]
-        cells = self.network.cells(area)
-        if self.turned:
+        network = self.network
+        cells = network.cells(area)
+        if tissue.turned:
             # What depends on which way up the tissue lies says nothing of it.
-            mirrored = self.network.cells(area.swapaxes(0, 1)).swapaxes(0, 1)
+            mirrored = network.cells(area.swapaxes(0, 1)).swapaxes(0, 1)
             cells = (cells + mirrored) / np.float32(2)
         own_rows = slice(rows.start - top, rows.stop - top)
         return cells[own_rows, columns.start - left : columns.stop - left]

@@ -1,7 +1,10 @@
-"""What a network must give to be used here."""
+"""What a network must give to be used here, and those that are known by name."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import lru_cache
+from threading import Lock
 from typing import Protocol
 
 import numpy as np
@@ -20,3 +23,54 @@ class Network(Protocol):
 
     def cells(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Pixels (h·cell_px, w·cell_px, 3) to vectors (h, w, n_features)."""
+
+
+def _open_efficientnet() -> Network:
+    from .efficientnet import EfficientNetLite
+
+    return EfficientNetLite()
+
+
+def _open_timm(name: str) -> Network:
+    from .timm_network import TimmNetwork
+
+    model, _, file = name.partition("@")
+    return TimmNetwork(model, file or None)
+
+
+# How a network is opened, by its name; `register_network` adds to it.
+NETWORKS: dict[str, Callable[[], Network]] = {"efficientnet-lite0": _open_efficientnet}
+# By what stands before a colon: how one is opened, given what stands behind it.
+FAMILIES: dict[str, Callable[[str], Network]] = {"timm": _open_timm}
+
+
+def open_network(name: str) -> Network:
+    """The network of this name, opened once; says what to install if something is missing."""
+    with _OPENING:  # threads that ask at the same time must not each open their own
+        return _open(name)
+
+
+@lru_cache(maxsize=2)
+def _open(name: str) -> Network:
+    family, _, rest = name.partition(":")
+    try:
+        return NETWORKS[name]() if name in NETWORKS else FAMILIES[family](rest)
+    except ImportError as error:
+        raise ValueError(
+            f"vectors={name!r} need a package that is not installed ({error}): "
+            "pip install 'histodict[networks]'"
+        ) from error
+
+
+_OPENING = Lock()
+
+
+def register_network(name: str, open_: Callable[[], Network]) -> None:
+    """Make any network available under a name; `TorchNetwork` wraps a torch module."""
+    NETWORKS[name] = open_
+    forget_networks()
+
+
+def forget_networks() -> None:
+    """Let go of the networks that are open: the next call opens them anew."""
+    _open.cache_clear()

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..execution.tables import Row
-from ..networks import vector_kind
+from ..networks import vectors_named
 from .models import trained_classifiers
 from .outcome import Outcome
 from .published import paper_name
@@ -37,7 +37,7 @@ def run(setting: Setting) -> BasesOutcome:
     methods = setting.choose(_USUAL, CLASS_LEARNERS, "bases are shown of methods with class atoms")
     recipes = {method: setting.recipe(method) for method in methods}
     recipe = recipes[methods[0]]
-    if not vector_kind(recipe.vectors).are_pictures or recipe.components:
+    if not vectors_named(recipe.vectors).are_pictures or recipe.components:
         raise NotPossibleError(
             "bases are pictures only of pixels: take vectors rgb, without components"
         )

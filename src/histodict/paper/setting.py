@@ -17,7 +17,7 @@ from ..execution.progress import Callback, ignore
 from ..execution.work import Work
 from ..images.manifest import Manifest
 from ..methods.registry import METHODS
-from ..networks import vector_kind
+from ..networks import vectors_named
 from ..pipeline import Plan, named_plan
 from ..recipes import Recipe
 from .datasets import Dataset
@@ -143,7 +143,7 @@ class Setting:
             shared = len(self.dataset.classes) if method == "nayak" else 1
             parameters["n_atoms"] = n_atoms * max(shared, 1)
         changed = dict(self.sizes.recipe)
-        if not vector_kind(chosen.vectors).are_pictures:
+        if not vectors_named(chosen.vectors).are_pictures:
             changed.pop("patch_px", None)  # a network's cells have their own size
         chosen = chosen.with_changes(
             method_parameters=chosen.method_parameters | parameters, rule="proportion", **changed

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from .grid import Pixels
+from .grid import PatchGrid, Pixels
 from .surroundings import block_means, overlap_px, read_mirrored
 
 # An image of fewer reduced pixels is read whole; from a larger one the patches are read singly.
@@ -21,8 +21,7 @@ Allowed = Callable[[NDArray[np.int64]], NDArray[np.bool_]]
 def sample_patches(
     source: Pixels,
     n_patches: int,
-    patch_px: int,
-    downsample: float,
+    grid: PatchGrid,
     rng: np.random.Generator,
     accept: Accept,
     allowed: Allowed | None = None,
@@ -30,12 +29,14 @@ def sample_patches(
 ) -> NDArray[np.uint8]:
     """Up to n_patches patches (n, patch_px, patch_px, 3) at random places, overlaps allowed.
 
-    With `context` > 1 pairs of a patch and its surroundings (n, 2, patch_px, patch_px, 3).
+    Of the grid only the patches' size and reduction count. With `context` > 1 pairs of a patch and
+    its surroundings (n, 2, patch_px, patch_px, 3).
 
     `allowed(corners)` says, before anything is read, which places may be used, given
     reduced-image corners (n, 2) as x, y; `accept(patches)` which patches. Fewer are returned where
     few are accepted in the end.
     """
+    patch_px, downsample = grid.patch_px, grid.downsample
     width, height = (int(length / downsample) for length in source.size)
     if width < patch_px or height < patch_px:
         return np.empty((0, *([2] if context > 1 else []), patch_px, patch_px, 3), np.uint8)

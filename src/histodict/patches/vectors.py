@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
+from numpy.random import Generator
 from numpy.typing import NDArray
 
 from ..execution.array_cache import ArrayCache
@@ -28,131 +28,83 @@ _LEAST_CONTRAST = 1 / 255
 class Tissue(Pixels, Protocol):
     """What vectors are cut from: an image as a recipe sees it.
 
-    normalise : stain correction of pixels (n, height, width, 3)
-    pixels_key : all that decides its pixels, to keep what is computed of them
+    context, turned : how much wider the surroundings are; whether patches are turned or mirrored
+    cache : keeps what is costly to compute; None keeps nothing
+    pixels_key : all that decides its pixels, to keep things under
     """
 
     downsample: float
+    context: int
+    turned: bool
+    cache: ArrayCache | None
 
     @property
     def normalise(self) -> Callable[[NDArray[np.uint8]], NDArray[np.uint8]]: ...
-
     @property
     def pixels_key(self) -> list[Any]: ...
 
     def on_tissue(self, patches: NDArray[np.uint8]) -> NDArray[np.bool_]: ...
 
 
-class Cutter(Protocol):
-    """Cuts patches of one side and makes their vectors."""
-
-    def of_chunk(
-        self, tissue: Tissue, grid: PatchGrid, rows: slice, columns: slice
-    ) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
-        """Which patches of a chunk are tissue (rows, columns), and these patches' vectors."""
-
-    def sample(
-        self,
-        tissue: Tissue,
-        grid: PatchGrid,
-        n_vectors: int,
-        rng: np.random.Generator,
-        allowed: Allowed | None,
-    ) -> NDArray[np.float32]:
-        """Up to n_vectors of random patches on tissue, at places that `allowed` accepts."""
-
-
-@dataclass(frozen=True)
-class CutterNeeds:
-    """What a recipe asks of its vectors.
-
-    turned : training patches are turned at random; a network sees tissue in two ways
-    cache : keeps what is costly to compute; None keeps nothing
-    """
-
-    patch_px: int
-    stride_px: int
-    context: int = 1
-    turned: bool = False
-    cache: ArrayCache | None = None
-
-
-class VectorKind(Protocol):
-    """What a name of vectors stands for.
+class Vectors:
+    """What stands for a patch, and how it is cut; every kind of vectors derives from it.
 
     are_pictures : atoms of such vectors can be looked at
     take_surroundings : a patch may be seen with what lies around it (`context`)
     """
 
-    @property
-    def are_pictures(self) -> bool: ...
-    @property
-    def take_surroundings(self) -> bool: ...
+    are_pictures: ClassVar[bool] = True
+    take_surroundings: ClassVar[bool] = True
 
     def weights(self) -> str:
         """A digest of what was learnt to compute them; empty where nothing was."""
-
-    def cutter(self, needs: CutterNeeds) -> Cutter: ...
-
-
-@dataclass(frozen=True)
-class PixelVectors:
-    """Vectors that are a function of the patch's pixels: (n, side, side, 3) to (n, n_features)."""
-
-    make: PatchVectors
-    are_pictures: bool = True
-    take_surroundings: bool = True
-
-    def __call__(self, patches: NDArray[np.uint8]) -> NDArray[np.float32]:
-        return self.make(patches)
-
-    def weights(self) -> str:
         return ""
 
-    def cutter(self, needs: CutterNeeds) -> Cutter:
-        return _PixelCutter(self.make, needs.context, needs.turned)
-
-
-@dataclass(frozen=True)
-class _PixelCutter:
-    make: PatchVectors
-    context: int
-    turned: bool
+    def check(self, patch_px: int, stride_px: int) -> None:
+        """Refuses patches that they cannot be made of."""
 
     def of_chunk(
         self, tissue: Tissue, grid: PatchGrid, rows: slice, columns: slice
     ) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
-        if self.context > 1:
-            patches = read_pairs(grid, tissue, rows, columns, self.context)
+        """Which patches of a chunk are tissue (rows, columns), and these patches' vectors."""
+        raise NotImplementedError
+
+    def sample(
+        self, tissue: Tissue, grid: PatchGrid, n: int, rng: Generator, allowed: Allowed | None
+    ) -> NDArray[np.float32]:
+        """Up to n vectors of random patches on tissue, at places that `allowed` accepts."""
+        raise NotImplementedError
+
+
+class PixelVectors(Vectors):
+    """A function of the patch's pixels: (n, side, side, 3) to (n, n_features)."""
+
+    def __init__(self, make: PatchVectors) -> None:
+        self.make = make
+
+    def __call__(self, patches: NDArray[np.uint8]) -> NDArray[np.float32]:
+        return self.make(patches)
+
+    def of_chunk(
+        self, tissue: Tissue, grid: PatchGrid, rows: slice, columns: slice
+    ) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
+        if tissue.context > 1:
+            patches = read_pairs(grid, tissue, rows, columns, tissue.context)
         else:
             patches = grid.read(tissue, rows, columns)[:, None]
         found = tissue.on_tissue(patches[:, 0])
         shape = (rows.stop - rows.start, columns.stop - columns.start)
-        return found.reshape(shape), self._vectors(tissue, patches[found])
+        return found.reshape(shape), self._of_scales(tissue, patches[found])
 
     def sample(
-        self,
-        tissue: Tissue,
-        grid: PatchGrid,
-        n_vectors: int,
-        rng: np.random.Generator,
-        allowed: Allowed | None,
+        self, tissue: Tissue, grid: PatchGrid, n: int, rng: Generator, allowed: Allowed | None
     ) -> NDArray[np.float32]:
-        patches = sample_patches(
-            tissue,
-            n_vectors,
-            grid.patch_px,
-            tissue.downsample,
-            rng,
-            tissue.on_tissue,
-            allowed,
-            self.context,
-        )
-        if self.turned:
+        patches = sample_patches(tissue, n, grid, rng, tissue.on_tissue, allowed, tissue.context)
+        if tissue.turned:
             patches = turn_at_random(patches, rng)
-        return self._vectors(tissue, patches if self.context > 1 else patches[:, None])
+        return self._of_scales(tissue, patches if tissue.context > 1 else patches[:, None])
 
-    def _vectors(self, tissue: Tissue, patches: NDArray[np.uint8]) -> NDArray[np.float32]:
+    def _of_scales(self, tissue: Tissue, patches: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Of patches (n, n_scales, patch_px, patch_px, 3); the scales weigh the same."""
         n_scales = patches.shape[1]
         parts = [self.make(tissue.normalise(patches[:, i])) for i in range(n_scales)]

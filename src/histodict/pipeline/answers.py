@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 from ..execution.tables import Row
 from ..patches.patch_map import PatchMap, Ring
@@ -27,33 +27,6 @@ class Region:
     area_um2: float | None
     box: tuple[float, float, float, float]
     polygons: list[list[Ring]]
-
-
-class Answer(Protocol):
-    """What every answer has.
-
-    value : what the model's operating point is compared with; None on glass
-    """
-
-    @property
-    def path(self) -> Path: ...
-    @property
-    def label(self) -> str | None: ...
-    @property
-    def score(self) -> float: ...
-    @property
-    def value(self) -> float | None: ...
-    @property
-    def n_patches(self) -> int: ...
-    @property
-    def patch_map(self) -> PatchMap | None: ...
-    @property
-    def regions(self) -> list[Region]: ...
-    @property
-    def proportions(self) -> dict[str, float]: ...
-
-    def row(self) -> Row:
-        """One line of a table, without the path."""
 
 
 @dataclass(frozen=True)
@@ -144,6 +117,9 @@ class RegionAnswer:
             "n_regions": len(self.regions),
             "region_area_px": sum(region.area_px for region in self.regions),
         }
+
+
+Answer = ImageAnswer | RegionAnswer
 
 
 def region_rows(answer: Answer) -> list[Row]:

@@ -16,6 +16,8 @@ from ..execution.executor import Executor
 from ..execution.progress import Callback
 from ..images.manifest import Manifest
 from ..methods.registry import method_entry
+from ..model_file import ModelContent
+from ..networks import vectors_named
 from ..patches.patch_map import PatchMap
 from ..recipes import Recipe
 
@@ -114,12 +116,28 @@ class ImageModel:
         names = method.fitted_arrays
         return {f"method.{name}": np.asarray(getattr(method, name)) for name in names}
 
-    def restore(self, arrays: dict[str, NDArray[Any]], mpp: float | None, n_features: int) -> None:
-        """The reverse of `arrays`."""
-        self.mpp_ = mpp
+    def content(
+        self, kind: str, decision: dict[str, float], training: dict[str, Any]
+    ) -> ModelContent:
+        """What a file holds of a model of this kind that decides so."""
+        return ModelContent(
+            kind=kind,
+            classes=self.classes,
+            recipe=self.recipe.to_dict(),
+            mpp=self.mpp_,
+            n_features=self.method_.n_features_in_,
+            weights=vectors_named(self.recipe.vectors).weights(),
+            decision=decision,
+            training=training,
+            arrays=self.arrays(),
+        )
+
+    def restore(self, content: ModelContent) -> None:
+        """The reverse of `content`."""
+        self.mpp_ = content.mpp
         method = method_entry(self.recipe.method).load()(**self.recipe.method_parameters)
         for name in method.fitted_arrays:
-            setattr(method, name, arrays[f"method.{name}"])
+            setattr(method, name, content.arrays[f"method.{name}"])
         method.classes_ = np.arange(len(self.classes))
-        method.n_features_in_ = n_features
+        method.n_features_in_ = content.n_features
         self.method_ = method

@@ -22,6 +22,7 @@ from ..execution.progress import Callback, ignore
 from ..images.manifest import Manifest, Record
 from ..methods.patch_classifier import PatchClassifier
 from ..methods.registry import method_entry
+from ..model_file import ModelContent
 from ..patches.grid import PatchGrid
 from ..patches.patch_map import BLANK, PatchMap
 from ..patches.projection import Projection
@@ -212,13 +213,13 @@ class PatchModel(ImageModel):
             found |= {"rule.weights": self.rule_.weights, "rule.bias": self.rule_.bias}
         return found
 
-    def restore(self, arrays: dict[str, NDArray[Any]], mpp: float | None, n_features: int) -> None:
-        super().restore(arrays, mpp, n_features)
+    def restore(self, content: ModelContent) -> None:
+        super().restore(content)
+        arrays = content.arrays
         self.projection_ = None
         if "projection.mean" in arrays:
-            self.projection_ = Projection(
-                arrays["projection.mean"], arrays["projection.components"]
-            )
+            mean, components = arrays["projection.mean"], arrays["projection.components"]
+            self.projection_ = Projection(mean, components)
         if "rule.weights" in arrays:
             weights, bias = arrays["rule.weights"], arrays["rule.bias"]
             self.rule_ = ImageRule(self.recipe.rule, weights, bias)

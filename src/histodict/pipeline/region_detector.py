@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from copy import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -19,7 +20,6 @@ from ..images.manifest import Manifest, Record
 from ..images.masks import RegionMask
 from ..images.readers import open_image
 from ..model_file import ModelContent
-from ..networks import vector_kind
 from ..patches.outlines import label_regions
 from ..patches.patch_map import PatchMap, Ring
 from ..recipes import Recipe, preset
@@ -194,18 +194,10 @@ class RegionDetector:
     # --- for a model file -----------------------------------------------------------------------
 
     def content(self) -> ModelContent:
+        decision = {"least_patches": float(self.least_patches_)}
+        content = self.model_.content(self.kind, decision, self.training_)
         curve = {"curve.miss": self.curve_.miss, "curve.alarm": self.curve_.alarm}
-        return ModelContent(
-            kind=self.kind,
-            classes=self.classes_,
-            recipe=self.recipe.to_dict(),
-            mpp=self.model_.mpp_,
-            n_features=self.model_.method_.n_features_in_,
-            weights=vector_kind(self.recipe.vectors).weights(),
-            decision={"least_patches": self.least_patches_},
-            training=self.training_,
-            arrays=self.model_.arrays() | curve,
-        )
+        return replace(content, arrays=content.arrays | curve)
 
     @classmethod
     def of_content(cls, content: ModelContent, n_jobs: int | None) -> RegionDetector:
@@ -217,7 +209,7 @@ class RegionDetector:
         model.least_patches_ = int(content.decision["least_patches"])
         model.curve_ = SizeCurve(content.arrays["curve.miss"], content.arrays["curve.alarm"])
         model.model_ = model._new_model()
-        model.model_.restore(content.arrays, content.mpp, content.n_features)
+        model.model_.restore(content)
         return model
 
 

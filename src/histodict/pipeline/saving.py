@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..model_file import ModelContent, ModelFileError, read_content, write_content
-from ..networks import vector_kind
+from ..networks import vectors_named
 from .panel import Panel
 from .plan import Model
 from .region_detector import RegionDetector
@@ -37,7 +37,7 @@ def load_model(path: Path | str, *, n_jobs: int | None = None) -> Model:
 def _check_weights(path: Path, content: ModelContent) -> None:
     """A model is worth nothing on the vectors of other weights than it was trained with."""
     vectors = content.recipe["vectors"]
-    if vector_kind(vectors).weights() != content.weights:
+    if vectors_named(vectors).weights() != content.weights:
         raise ModelFileError(
             f"{path}: was trained with other weights of {vectors!r} than those here"
         )

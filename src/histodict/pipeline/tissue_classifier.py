@@ -12,7 +12,7 @@ from ..execution.progress import Callback, ignore
 from ..images.manifest import Manifest
 from ..methods.registry import method_entry
 from ..model_file import ModelContent
-from ..networks import vector_kind
+from ..networks import vectors_named
 from ..recipes import Recipe, preset
 from .image_classifier import ImageClassifier
 from .image_model import ImageModel, Look
@@ -97,17 +97,7 @@ class TissueClassifier(ImageClassifier):
     # --- for a model file -----------------------------------------------------------------------
 
     def content(self) -> ModelContent:
-        return ModelContent(
-            kind=self.kind,
-            classes=self.classes_,
-            recipe=self.recipe.to_dict(),
-            mpp=self._model.mpp_,
-            n_features=self._model.method_.n_features_in_,
-            weights=vector_kind(self.recipe.vectors).weights(),
-            decision={"shift": self.shift_},
-            training=self.training_,
-            arrays=self._model.arrays(),
-        )
+        return self._model.content(self.kind, {"shift": self.shift_}, self.training_)
 
     @classmethod
     def of_content(cls, content: ModelContent, n_jobs: int | None) -> TissueClassifier:
@@ -117,11 +107,11 @@ class TissueClassifier(ImageClassifier):
         model.shift_ = float(content.decision["shift"])
         model.training_ = content.training
         model._model = model._new_model()
-        model._model.restore(content.arrays, content.mpp, content.n_features)
+        model._model.restore(content)
         return model
 
 
 def recipe_facts(recipe: Recipe) -> list[Any]:
     """A recipe, the parameters it leaves to its method, and the weights behind its vectors."""
     parameters = method_entry(recipe.method).make(recipe.method_parameters).get_params()
-    return [recipe.to_dict(), parameters, vector_kind(recipe.vectors).weights()]
+    return [recipe.to_dict(), parameters, vectors_named(recipe.vectors).weights()]

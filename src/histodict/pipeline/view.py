@@ -14,10 +14,9 @@ from ..execution.array_cache import ArrayCache, file_key
 from ..images.readers import ImageError, ImageSource, open_image
 from ..images.stain import NORMALISERS
 from ..images.tissue import TissueThreshold, tissue_fraction
-from ..networks import vector_kind
+from ..networks import vectors_named
 from ..patches.grid import PatchGrid
 from ..patches.sampling import Allowed
-from ..patches.vectors import CutterNeeds
 from ..recipes import Recipe
 
 _THUMBNAIL_SIDE = 1024
@@ -35,10 +34,9 @@ class View:
     ) -> None:
         self._source = source
         self._recipe = recipe
-        needs = CutterNeeds(
-            recipe.patch_px, recipe.grid_stride_px, recipe.context, recipe.turn_patches, cache
-        )
-        self._cutter = vector_kind(recipe.vectors).cutter(needs)
+        self._vectors = vectors_named(recipe.vectors)
+        self._vectors.check(recipe.patch_px, recipe.grid_stride_px)
+        self.context, self.turned, self.cache = recipe.context, recipe.turn_patches, cache
         self.size = source.size
         self.mpp = source.mpp
         self.offset = source.offset
@@ -71,13 +69,13 @@ class View:
         self, grid: PatchGrid, rows: slice, columns: slice
     ) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
         """Of a chunk: which patches are tissue (rows, columns), and these patches' vectors."""
-        return self._cutter.of_chunk(self, grid, rows, columns)
+        return self._vectors.of_chunk(self, grid, rows, columns)
 
     def sample_vectors(
         self, n_vectors: int, rng: np.random.Generator, allowed: Allowed | None = None
     ) -> NDArray[np.float32]:
         """Up to n_vectors of random tissue patches, at places that `allowed` accepts."""
-        return self._cutter.sample(self, self.grid(), n_vectors, rng, allowed)
+        return self._vectors.sample(self, self.grid(), n_vectors, rng, allowed)
 
     def on_tissue(self, patches: NDArray[np.uint8]) -> NDArray[np.bool_]:
         if len(patches) == 0:

@@ -15,7 +15,7 @@ from dataclasses import replace
 from itertools import product
 
 from ..methods.registry import method_entry
-from ..networks import vector_kind
+from ..networks import vectors_named
 from ..recipes import Recipe, for_method
 
 _TEXTURES = "lbp-colour"
@@ -37,7 +37,7 @@ def _others(base: Recipe) -> Iterator[Recipe]:
         yield from _whole_images(base)
         return
     yield replace(base, stain="reinhard" if base.stain == "macenko" else "macenko")
-    if not vector_kind(base.vectors).take_surroundings:
+    if not vectors_named(base.vectors).take_surroundings:
         yield _rescaled(base, 2)
         return
     yield _rescaled(base, 0.5).with_known(_FINE)
