@@ -207,21 +207,23 @@ def setting(manifest: Manifest, **changes) -> Setting:
 
 def test_the_full_recipe_is_the_published_one():
     full = setting(many())
-    assert full.recipe("dfdl") == preset("paper", "dfdl")
-    assert full.recipe("dfdl").method_parameters["n_atoms"] == 500
-    assert full.recipe("nayak").rule == "proportion"  # θ on the patches, as for all others
-    assert full.recipe("fddl", n_atoms=200).method_parameters["n_atoms"] == 200
-    assert full.recipe("nayak", n_atoms=200).method_parameters["n_atoms"] == 400
-    assert full.recipe("dfdl", patches_per_class=50).patches_per_class == 50
+    assert full.plan("dfdl").recipe == preset("paper", "dfdl")
+    assert full.plan("dfdl").recipe.method_parameters["n_atoms"] == 500
+    assert full.plan("nayak").recipe.rule == "proportion"  # θ on the patches, as for all others
+    assert full.plan("fddl", n_atoms=200).recipe.method_parameters["n_atoms"] == 200
+    assert full.plan("nayak", n_atoms=200).recipe.method_parameters["n_atoms"] == 400
+    assert full.plan("dfdl", patches_per_class=50).recipe.patches_per_class == 50
     assert FULL.bases == (200, 300, 400, 500, 600)
 
 
 def test_settings_go_to_the_methods_that_know_them():
     choice = Choice(settings={"rho": "0.5", "downsample": "2"})
     chosen = setting(many(), choice=choice)
-    assert chosen.recipe("dfdl").method_parameters["rho"] == 0.5
-    assert "rho" not in chosen.recipe("fddl").method_parameters
-    assert chosen.recipe("fddl").downsample == 2
+    assert chosen.plan("dfdl").recipe.method_parameters["rho"] == 0.5
+    assert "rho" not in chosen.plan("fddl").recipe.method_parameters
+    assert chosen.plan("fddl").recipe.downsample == 2
+    panel = replace(chosen, choice=Choice(preset="auto", settings={"calibration_folds": "2"}))
+    assert panel.plan("dfdl").panel and panel.plan("dfdl").calibration_folds == 2
     with pytest.raises(ValueError, match="none of the methods has a setting 'colour'"):
         Choice(settings={"colour": "1"})
     with pytest.raises(ValueError, match="method must be one of"):

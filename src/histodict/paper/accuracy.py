@@ -8,7 +8,6 @@ from ..compare.evaluation import evaluate
 from ..execution.tables import Row
 from ..methods.registry import METHODS
 from ..pipeline import Plan
-from ..recipes import Recipe
 from . import published
 from .outcome import OURS, Outcome, accuracy_of, failures_of
 from .published import paper_name
@@ -22,17 +21,17 @@ class AccuracyOutcome(Outcome):
     """Drawn from the rows alone: one panel for each `data`."""
 
 
-def compared(setting: Setting) -> dict[str, Recipe]:
-    """The recipes of accuracy and confusion, by method."""
+def compared(setting: Setting) -> dict[str, Plan]:
+    """The plans of accuracy and confusion, by method."""
     methods = setting.choose(COMPARED, tuple(METHODS), "every method can be compared")
-    return {method: setting.recipe(method) for method in methods}
+    return {method: setting.plan(method) for method in methods}
 
 
 def run(setting: Setting) -> AccuracyOutcome:
     """All methods on all splits; the tables of `histodict evaluate` are written, too."""
     evaluation = evaluate(
         setting.images,
-        {name: Plan(recipe) for name, recipe in compared(setting).items()},
+        compared(setting),
         setting.splits,
         setting.folder,
         work=setting.work,

@@ -35,13 +35,13 @@ class BasesOutcome(Outcome):
 def run(setting: Setting) -> BasesOutcome:
     """Dictionaries of the first split's training images."""
     methods = setting.choose(_USUAL, CLASS_LEARNERS, "bases are shown of methods with class atoms")
-    recipes = {method: setting.recipe(method) for method in methods}
-    recipe = recipes[methods[0]]
+    plans = {method: setting.plan(method) for method in methods}
+    recipe = plans[methods[0]].recipe
     if not vectors_named(recipe.vectors).are_pictures or recipe.components:
         raise NotPossibleError(
             "bases are pictures only of pixels: take vectors rgb, without components"
         )
-    tasks = setting.tasks(recipes, setting.splits)[: len(methods)]
+    tasks = setting.tasks(plans, setting.splits)[: len(methods)]
     models = trained_classifiers(setting, tasks)
     dictionaries = {}
     for method, model in zip(methods, models, strict=True):

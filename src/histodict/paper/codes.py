@@ -52,8 +52,8 @@ class CodesOutcome(Outcome):
 def run(setting: Setting) -> CodesOutcome:
     """Codes of two test images, by models of the first split."""
     methods = setting.choose(_USUAL, CLASS_LEARNERS, "codes are shown of methods with class atoms")
-    recipes = {method: setting.recipe(method) for method in methods}
-    tasks = setting.tasks(recipes, setting.splits)[: len(methods)]
+    plans = {method: setting.plan(method) for method in methods}
+    tasks = setting.tasks(plans, setting.splits)[: len(methods)]
     models = trained_classifiers(setting, tasks)
     shown = _one_of_each(setting, tasks[0].split.test)
     codes = [

@@ -77,7 +77,7 @@ def _image_curves(setting: Setting, methods: Sequence[str]) -> tuple[list[Row], 
     rows: list[Row] = []
     points: list[Row] = []
     for method in methods:
-        tasks = setting.tasks({method: setting.recipe(method)}, setting.splits)
+        tasks = setting.tasks({method: setting.plan(method)}, setting.splits)
         models = trained_classifiers(setting, tasks)
         shares, diseased, called = _tested(setting, tasks, models)
         curve = theta_rates(shares, diseased, THETAS)
@@ -138,7 +138,7 @@ def _region_curves(
     points: list[Row] = []
     splits = setting.split(manifest)
     for method in methods:
-        tasks = setting.tasks({method: setting.recipe(method)}, splits)
+        tasks = setting.tasks({method: setting.plan(method)}, splits)
         models = trained_detectors(setting, manifest, tasks)
         findings = [_findings(manifest, *pair) for pair in zip(tasks, models, strict=True)]
         curve = SizeCurve.of([finding for part in findings for finding in part])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,6 @@ from ..images.manifest import Manifest
 from ..methods.registry import METHODS
 from ..networks import vectors_named
 from ..pipeline import Plan, named_plan
-from ..recipes import Recipe
 from .datasets import Dataset
 from .problem import SMALL_PROBLEM, Problem
 
@@ -90,7 +89,7 @@ class Choice:
     def __post_init__(self) -> None:
         asked = [named_plan(self.preset, method) for method in self.methods or COMPARED]
         for name in self.settings:
-            if not any(plan.recipe.knows(name) for plan in asked):
+            if not any(plan.knows(name) for plan in asked):
                 raise ValueError(f"none of the methods has a setting {name!r}")
 
 
@@ -131,12 +130,13 @@ class Setting:
             raise NotPossibleError(f"{why}: choose among {', '.join(possible)}")
         return chosen
 
-    def recipe(self, method: str, *, n_atoms: int | None = None, **changes: Any) -> Recipe:
+    def plan(self, method: str, *, n_atoms: int | None = None, **changes: Any) -> Plan:
         """The preset at this size, judged by the proportion of patches as in the paper.
 
         `n_atoms` is k, per class; a method with one dictionary for all gets as many for each.
         """
-        chosen = named_plan(self.choice.preset, method).recipe
+        plan = named_plan(self.choice.preset, method)
+        chosen = plan.recipe
         parameters = {k: v for k, v in self.sizes.parameters.items() if chosen.knows(k)}
         n_atoms = n_atoms or self.sizes.n_atoms
         if n_atoms and method in (*CLASS_LEARNERS, "nayak"):
@@ -148,8 +148,9 @@ class Setting:
         chosen = chosen.with_changes(
             method_parameters=chosen.method_parameters | parameters, rule="proportion", **changed
         )
-        own = {k: text for k, text in self.choice.settings.items() if chosen.knows(k)}
-        return chosen.with_settings(own).with_changes(**changes)
+        own = {k: text for k, text in self.choice.settings.items() if plan.knows(k)}
+        plan = replace(plan, recipe=chosen).with_settings(own)
+        return replace(plan, recipe=plan.recipe.with_changes(**changes))
 
     @cached_property
     def splits(self) -> Splits:
@@ -162,20 +163,15 @@ class Setting:
             return hold_outs(manifest, [self.choice.per_class], n_repeats=n_repeats)
         return k_folds(manifest, 2, n_repeats=n_repeats)
 
-    def tasks(self, recipes: Mapping[str, Recipe], splits: Splits) -> list[Task]:
-        return [
-            Task(name, Plan(recipe), split, _SEED)
-            for split in splits
-            for name, recipe in recipes.items()
-        ]
+    def tasks(self, plans: Mapping[str, Plan], splits: Splits) -> list[Task]:
+        return [Task(name, plan, split, _SEED) for split in splits for name, plan in plans.items()]
 
-    def run(self, recipes: Mapping[str, Recipe], splits: Splits) -> Evaluation:
-        """Every recipe on every split; what `folder` has of it is not done again."""
+    def run(self, plans: Mapping[str, Plan], splits: Splits) -> Evaluation:
+        """Every plan on every split; what `folder` has of it is not done again."""
         check_measurable(self.images, splits)
-        plans = {name: Plan(recipe) for name, recipe in recipes.items()}
         folder = self.folder / "trials"
         results = run_plans(self.images, plans, splits, folder, [_SEED], self.work)
-        return Evaluation(self.images, splits, plans, [_SEED], results, [], [], [])
+        return Evaluation(self.images, splits, dict(plans), [_SEED], results, [], [], [])
 
     def describe(self, manifest: Manifest | None = None) -> str:
         """The images, if not the labelled ones, and how they are split, for a caption."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ..compare.evaluation import Evaluation
 from ..execution.tables import Row
-from ..recipes import Recipe
+from ..pipeline import Plan
 from . import published
 from .outcome import OURS, Outcome, accuracy_of, failures_of
 from .published import paper_name
@@ -35,16 +35,14 @@ class Sweep:
     published_at: str
 
 
-def sweep_recipes(
-    setting: Setting, sweep: Sweep, recipes: dict[tuple[str, int], Recipe]
-) -> SweepOutcome:
+def sweep_plans(setting: Setting, sweep: Sweep, plans: dict[tuple[str, int], Plan]) -> SweepOutcome:
     """Recipes by method and size, all of them on the same splits."""
-    named = {f"{method} {size}": recipe for (method, size), recipe in recipes.items()}
+    named = {f"{method} {size}": plan for (method, size), plan in plans.items()}
     evaluation = setting.run(named, setting.splits)
     complete = evaluation.methods
     rows: list[Row] = [
         _row(setting, evaluation, sweep, (method, size), f"{method} {size}", _only(evaluation))
-        for method, size in recipes
+        for method, size in plans
         if f"{method} {size}" in complete
     ]
     return outcome(setting, sweep, rows, evaluation)

@@ -25,11 +25,11 @@ _SWEEP = Sweep(
 
 def run(setting: Setting) -> SweepOutcome:
     methods = setting.choose(COMPARED, tuple(METHODS), "every method can be compared")
-    recipes = {method: setting.recipe(method) for method in methods}
+    plans = {method: setting.plan(method) for method in methods}
     n_repeats = setting.choice.n_repeats
     sizes = training_sizes(setting.images, n_repeats, setting.sizes.n_image_sizes)
     splits = hold_outs(setting.images, sizes, n_repeats=n_repeats)
-    evaluation = setting.run(recipes, splits)
+    evaluation = setting.run(plans, splits)
     rows = [
         sweep_row(setting, evaluation, _SWEEP, method, size)
         for method in evaluation.methods

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .setting import LEARNERS, ON_PATCHES, Setting
-from .sweep import Sweep, SweepOutcome, sweep_recipes
+from .sweep import Sweep, SweepOutcome, sweep_plans
 
 NAME = "training-patches"
 _SWEEP = Sweep(
@@ -13,9 +13,9 @@ _SWEEP = Sweep(
 
 def run(setting: Setting) -> SweepOutcome:
     methods = setting.choose(LEARNERS, ON_PATCHES, "patches are what some methods learn from")
-    recipes = {
-        (method, n): setting.recipe(method, patches_per_class=n)
+    plans = {
+        (method, n): setting.plan(method, patches_per_class=n)
         for method in methods
         for n in setting.sizes.patches
     }
-    return sweep_recipes(setting, _SWEEP, recipes)
+    return sweep_plans(setting, _SWEEP, plans)
