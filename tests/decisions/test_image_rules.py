@@ -5,7 +5,7 @@ import pytest
 
 from histodict.decisions.image_rules import (
     Evidence,
-    ImageRule,
+    LinearRule,
     mean_of_neighbours,
     patch_margins,
     winner,
@@ -64,13 +64,13 @@ def test_margins_are_positive_for_the_winner_and_sum_to_zero(rng):
 def test_separable_images_are_separated(rng, rule):
     shares = np.concatenate([rng.uniform(0.1, 0.4, 12), rng.uniform(0.6, 0.9, 12)])
     labels = np.repeat([0, 1], 12)
-    fitted = ImageRule.fit(rule, [image(rng, s) for s in shares], labels)
+    fitted = LinearRule.fit(rule, [image(rng, s) for s in shares], labels)
     assert [winner(fitted.scores(image(rng, s))) for s in (0.2, 0.35, 0.65, 0.8)] == [0, 0, 1, 1]
 
 
 def test_theta_lies_between_the_classes_and_is_where_the_answer_changes(rng):
     shares = np.concatenate([np.linspace(0.1, 0.3, 8), np.linspace(0.7, 0.9, 8)])
-    fitted = ImageRule.fit("proportion", [image(rng, s) for s in shares], np.repeat([0, 1], 8))
+    fitted = LinearRule.fit("proportion", [image(rng, s) for s in shares], np.repeat([0, 1], 8))
     theta = fitted.threshold
     assert 0.3 < theta < 0.7
     assert theta == pytest.approx(0.5, abs=0.05)
@@ -81,7 +81,7 @@ def test_theta_lies_between_the_classes_and_is_where_the_answer_changes(rng):
 def test_unbalanced_classes_do_not_move_theta_to_the_edge(rng):
     shares = np.concatenate([rng.uniform(0.1, 0.3, 60), rng.uniform(0.7, 0.9, 4)])
     labels = np.repeat([0, 1], [60, 4])
-    fitted = ImageRule.fit("proportion", [image(rng, s) for s in shares], labels)
+    fitted = LinearRule.fit("proportion", [image(rng, s) for s in shares], labels)
     assert 0.3 < fitted.threshold < 0.7
 
 
@@ -92,7 +92,7 @@ def test_three_classes(rng):
         return evidence_of(residuals, np.zeros(6))
 
     labels = np.arange(18) % 3
-    fitted = ImageRule.fit("proportion", [of_class(i) for i in labels], labels)
+    fitted = LinearRule.fit("proportion", [of_class(i) for i in labels], labels)
     assert [winner(fitted.scores(of_class(i))) for i in (0, 1, 2)] == [0, 1, 2]
     assert fitted.threshold is None
 
@@ -101,15 +101,15 @@ def test_two_features_have_an_equal_say_whatever_their_scale(rng):
     """The mean of what the margin and the roots of the codes say, each over its own scale."""
     shares = np.concatenate([rng.uniform(0.1, 0.5, 12), rng.uniform(0.5, 0.9, 12)])
     images, labels = [image(rng, s) for s in shares], np.repeat([0, 1], 12)
-    fitted = ImageRule.fit("margin-and-codes", images, labels)
+    fitted = LinearRule.fit("margin-and-codes", images, labels)
     assert fitted.threshold is None
     louder = [
         Evidence(e.n_patches, e.wins, 1e4 * e.margins, e.codes) for e in images
     ]  # other units of the margin
-    other = ImageRule.fit("margin-and-codes", louder, labels)
+    other = LinearRule.fit("margin-and-codes", louder, labels)
     for one, two in zip(images, louder, strict=True):
         np.testing.assert_allclose(fitted.scores(one), other.scores(two), atol=1e-6)
-    margin = ImageRule.fit("margin", images, labels)
+    margin = LinearRule.fit("margin", images, labels)
     n_margin = margin.weights.size
     parts = np.array(
         [
@@ -137,7 +137,7 @@ def test_a_feature_that_is_the_same_everywhere_has_no_say(rng):
     silent = [
         Evidence(e.n_patches, e.wins, e.margins, np.zeros(2)) for e in map(image_of(rng), shares)
     ]
-    fitted = ImageRule.fit("margin-and-codes", silent, labels)
+    fitted = LinearRule.fit("margin-and-codes", silent, labels)
     assert [winner(fitted.scores(e)) for e in silent] == labels.tolist()
 
 

@@ -51,9 +51,9 @@ def test_proportions_are_of_the_tissue(patch_map):
 def test_regions_are_the_largest_first_and_lie_where_their_patches_do(patch_map):
     winners = np.array([[1, 0, 0, 1], [1, 0, 0, 0], [1, 0, 0, 1]], np.int16)
     found = list(replace(patch_map, winners=winners).regions(1))
-    assert [int(cells.sum()) for cells, _ in found] == [3, 1, 1]
-    (cells, ((ring,),)), *_ = found
-    assert cells[:, 0].all()
+    assert [int(cells.sum()) for _, cells, _ in found] == [3, 1, 1]
+    (window, cells, ((ring,),)), *_ = found
+    assert window == (slice(0, 3), slice(0, 1)) and cells.all()
     # A cell is 25 wide and begins 12.5 into its patch of 50.
     assert set(ring) == {(12.5, 12.5), (37.5, 12.5), (37.5, 87.5), (12.5, 87.5)}
     assert len(list(replace(patch_map, winners=winners).regions(1, least=2))) == 1

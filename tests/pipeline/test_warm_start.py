@@ -78,5 +78,9 @@ def test_on_the_command_line(manifest, tmp_path):
 def test_the_model_remembers_what_it_started_from(manifest, first):
     second = TissueClassifier(SMALL, random_state=0).fit(manifest, start_from=first)
     assert second.training_["started_from"] == first.training_
+    one = Panel([SMALL], folds=2).fit(manifest)
+    two = Panel([SMALL], folds=2).fit(manifest, start_from=one)
+    assert two.training_["started_from"] == one.training_
+    assert two.model_.method_.n_iter_ < one.model_.method_.n_iter_
     with pytest.raises(ValueError, match="starts afresh"):
-        Panel([SMALL], folds=2).fit(manifest, start_from=first)
+        Panel([SMALL, SMALL.with_changes(stain="none")], folds=2).fit(manifest, start_from=one)

@@ -13,6 +13,7 @@ The last is the mean of its SVMs' scores, each over its root mean square on the 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -92,7 +93,7 @@ def _of_second(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 Feature = Callable[[Evidence], NDArray[np.float64]]
-RULES: dict[str, tuple[Feature, ...]] = {
+_FEATURES: dict[str, tuple[Feature, ...]] = {
     "proportion": (_proportion,),
     "margin": (_margin,),
     "codes": (_codes,),
@@ -100,18 +101,46 @@ RULES: dict[str, tuple[Feature, ...]] = {
 }
 
 
+class ImageRule(ABC):
+    """A fitted rule; a dataclass of its name and its arrays, which are all that was learnt.
+
+    threshold : θ, where one number of the image decides: the value at which the answer changes
+    rises : whether larger values of that number speak for the second class
+    """
+
+    name: str
+    threshold: float | None = None
+    rises: bool = True
+
+    @classmethod
+    @abstractmethod
+    def fit(cls, name: str, evidence: list[Evidence], labels: NDArray[np.int64]) -> ImageRule:
+        """From the evidence of training images and the places of their classes, from 0."""
+
+    @abstractmethod
+    def scores(self, evidence: Evidence) -> NDArray[np.float64]:
+        """One number for two classes, positive beyond the border; else one per class."""
+
+    def value_at(self, score: float) -> float:
+        """Where there is θ: the number that has this score."""
+        raise NotImplementedError
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        return {name: array for name, array in vars(self).items() if name != "name"}
+
+
 @dataclass(frozen=True)
-class ImageRule:
-    """A fitted rule: scores = features · weights + bias, (n_classes,) or one for two classes."""
+class LinearRule(ImageRule):
+    """scores = features · weights + bias, (n_classes,) or one for two classes."""
 
     name: str
     weights: NDArray[np.float64]
     bias: NDArray[np.float64]
 
     @classmethod
-    def fit(cls, name: str, evidence: list[Evidence], labels: NDArray[np.int64]) -> ImageRule:
-        """Linear SVMs on the standardised features, classes weighted equally; `labels` from 0."""
-        features = [np.stack([feature(e) for e in evidence]) for feature in RULES[name]]
+    def fit(cls, name: str, evidence: list[Evidence], labels: NDArray[np.int64]) -> LinearRule:
+        """Linear SVMs on the standardised features, classes weighted equally."""
+        features = [np.stack([feature(e) for e in evidence]) for feature in _FEATURES[name]]
         fitted = [_fit_svm(X, labels) for X in features]
         if len(fitted) == 1:
             return cls(name, *fitted[0])
@@ -124,17 +153,25 @@ class ImageRule:
         return cls(name, np.hstack([w for w, _ in parts]), bias)
 
     @property
-    def threshold(self) -> float | None:
-        """θ: the value of a one-number feature at which the answer changes."""
+    def threshold(self) -> float | None:  # type: ignore[override]
         if self.weights.shape != (1, 1) or self.weights[0, 0] == 0:
             return None
-        return float(-self.bias[0] / self.weights[0, 0])
+        return self.value_at(0.0)
+
+    @property
+    def rises(self) -> bool:  # type: ignore[override]
+        return bool(self.weights[0, 0] > 0)
 
     def scores(self, evidence: Evidence) -> NDArray[np.float64]:
-        """One number for two classes, positive beyond the border; else one per class."""
-        features = np.concatenate([feature(evidence) for feature in RULES[self.name]])
+        features = np.concatenate([feature(evidence) for feature in _FEATURES[self.name]])
         values: NDArray[Any] = self.weights @ features + self.bias
         return values
+
+    def value_at(self, score: float) -> float:
+        return float((score - self.bias[0]) / self.weights[0, 0])
+
+
+RULES: dict[str, type[ImageRule]] = dict.fromkeys(_FEATURES, LinearRule)
 
 
 def _fit_svm(

@@ -24,6 +24,7 @@ COLOURS = np.array(
 _OPACITY = 0.45
 
 Ring = list[tuple[float, float]]
+Window = tuple[slice, slice]
 
 
 def colour_of(place: int) -> str:
@@ -87,25 +88,27 @@ class PatchMap:
 
     def regions(
         self, place: int, least: int = 1, most: int | None = None
-    ) -> Iterator[tuple[NDArray[np.bool_], list[list[Ring]]]]:
+    ) -> Iterator[tuple[Window, NDArray[np.bool_], list[list[Ring]]]]:
         """Connected patches of a class, from `least` on, the `most` largest first.
 
-        Of each region the patches (n_rows, n_columns), and its polygons in level-0 pixels: per
-        polygon the outer ring and its holes.
+        Of each region the rows and columns that it spans, which of their patches are its own, and
+        its polygons in level-0 pixels: per polygon the outer ring and its holes.
         """
         places, sizes = label_regions(self.winners == place)
         windows = ndimage.find_objects(places)
         numbers = [n for n in np.argsort(-sizes, kind="stable").tolist() if sizes[n] >= least]
         for number in numbers[:most]:
             rows, columns = windows[number]
-            found = polygons(places[rows, columns] == number + 1)
+            own = places[rows, columns] == number + 1
+            yield (rows, columns), own, self._in_image(own, int(columns.start), int(rows.start))
 
-            def in_image(corner: tuple[int, int], at: tuple[int, int]) -> tuple[float, float]:
-                return self.grid.cell_corner((corner[0] + at[0], corner[1] + at[1]))
-
-            at = int(columns.start), int(rows.start)
-            rings = [[[in_image(c, at) for c in ring] for ring in polygon] for polygon in found]
-            yield places == number + 1, rings
+    def _in_image(self, own: NDArray[np.bool_], column: int, row: int) -> list[list[Ring]]:
+        """Polygons around cells of a window that begins at this column and row."""
+        corner = self.grid.cell_corner
+        return [
+            [[corner((x + column, y + row)) for x, y in ring] for ring in polygon]
+            for polygon in polygons(own)
+        ]
 
     # --- colours --------------------------------------------------------------------------------
 

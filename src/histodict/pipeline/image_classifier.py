@@ -150,8 +150,7 @@ class ImageClassifier:
     def rule_value(self, score: float) -> float:
         """What θ is compared with where a model has θ: the share of patches, or their margin."""
         assert self.rule_ is not None
-        own = self._own_score(score + self.shift_)
-        return float((own - self.rule_.bias[0]) / self.rule_.weights[0, 0])
+        return self.rule_.value_at(self._own_score(score + self.shift_))
 
     def _value(self, score: float) -> float:
         return self.rule_value(score) if self.has_theta else score + self.shift_
@@ -160,8 +159,7 @@ class ImageClassifier:
     def operating_point(self) -> OperatingPoint | None:
         """Where two classes are told apart; None for more."""
         if self.threshold is not None and self.rule_ is not None:
-            rises = bool(self.rule_.weights[0, 0] > 0)
-            return OperatingPoint(self.rule_.name, self.threshold, rises)
+            return OperatingPoint(self.rule_.name, self.threshold, self.rule_.rises)
         return OperatingPoint("score", self.shift_) if len(self.classes_) == 2 else None
 
     def with_operating_point(self, value: float) -> Self:

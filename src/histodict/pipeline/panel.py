@@ -100,12 +100,18 @@ class Panel(ImageClassifier):
         *,
         callback: Callback = ignore,
         executor: Executor | None = None,
-        start_from: object = None,
+        start_from: Panel | None = None,
     ) -> Self:
-        """Hear every recipe on unseen patients, then train those that could be tried on all."""
-        if start_from is not None:
+        """Hear every recipe on unseen patients, then train those that could be tried on all.
+
+        `start_from`: only a panel of one can go on from another.
+        """
+        if start_from is not None and len(self.recipes) > 1:
             raise ValueError("a panel starts afresh: only a single model can go on from another")
         labels = self._begin(manifest)
+        start = start_from.members_[0] if start_from is not None else None
+        if start_from is not None:
+            self.training_["started_from"] = start_from.training_
         # First of all: there may be too few patients to ask about.
         heard = self._hear(manifest, callback, executor)
         self.training_["members"] = [hearing.to_dict() for hearing in heard]
@@ -114,7 +120,8 @@ class Panel(ImageClassifier):
         for hearing in able:
             there = executor if hearing.recipe.on_patches else None
             member = self._member(hearing.recipe)
-            self.members_.append(member.fit(manifest, callback=callback, executor=there))
+            member.fit(manifest, callback=callback, executor=there, start_from=start)
+            self.members_.append(member)
         parts = np.stack([hearing.scores for hearing in able], axis=1)
         seen = ~np.isnan(parts[:, 0]).any(axis=1)
         self.combination_, self.calibration_ = Combination.fit(parts[seen], labels[seen])

@@ -15,7 +15,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from ..decisions.image_rules import Evidence, ImageRule, mean_of_neighbours, patch_margins
+from ..decisions.image_rules import RULES, Evidence, mean_of_neighbours, patch_margins
 from ..execution.executor import Executor, Threads
 from ..execution.local import map_blocks
 from ..execution.progress import Callback, ignore
@@ -63,7 +63,8 @@ class PatchModel(ImageModel):
         evidence = self.judge_all(manifest.records, _evidence, callback, executor)
         seen = np.array([e.n_patches > 0 for e in evidence])
         evidence = [e for e in evidence if e.n_patches]
-        self.rule_ = ImageRule.fit(self.recipe.rule, evidence, labels[seen])
+        name = self.recipe.rule
+        self.rule_ = RULES[name].fit(name, evidence, labels[seen])
         return {"n_patches": n_patches}
 
     def fit(
@@ -210,7 +211,7 @@ class PatchModel(ImageModel):
             found["projection.mean"] = self.projection_.mean
             found["projection.components"] = self.projection_.components
         if self.rule_:
-            found |= {"rule.weights": self.rule_.weights, "rule.bias": self.rule_.bias}
+            found |= {f"rule.{name}": array for name, array in self.rule_.arrays().items()}
         return found
 
     def restore(self, content: ModelContent) -> None:
@@ -220,9 +221,10 @@ class PatchModel(ImageModel):
         if "projection.mean" in arrays:
             mean, components = arrays["projection.mean"], arrays["projection.components"]
             self.projection_ = Projection(mean, components)
-        if "rule.weights" in arrays:
-            weights, bias = arrays["rule.weights"], arrays["rule.bias"]
-            self.rule_ = ImageRule(self.recipe.rule, weights, bias)
+        learnt = {k.removeprefix("rule."): v for k, v in arrays.items() if k.startswith("rule.")}
+        if learnt:
+            name = self.recipe.rule
+            self.rule_ = RULES[name](name=name, **learnt)  # type: ignore[call-arg]
 
 
 def _evidence(place: int, patch_map: PatchMap, evidence: Evidence) -> Evidence:

@@ -21,7 +21,7 @@ from ..images.masks import RegionMask
 from ..images.readers import open_image
 from ..model_file import ModelContent
 from ..patches.outlines import label_regions
-from ..patches.patch_map import PatchMap, Ring
+from ..patches.patch_map import PatchMap, Ring, Window
 from ..recipes import Recipe, preset
 from .answers import Region, RegionAnswer
 from .patch_model import PatchModel
@@ -144,7 +144,7 @@ class RegionDetector:
         _, sizes = label_regions(patch_map.winners == 1)
         largest = int(sizes.max(initial=0))
         found = patch_map.regions(1, self.least_patches_)
-        regions = [_region(patch_map, cells, polygons) for cells, polygons in found]
+        regions = [_region(patch_map, *region) for region in found]
         label = self.classes_[int(largest >= self.least_patches_)] if evidence.n_patches else None
         return RegionAnswer(path, label, largest, self.least_patches_, regions, patch_map)
 
@@ -257,18 +257,20 @@ def _sources(record: Record, region: str) -> list[PatchSource]:
     return [PatchSource(record, int(inside), inside) for inside in (False, True)]
 
 
-def _region(patch_map: PatchMap, cells: NDArray[np.bool_], polygons: list[list[Ring]]) -> Region:
+def _region(
+    patch_map: PatchMap, window: Window, cells: NDArray[np.bool_], polygons: list[list[Ring]]
+) -> Region:
     grid, mpp = patch_map.grid, patch_map.mpp
-    rows, columns = np.nonzero(cells)
+    rows, columns = window
     area = float(cells.sum()) * grid.step**2
     return Region(
         n_patches=int(cells.sum()),
-        score=float(patch_map.margins[..., 1][cells].mean()),
+        score=float(patch_map.margins[window][..., 1][cells].mean()),
         area_px=area,
         area_um2=area * mpp**2 if mpp else None,
         box=(
-            *grid.cell_corner((int(columns.min()), int(rows.min()))),
-            *grid.cell_corner((int(columns.max()) + 1, int(rows.max()) + 1)),
+            *grid.cell_corner((int(columns.start), int(rows.start))),
+            *grid.cell_corner((int(columns.stop), int(rows.stop))),
         ),
         polygons=polygons,
     )
