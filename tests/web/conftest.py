@@ -13,3 +13,37 @@ def tissue(tmp_path_factory):
     folder = tmp_path_factory.mktemp("folder")
     write_synthetic_set(folder / "tissue", 4, 2, size=(160, 120))
     return folder
+
+
+@pytest.fixture(scope="session")
+def recipe():
+    from histodict.recipes import Recipe
+
+    return Recipe(
+        method_parameters={"n_atoms": 20, "n_iter": 3},
+        patch_px=12,
+        patches_per_class=300,
+        vectors="centred",
+        rule="proportion",
+    )
+
+
+@pytest.fixture(scope="session")
+def manifest(tissue):
+    from histodict.images.manifest import read_manifest
+
+    return read_manifest(tissue / "tissue" / "manifest.csv")
+
+
+@pytest.fixture(scope="session")
+def model(recipe, manifest):
+    from histodict.pipeline import TissueClassifier
+
+    return TissueClassifier(recipe).fit(manifest)
+
+
+@pytest.fixture(scope="session")
+def gallery(model, manifest):
+    from histodict.pipeline.gallery import Gallery
+
+    return Gallery.of(model.model_, manifest.records, 0)

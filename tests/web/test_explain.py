@@ -1,60 +1,25 @@
 """The why of a call adds up: parts rebuild the patch, residuals are the method's own."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from histodict.images.manifest import read_manifest
-from histodict.pipeline import BLANK, TissueClassifier
-from histodict.pipeline.atoms import Atoms
-from histodict.pipeline.gallery import Gallery
+from histodict.patches.patch_map import BLANK
 from histodict.pipeline.view import open_view
-from histodict.recipes import Recipe
-from histodict.web.explain import explain
-from histodict.web.maps import answer_image, map_picture, outlines, stored_map
-
-RECIPE = Recipe(
-    method_parameters={"n_atoms": 20, "n_iter": 3},
-    patch_px=12,
-    patches_per_class=300,
-    vectors="centred",
-    rule="proportion",
-)
+from histodict.web.explain import _words, explain
 
 
 @pytest.fixture(scope="module")
-def manifest(tissue):
-    return read_manifest(tissue / "tissue" / "manifest.csv")
-
-
-@pytest.fixture(scope="module")
-def model(manifest):
-    return TissueClassifier(RECIPE).fit(manifest)
-
-
-@pytest.fixture(scope="module")
-def gallery(model, manifest):
-    return Gallery.of(model.model_, manifest.records, 0)
-
-
-@pytest.fixture(scope="module")
-def patch_map(model, manifest, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("maps")
-    record = manifest.records[0]
-    answer = answer_image(model, record, folder)
-    assert answer["value"] == pytest.approx(answer["shares"]["inflamed"])
-    return stored_map(folder, record.path)
-
-
-def test_the_stored_map_is_the_models(model, manifest, patch_map):
-    winners = model.predict(manifest.records[0].path, mpp=0.5).patch_map.winners
-    np.testing.assert_array_equal(patch_map.winners, winners)
+def patch_map(model, manifest):
+    return model.answer(manifest.records[0].path, mpp=manifest.records[0].mpp).patch_map
 
 
 def test_residuals_and_atoms_are_those_of_the_method(model, manifest, gallery, patch_map):
     row, column = (int(x) for x in np.argwhere(patch_map.winners != BLANK)[3])
     record = manifest.records[0]
     found = explain(model, record, patch_map, gallery, row, column)
-    with open_view(record.path, record.mpp, RECIPE) as view:
+    with open_view(record.path, record.mpp, model.recipe) as view:
         y = view.chunk_vectors(patch_map.grid, slice(row, row + 1), slice(column, column + 1))[1]
     code, residuals = model.model_.method_.encode(y)
     assert [entry["residual"] for entry in found["classes"]] == pytest.approx(residuals[0])
@@ -66,7 +31,7 @@ def test_residuals_and_atoms_are_those_of_the_method(model, manifest, gallery, p
     }
     assert found["is_residual"]
     assert found["n_atoms_used"] == np.count_nonzero(weights)
-    atoms = Atoms.of(model.model_)
+    atoms = model.model_.atoms()
     for place, residual in enumerate(residuals[0]):
         rebuilt = np.where(atoms.classes == place, weights, 0) @ atoms.D
         assert np.linalg.norm(y[0] - rebuilt) == pytest.approx(residual, abs=1e-4)
@@ -75,53 +40,14 @@ def test_residuals_and_atoms_are_those_of_the_method(model, manifest, gallery, p
 def test_glass_is_not_explained(model, manifest, gallery, patch_map):
     winners = patch_map.winners.copy()
     winners[0, 0] = BLANK
-    blank = type(patch_map)(patch_map.grid, winners, patch_map.margins)
+    blank = replace(patch_map, winners=winners)
     found = explain(model, manifest.records[0], blank, gallery, 0, 0)
     assert found["winner"] is None and "glass" in found["words"]
     with pytest.raises(KeyError):
         explain(model, manifest.records[0], patch_map, gallery, -1, 0)
 
 
-def test_the_map_picture_shows_winners_alone_or_together(patch_map):
-    everything, second = map_picture(patch_map, None), map_picture(patch_map, 1)
-    assert ((everything[..., 3] > 0) == (patch_map.winners != BLANK)).all()
-    assert ((second[..., 3] > 0) == (patch_map.winners == 1)).all()
-    assert everything[..., 3].max() == 255
-
-
-def test_outlines_enclose_as_much_as_the_patches_do(patch_map):
-    def area(ring):
-        x, y = np.array(ring[::2]), np.array(ring[1::2])
-        return np.sum(x[:-1] * y[1:] - x[1:] * y[:-1]) / 2
-
-    rings = outlines(patch_map, 0, 1)
-    step = patch_map.grid.stride_px * patch_map.grid.downsample
-    assert sum(map(area, rings)) == pytest.approx((patch_map.winners == 0).sum() * step**2)
-    assert len(outlines(patch_map, 0, 10**6)) == 0
-
-
-@pytest.mark.parametrize("components", [0, 6])
-def test_the_report_shows_who_uses_the_atoms(manifest, tmp_path, components):
-    """Whether atoms are pictures or, as here those of components, are none."""
-    from histodict.web.model_report import atom_users, write_report
-
-    model = TissueClassifier(RECIPE.with_changes(components=components)).fit(manifest)
-    gallery = Gallery.of(model.model_, manifest.records, 0)
-    users = atom_users(model, gallery, manifest)
-    results = {"images": [], "operating_point": None}
-    write_report(tmp_path / "report.html", model, [], results, {}, tmp_path, users)
-    text = (tmp_path / "report.html").read_text(encoding="utf-8")
-    n_atoms = sum(len(group["rows"]) for group in users)
-    assert text.count('class="atom-picture"') == (0 if components else n_atoms)
-    assert text.count('<div class="atom-users"') == n_atoms == 16
-    assert ('alt="atoms of healthy"' in text) == (components == 0)
-    assert f'title="{manifest.name(manifest.records[0])}: ' in text
-    assert atom_users(model, None, manifest) == []
-
-
 def test_words_call_a_distance_a_distance():
-    from histodict.web.explain import _words
-
     said = _words(["a", "b"], 0, np.array([-0.3, 0.2]), False)
     assert said == "This patch is closest to a: its distance is -0.30, that of b 0.20."
     assert "Together with its neighbours" in _words(["a", "b"], 1, np.array([0.1, 0.2]), True)

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from ..images.manifest import Record
-from ..pipeline import PatchMap
+from ..patches.patch_map import PatchMap
 from ..reports.pictures import encode_png
 from .api_model import describe_patch
 from .calls import Call, endpoint, picture
@@ -41,6 +41,11 @@ def look(call: Call) -> dict[str, Any]:
 
 def _in_background(call: Call, record: Record, folder: Path) -> dict[str, Any]:
     job = _map_job(call, record)
+    if job is not None and job.state()["state"] == DONE:
+        facts = stored_answer(folder, record.path)
+        if facts is not None:  # it has ended just now
+            return {"state": DONE, **facts}
+        job = None  # its answer is of an earlier version, or was lost
     if job is None:
         request = {
             "kind": "map",
@@ -84,7 +89,7 @@ def draw(call: Call) -> Response:
 def rings(call: Call) -> dict[str, Any]:
     patch_map = _map(call)
     place = call.number("class", 1)
-    if not 0 <= place < patch_map.margins.shape[2]:
+    if not 0 <= place < patch_map.n_classes:
         raise KeyError("there is no such class")
     return {"rings": outlines(patch_map, place, max(1, call.number("least", 1)))}
 

@@ -13,9 +13,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from ..images.manifest import Record
-from ..model_file import Model, load_model, read_header, save_model
-from ..pipeline import RegionDetector
-from ..pipeline.atoms import Atoms
+from ..model_file import read_header
+from ..pipeline import Model, load_model, save_model
+from ..pipeline.image_model import Atoms
 from ..reports.patch_pictures import outlined, square_around
 from ..reports.pictures import encode_png, vector_picture
 from .calls import Call, endpoint, picture
@@ -41,7 +41,7 @@ def describe(call: Call) -> dict[str, Any]:
         "data": job.request["data"],
         "name": job.request["name"],
         "classes": model.classes_,
-        "is_detector": isinstance(model, RegionDetector),
+        "is_detector": model.finds_regions,
         "card": model_card(model, read_header(job.folder / "model.histodict"), job.request),
         "results": read_json(path) if path.is_file() else None,
         "atoms": _atoms(model, gallery is not None),
@@ -60,7 +60,7 @@ def _parent(call: Call, parent_id: str) -> dict[str, Any] | None:
 
 def _atoms(model: Model, has_gallery: bool) -> list[dict[str, Any]]:
     """Per class the atoms used most: they stand first in a dictionary."""
-    atoms = Atoms.of(model.model_)
+    atoms = model.model_.atoms()
     if atoms is None:
         return []
     return [
@@ -75,7 +75,7 @@ def _atoms(model: Model, has_gallery: bool) -> list[dict[str, Any]]:
 
 
 def _atoms_of(call: Call) -> Atoms:
-    atoms = Atoms.of(call.model()[0].model_)
+    atoms = call.model()[0].model_.atoms()
     if atoms is None or not 0 <= int(call.parts["atom"]) < len(atoms.D):
         raise KeyError("there is no such atom")
     return atoms
@@ -147,20 +147,9 @@ def _check_place(call: Call, record: Record) -> None:
 
 def _with_point(call: Call) -> Model:
     """The model, with the operating point of the query if there is one."""
-    path = call.job().folder / "model.histodict"
-    model = load_model(path)
+    model = load_model(call.job().folder / "model.histodict")
     text = call.query.get("point")
-    if text is None:
-        return model
-    value = float(text)
-    if isinstance(model, RegionDetector):
-        if not 1 <= value <= 1000:
-            raise ValueError("a region has at least one patch")
-        model.least_patches_ = round(value)
-        return model
-    if not np.isfinite(value):
-        raise ValueError("the operating point must be a number")
-    return model.with_threshold(value)
+    return model if text is None else model.with_operating_point(float(text))
 
 
 def download_model(call: Call) -> Response:
@@ -193,26 +182,16 @@ def download_report(call: Call) -> Response:
 
 def _answers_at_point(model: Model, results: dict[str, Any]) -> dict[str, Any]:
     """The results as the model with its operating point would give them."""
-    point = results["operating_point"]
+    point = model.operating_point
     if point is None:
         return results
-    if isinstance(model, RegionDetector):
-        value = float(model.least_patches_)
-    else:
-        value = model.shift_ if model.threshold is None else model.threshold
     rows = [
-        row | {"answer": model.classes_[int(_is_positive(row["value"], value, point))]}
+        row | {"answer": model.classes_[int(point.is_positive(row["value"]))]}
         if row["answer"] is not None
         else row
         for row in results["images"]
     ]
-    return results | {"images": rows, "operating_point": point | {"value": value}}
-
-
-def _is_positive(value: float, threshold: float, point: dict[str, Any]) -> bool:
-    if point["kind"] == "patches":
-        return value >= threshold
-    return value > threshold if point.get("rises", True) else value < threshold
+    return results | {"images": rows, "operating_point": point.to_dict()}
 
 
 def _download(data: bytes, name: str, kind: str) -> Response:

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from ..images.manifest import Record
-from ..model_file import Model, load_model
+from ..pipeline import Model, load_model
 from ..pipeline.gallery import Gallery
 from .data_checks import Checks
 from .datasets import Dataset, find_dataset

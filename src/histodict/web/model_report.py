@@ -13,14 +13,13 @@ from sklearn.metrics import confusion_matrix
 
 from ..evaluation.metrics import balanced_accuracy
 from ..images.manifest import Manifest, Record
-from ..model_file import Model
-from ..pipeline import RegionDetector
-from ..pipeline.atoms import Atoms
+from ..patches.patch_map import colour_of
+from ..pipeline import Model
 from ..pipeline.gallery import Gallery
 from ..reports.atoms_page import AtomsInUse, atom_rows
-from ..reports.overlay import COLOURS, draw_overlay
+from ..reports.overlay import draw_overlay
 from ..reports.pictures import atom_sheet, image_uri, roc_svg
-from .maps import stored_map
+from .maps import answer_image, stored_answer, stored_map
 
 _N_EXAMPLES = 4
 _N_ATOMS = 8  # of each class, shown with the patches that use them
@@ -46,7 +45,7 @@ def model_card(model: Model, header: Mapping[str, Any], request: Mapping[str, An
         ("Method", f"{recipe['method']} ({settings})"),
         ("Patches", f"{recipe['patch_px']} x {recipe['patch_px']} pixels {scale}{around}"),
         ("Stain correction", recipe["stain"]),
-        ("Decision", _decision(model)),
+        ("Decision", model.decision_words()),
         ("Pixel size", f"{header['mpp']:g} µm" if header["mpp"] else "not known"),
         (
             "Started from",
@@ -60,17 +59,6 @@ def model_card(model: Model, header: Mapping[str, Any], request: Mapping[str, An
         ("Made with", ", ".join(f"{name} {v}" for name, v in header["versions"].items())),
         ("Images (digest)", training["manifest_digest"][:16]),
     ]
-
-
-def _decision(model: Model) -> str:
-    if isinstance(model, RegionDetector):
-        return f"a region counts from {model.least_patches_} connected patches on"
-    if model.rule_ is None:
-        return "from the image as a whole"
-    if model.others_:
-        return f"by a panel of {1 + len(model.others_)}; maps and atoms are those of the first"
-    at = "" if model.threshold is None else f", threshold {model.threshold:.3f}"
-    return f"from the {model.rule_.name} of its patches{at}"
 
 
 def write_report(
@@ -89,7 +77,7 @@ def write_report(
     confusion = confusion_matrix(labels, answers, labels=model.classes_).tolist() if rows else []
     content = {
         "classes": model.classes_,
-        "colours": [f"rgb({r:.0f}, {g:.0f}, {b:.0f})" for r, g, b in COLOURS],
+        "colours": [colour_of(place) for place in range(len(model.classes_))],
         "card": card,
         "rows": rows,
         "confusion": confusion,
@@ -98,7 +86,7 @@ def write_report(
         "patients": patient_errors(rows),
         "atoms": _atom_sheets(model),
         "atom_classes": users,
-        "examples": _examples(rows, records, maps),
+        "examples": _examples(model, rows, records, maps),
         "n_failed": len(results["images"]) - len(rows),
     }
     page = (
@@ -137,7 +125,7 @@ def _roc(model: Model, rows: list[dict[str, Any]], point: Mapping[str, Any] | No
 
 
 def _atom_sheets(model: Model) -> list[dict[str, str]]:
-    atoms = Atoms.of(model.model_)
+    atoms = model.model_.atoms()
     if atoms is None or atoms.patch_px is None:
         return []
     side = atoms.patch_px
@@ -149,7 +137,7 @@ def _atom_sheets(model: Model) -> list[dict[str, str]]:
 
 def atom_users(model: Model, gallery: Gallery | None, learn: Manifest) -> list[dict[str, Any]]:
     """The atoms that most patches use, with the training patches in which they weigh most."""
-    if gallery is None or Atoms.of(model.model_) is None:
+    if gallery is None or model.model_.atoms() is None:
         return []
     found = AtomsInUse.of(model, gallery, learn.records, _N_ATOMS)
     return atom_rows(found, learn.records, [training_name(learn, r) for r in learn.records])
@@ -161,14 +149,16 @@ def training_name(learn: Manifest, record: Record) -> str:
 
 
 def _examples(
-    rows: list[dict[str, Any]], records: Mapping[str, Record], maps: Path
+    model: Model, rows: list[dict[str, Any]], records: Mapping[str, Record], maps: Path
 ) -> list[dict[str, Any]]:
     """Images with their maps, wrong answers first."""
     shown: list[dict[str, Any]] = []
     for row in sorted(rows, key=lambda row: row["answer"] == row["label"]):
         if row["grid"] is None or row["image"] not in records or len(shown) == _N_EXAMPLES:
             continue
-        path = records[row["image"]].path
-        picture = draw_overlay(path, stored_map(maps, path))
+        record = records[row["image"]]
+        if stored_answer(maps, record.path) is None:  # it was kept by an earlier version
+            answer_image(model, record, maps)
+        picture = draw_overlay(stored_map(maps, record.path))
         shown.append(row | {"uri": image_uri(picture), "right": row["answer"] == row["label"]})
     return shown

@@ -16,13 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from ..images.readers import ImageSource, PlainReader, open_image
+from ..images.readers import ImageSource, open_image
 
 TILE_SIDE = 512
 _QUALITY = 85
 _TILE_BYTES = 96 * 2**20  # encoded tiles
-_PIXEL_BYTES = 768 * 2**20  # decoded plain images
-_SLIDE_BYTES = 48 * 2**20  # an open slide: OpenSlide keeps up to 32 MB of it, and its directory
+_PIXEL_BYTES = 768 * 2**20  # open images
 
 Value = TypeVar("Value")
 Key = tuple[object, ...]
@@ -79,7 +78,7 @@ class Tiles:
                 if source is None:
                     source = open_image(path, mpp)
                     source.read(0, 0, 1, 1)
-                    self._sources.put(key, source, _memory(source))
+                    self._sources.put(key, source, source.held_bytes)
         return source
 
     def tile(self, path: Path, mpp: float | None, level: int, column: int, row: int) -> bytes:
@@ -116,12 +115,6 @@ def _read_tile(source: ImageSource, level: int, column: int, row: int) -> NDArra
 def _stamp(path: Path, mpp: float | None) -> Key:
     state = path.stat()
     return str(path), mpp, state.st_size, state.st_mtime_ns
-
-
-def _memory(source: ImageSource) -> int:
-    if isinstance(source, PlainReader):
-        return 3 * source.size[0] * source.size[1]
-    return _SLIDE_BYTES
 
 
 def encode_jpeg(pixels: NDArray[np.uint8], quality: int = _QUALITY) -> bytes:
