@@ -1,5 +1,6 @@
 """The viewer's calls, on one small training: also where what it left is of an earlier version."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -9,16 +10,18 @@ from .conftest import MISSING
 pytest.importorskip("starlette.testclient", reason=MISSING)
 pytest.importorskip("uvicorn", reason=MISSING)
 
-from histodict.web import api_look
+from histodict.images import manifest
+from histodict.web import api_look, training
 from histodict.web.jobs import Job
 from histodict.web.maps import stored_answer
-from tests.web.app import open_client, open_data, start, wait_for
+from tests.web.app import count_calls, open_client, open_data, start, wait_for
 from tests.web.test_maps import make_old
 
 
 @pytest.fixture(scope="module")
 def looked_at(tissue, tmp_path_factory):
     """A client, a finished training, and the address of a tested image that was looked at."""
+    os.utime(tissue / "tissue" / "manifest.csv", (0, 0))  # what has just changed is read anew
     with open_client([tissue], tmp_path_factory.mktemp("workspace")) as client:
         data = open_data(client)
         job = start(client, data)
@@ -72,3 +75,15 @@ def test_a_large_image_whose_map_is_old_is_judged_once_more(looked_at, monkeypat
     assert again["job"] != first["job"]
     assert wait_for(client, again["job"], "done", "failed")["state"] == "done"
     assert client.get(address).json()["grid"]["n_rows"] == 10
+
+
+def test_a_why_lists_no_images(looked_at, monkeypatch):
+    """A click shows six training patches: neither the data set nor the training is read for it."""
+    client, _, address = looked_at
+    client.get(address)
+    places = [f"{address}/why?row={row}&column={row}" for row in range(10)]
+    place = next(place for place in places if client.get(place).json()["winner"])  # no glass
+    tables = count_calls(monkeypatch, manifest, "_from_csv")
+    requests = count_calls(monkeypatch, training, "request_manifest")
+    assert len(client.get(place).json()["similar"]) == 6
+    assert (len(tables), len(requests)) == (0, 0)

@@ -3,6 +3,7 @@
 import pytest
 
 from histodict.pipeline import named_plan
+from histodict.web.data_sources import DataSources
 from histodict.web.datasets import open_dataset
 from histodict.web.folders import DataFolders
 from histodict.web.training import (
@@ -18,7 +19,7 @@ from histodict.web.workspace import User
 @pytest.fixture
 def dataset(tissue, tmp_path):
     user = User.of(tmp_path / "workspace", "local")
-    return open_dataset(user, DataFolders([tissue]), tissue / "tissue")
+    return open_dataset(user, DataSources(DataFolders([tissue])), tissue / "tissue")
 
 
 @pytest.mark.parametrize("offer", OFFERS)

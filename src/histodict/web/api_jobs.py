@@ -59,7 +59,7 @@ def choices(call: Call) -> dict[str, Any]:
 def start(call: Call) -> dict[str, Any]:
     """A new training of a data set; with a parent, its recipe and test patients are kept."""
     body = call.body
-    dataset = find_dataset(call.user, call.context.folders, str(body.get("data")))
+    dataset = find_dataset(call.user, call.context.sources, str(body.get("data")))
     parent_id = body.get("parent")
     if parent_id:
         wish = Wish.again(find_job(call.user, str(parent_id)).request)

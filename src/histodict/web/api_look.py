@@ -12,7 +12,7 @@ from starlette.routing import Route
 from ..images.manifest import Record
 from ..patches.patch_map import PatchMap
 from ..reports.pictures import encode_png
-from .api_model import describe_patch
+from .api_model import describe_patch, gallery_and_images
 from .calls import Call, endpoint, picture
 from .explain import explain
 from .jobs import DONE, Job, all_jobs, new_job
@@ -96,14 +96,13 @@ def rings(call: Call) -> dict[str, Any]:
 
 def why(call: Call) -> dict[str, Any]:
     """What made a patch what it was called."""
-    model, gallery = call.model()
-    if gallery is None:
-        raise KeyError("this method looks at the image as a whole: there are no patches to explain")
+    gallery, learn = gallery_and_images(call)
     record = call.record()
+    patch_map = stored_map(_maps(call), record.path)
     where = call.number("row"), call.number("column")
-    facts = explain(model, record, _map(call), gallery, *where)
+    facts = explain(call.model()[0], record, patch_map, gallery, *where)
     for entry in facts.get("similar", []):
-        entry |= describe_patch(call, entry["patch"])
+        entry |= describe_patch(gallery, learn, entry["patch"])
     return facts
 
 

@@ -12,18 +12,18 @@ from numpy.typing import NDArray
 from starlette.responses import Response
 from starlette.routing import Route
 
-from ..images.manifest import Record
+from ..images.manifest import Manifest, Record
 from ..model_file import read_header
 from ..pipeline import Model, load_model, save_model
+from ..pipeline.gallery import Gallery
 from ..pipeline.image_model import Atoms
 from ..reports.patch_pictures import outlined, square_around
 from ..reports.pictures import encode_png, vector_picture
 from .calls import Call, endpoint, picture
-from .datasets import image_id_of
+from .data_sources import image_id_of
 from .jobs import find_job
 from .model_report import atom_users, model_card, training_name, write_report
 from .tiles import encode_jpeg
-from .training import request_manifest, train_and_test
 from .workspace import read_json
 
 _ATOMS_SHOWN = 40
@@ -96,19 +96,21 @@ def atom_picture(call: Call) -> Response:
 def users_of_atom(call: Call) -> dict[str, Any]:
     """The training patches in which an atom weighs most."""
     _atoms_of(call)
+    gallery, learn = gallery_and_images(call)
+    found = gallery.users_of(int(call.parts["atom"]))
+    return {"patches": [describe_patch(gallery, learn, n) | {"weight": w} for n, w in found]}
+
+
+def gallery_and_images(call: Call) -> tuple[Gallery, Manifest]:
+    """The training patches that were kept, and the images they are from."""
     gallery = call.model()[1]
     if gallery is None:
-        raise KeyError("this model kept no training patches")
-    found = gallery.users_of(int(call.parts["atom"]))
-    return {"patches": [describe_patch(call, n) | {"weight": value} for n, value in found]}
+        raise KeyError("this method looks at the image as a whole: it kept no training patches")
+    return gallery, call.learn_and_test()[0]
 
 
-def describe_patch(call: Call, patch: int) -> dict[str, Any]:
+def describe_patch(gallery: Gallery, learn: Manifest, patch: int) -> dict[str, Any]:
     """Where a training patch comes from."""
-    gallery = call.model()[1]
-    learn, _ = train_and_test(call.job().request)
-    if gallery is None or not 0 <= patch < len(gallery.images):
-        raise KeyError("there is no such training patch")
     record = learn.records[int(gallery.images[patch])]
     return {
         "patch": patch,
@@ -126,10 +128,9 @@ def patch_picture(call: Call) -> Response:
 
 def _training_pixels(call: Call, patch: int, times: int) -> NDArray[np.uint8]:
     """The square around a training patch, so many times as wide."""
-    describe_patch(call, patch)
-    gallery = call.model()[1]
-    assert gallery is not None
-    learn, _ = train_and_test(call.job().request)
+    gallery, learn = gallery_and_images(call)
+    if not 0 <= patch < len(gallery.images):
+        raise KeyError("there is no such training patch")
     record = learn.records[int(gallery.images[patch])]
     _check_place(call, record)
     corner, wide = square_around(gallery, patch, times)
@@ -166,12 +167,11 @@ def download_report(call: Call) -> Response:
         raise KeyError("this training has no results yet")
     model = _with_point(call)
     results = _answers_at_point(model, read_json(path))
-    manifest = request_manifest(job.request)
-    records = {image_id_of(manifest.name(record)): record for record in manifest.records}
-    card = model_card(model, read_header(job.folder / "model.histodict"), job.request)
-    learn, _ = train_and_test(job.request)
-    for record in learn.records:
+    learn, test = call.learn_and_test()
+    for record in (*learn.records, *test.records):
         _check_place(call, record)
+    records = {image_id_of(test.name(record)): record for record in test.records}
+    card = model_card(model, read_header(job.folder / "model.histodict"), job.request)
     users = atom_users(model, call.model()[1], learn)
     with tempfile.TemporaryDirectory() as folder:
         page = Path(folder) / "report.html"

@@ -48,7 +48,7 @@ def make_app(
     people = [User.of(workspace, name) for name in users or ("local",)]
     if drawn:
         for user in people:
-            context.demo = open_dataset(user, context.folders, drawn).id
+            context.demo = open_dataset(user, context.sources, drawn).id
     tokens = {user.token(): user for user in people} if users or needs_token else {}
 
     @asynccontextmanager

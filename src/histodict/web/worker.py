@@ -21,7 +21,7 @@ from ..images.manifest import Manifest
 from ..model_file import ModelFileError
 from ..pipeline import Model, Plan, load_model, save_model
 from ..pipeline.gallery import Gallery
-from .datasets import image_id_of
+from .data_sources import image_id_of
 from .jobs import CANCELLED, DONE, FAILED, RUNNING, Job
 from .maps import answer_image, stored_answer
 from .training import request_manifest, train_and_test
