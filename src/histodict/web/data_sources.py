@@ -18,7 +18,7 @@ from ..images.manifest import MANIFEST_NAME, Manifest, ManifestError, Record, re
 from .bytes_cache import BytesCache
 from .folders import DataFolders
 
-RECORD_BYTES = 1500  # about what a record takes in memory
+RECORD_BYTES = 1000  # about what a record takes in memory
 _MOST_BYTES = 256 * 2**20
 # File systems count time in steps of up to two seconds. What has changed within the last one may
 # change once more and look the same: it is listed anew until then.

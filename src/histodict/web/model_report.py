@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from jinja2 import Environment, PackageLoader
-from sklearn.metrics import confusion_matrix
 
 from ..evaluation.metrics import balanced_accuracy
 from ..images.manifest import Manifest, Record
@@ -74,13 +74,12 @@ def write_report(
     rows = [row for row in results["images"] if row["answer"] is not None]
     template = files(__package__).joinpath("report.html.j2").read_text(encoding="utf-8")
     labels, answers = ([row[key] for row in rows] for key in ("label", "answer"))
-    confusion = confusion_matrix(labels, answers, labels=model.classes_).tolist() if rows else []
     content = {
         "classes": model.classes_,
         "colours": [colour_of(place) for place in range(len(model.classes_))],
         "card": card,
         "rows": rows,
-        "confusion": confusion,
+        "confusion": confusion_table(model.classes_, rows) if rows else [],
         "accuracy": f"{balanced_accuracy(labels, answers):.2f}" if rows else "not measured",
         "roc": _roc(model, rows, results["operating_point"]),
         "patients": patient_errors(rows),
@@ -95,6 +94,21 @@ def write_report(
         .render(**content)
     )
     path.write_text(page, encoding="utf-8")
+
+
+def confusion_table(
+    classes: Sequence[str], rows: list[dict[str, Any]]
+) -> list[tuple[str, list[int]]]:
+    """Per true label how often each class was answered.
+
+    Labels that are no class of the model follow: nothing can be right about them, and they count.
+    """
+    counts = Counter((row["label"], row["answer"]) for row in rows)
+    others = sorted({row["label"] for row in rows} - set(classes))
+    return [
+        (truth or "no label", [counts[truth, answer] for answer in classes])
+        for truth in (*classes, *others)
+    ]
 
 
 def patient_errors(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
