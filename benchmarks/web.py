@@ -1,12 +1,13 @@
 """How fast tiles of a large slide come, and how much memory the server takes meanwhile.
 
-    python -m benchmarks.web [--side 30000] [--slide FILE] [--screens 60] [--browser]
+    python -m benchmarks.web [--side 30000] [--slide FILE] [--screens 60] [--images N] [--browser]
 
 A slide is generated unless one is given. A reader then walks over it as the viewer does: screens of
 tiles at changing zoom, six requests at a time, each screen next to the last or somewhere else; then
 the same walk once more. Told are the latencies of a tile on the first walk (read from the slide)
-and on the second (from the server's memory as far as that goes), and the server's memory. With
---browser, Chromium pans over the slide by itself, and the time between its frames is told.
+and on the second (from the server's memory as far as that goes), and the server's memory. Then how
+long a tile takes that is in memory, of an image in a table of --images. With --browser, Chromium
+pans over the slide by itself, and the time between its frames is told.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import argparse
 import io
 import json
 import math
+import os
 import shutil
 import socket
 import struct
@@ -241,28 +243,31 @@ def main() -> None:
     parser.add_argument("--side", type=int, default=30_000, help="pixels of the generated slide")
     parser.add_argument("--slide", type=Path, help="a slide to use instead")
     parser.add_argument("--screens", type=int, default=60, help="screens to look at")
+    parser.add_argument("--images", type=int, default=5000, help="rows of the large table")
     parser.add_argument("--browser", action="store_true", help="pan in Chromium, too")
     given = parser.parse_args()
     for name, value in machine_facts().items():
         print(f"{name:16s} {value}")
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder) / "data"
-        data.mkdir()
+        (data / "slide").mkdir(parents=True)
         if given.slide:
-            (data / given.slide.name).hardlink_to(given.slide.resolve())
+            (data / "slide" / given.slide.name).hardlink_to(given.slide.resolve())
         else:
             started = time.perf_counter()
-            write_slide(data / "slide.tif", given.side)
+            write_slide(data / "slide" / "slide.tif", given.side)
             seconds = time.perf_counter() - started
             print(f"slide            {given.side} x {given.side}, written in {seconds:.0f} s")
+        write_table(data / "many", given.images)
         with running_server(data, Path(folder) / "workspace") as (address, pid):
             measure(address, pid, given.screens)
+            measure_in_table(address, given.images)
             if given.browser:
                 pan_in_browser(address)
 
 
 def measure(address: str, pid: int, n_screens: int) -> None:
-    image = open_slide(address, "")
+    image = open_slide(address, "slide")
     before = memory_mb(pid, "VmRSS")
     info = json.load(urllib.request.urlopen(image))
     screens = list(walk(info, n_screens))
@@ -272,6 +277,25 @@ def measure(address: str, pid: int, n_screens: int) -> None:
         told = f"median {p50:.0f} ms, p95 {p95:.0f} ms, most {ms.max():.0f} ms"
         print(f"{name:16s} {len(ms)} tiles: {told}")
     print(f"memory           {before:.0f} MB before, {memory_mb(pid, 'VmHWM'):.0f} MB at most")
+
+
+def write_table(folder: Path, n_images: int) -> None:
+    """A table of so many images, which are all one file under different names."""
+    folder.mkdir()
+    rng = np.random.default_rng(0)
+    Image.fromarray(draw_image("healthy", draw_stain(rng), rng, (512, 512))).save(folder / "0.jpg")
+    rows = ["path,label,patient", "0.jpg,a,p0"]
+    for number in range(1, n_images):
+        (folder / f"{number}.jpg").hardlink_to(folder / "0.jpg")
+        rows.append(f"{number}.jpg,{'ab'[number % 2]},p{number // 4}")
+    (folder / "manifest.csv").write_text("\n".join(rows))
+    os.utime(folder / "manifest.csv", (0, 0))  # what has just changed is read at every request
+
+
+def measure_in_table(address: str, n_images: int) -> None:
+    image = open_slide(address, "many")
+    ms = latencies(image, [["0/0/0"]] * 21)[1:]
+    print(f"in a table       of {n_images} images a tile takes {np.median(ms):.1f} ms")
 
 
 # The viewer of the page, moved 12 pixels per frame for five seconds at half its finest zoom.
@@ -299,7 +323,7 @@ _PAN = """async () => {
 def pan_in_browser(address: str) -> None:
     from playwright.sync_api import sync_playwright
 
-    image = open_slide(address, "")
+    image = open_slide(address, "slide")
     data, _, name = image.removeprefix(f"{address}/api/data/").partition("/images/")
     with sync_playwright() as playwright:
         flags = ["--headless", "--no-sandbox", "--disable-gpu"]

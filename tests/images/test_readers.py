@@ -64,6 +64,16 @@ def test_the_readers_are_the_ones_meant(tmp_path):
     assert isinstance(open_image(save_plain(tmp_path / "c.JPG", scene())), PlainReader)
 
 
+def test_readers_say_what_they_hold_in_memory(tmp_path):
+    """A plain image all its pixels; a slide as much however large it is."""
+    plain = [open_image(save_plain(tmp_path / f"{n}.png", scene(n, 400))) for n in (500, 600)]
+    assert [source.held_bytes for source in plain] == [
+        source.read(0, 0, *source.size).nbytes for source in plain
+    ]
+    slides = [open_image(save_slide(tmp_path / f"{n}.tif", scene(n, 400))) for n in (500, 600)]
+    assert slides[0].held_bytes == slides[1].held_bytes
+
+
 def test_without_reduction_pixels_are_the_files_own(save, rng):
     pixels = texture(rng)
     with open_image(save(pixels)) as source:

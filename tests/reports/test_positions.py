@@ -9,14 +9,15 @@ outlines against the square that was planted.
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
-import openslide
 import pytest
 from PIL import Image
 
 from histodict import TissueClassifier
 from histodict.batch import run_images
+from histodict.images import readers
 from histodict.images.manifest import Manifest, Record
 from histodict.patches.patch_map import COLOURS, PatchMap
 from histodict.pipeline import RegionDetector
@@ -25,7 +26,7 @@ from histodict.web.maps import map_picture
 
 GREY, RED = (150, 150, 160), (220, 30, 60)
 SIZE = (1400, 1120)
-SQUARE = (480, 240, 480)  # left, top, side: whole patches at every scale below
+SQUARE = (480, 320, 480)  # left, top, side: whole patches at every scale below
 OFFSET = (1000, 800)
 SCALES = {"unreduced": 1.0, "by 2": 2.0, "by 5": 5.0}
 
@@ -40,18 +41,22 @@ def scene(size=SIZE):
 class Bounded:
     """A slide as OpenSlide shows it, whose picture lies inside larger bounds."""
 
+    dimensions = (4000, 3000)
+    level_downsamples = (1.0,)
+
     def __init__(self, path):
-        self.level_count, self.level_dimensions = 1, ((4000, 3000),)
-        self.level_downsamples = (1.0,)
         names = ("x", "y", "width", "height")
         bounds = zip(names, map(str, (*OFFSET, *SIZE)), strict=True)
         self.properties = {f"openslide.bounds-{name}": value for name, value in bounds}
-        self.canvas = Image.new("RGBA", (4000, 3000), (0, 0, 0, 0))
+        self.canvas = Image.new("RGBA", self.dimensions, (0, 0, 0, 0))
         self.canvas.paste(Image.fromarray(scene()).convert("RGBA"), OFFSET)
 
-    def read_region(self, location, level, size):
-        x, y = location
-        return self.canvas.crop((x, y, x + size[0], y + size[1]))
+    def get_best_level_for_downsample(self, downsample):
+        return 0
+
+    def read_region(self, corner, level, size):
+        (x, y), (width, height) = corner, size
+        return self.canvas.crop((x, y, x + width, y + height))
 
     def close(self):
         pass
@@ -65,7 +70,8 @@ def image(request, tmp_path, monkeypatch):
         return path, (0, 0)
     path = tmp_path / "scene.mrxs"
     path.write_bytes(b"slide")
-    monkeypatch.setattr(openslide, "OpenSlide", Bounded)
+    module = SimpleNamespace(OpenSlide=Bounded, OpenSlideError=RuntimeError)
+    monkeypatch.setattr(readers, "_openslide", lambda path: module)
     return path, OFFSET
 
 

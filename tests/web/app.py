@@ -34,6 +34,19 @@ def start(client: Any, data: str, **wish: Any) -> str:
     return found
 
 
+def count_calls(monkeypatch: Any, home: Any, name: str) -> list[Any]:
+    """Grows by one with every call of this function of a module."""
+    calls: list[Any] = []
+    function = getattr(home, name)
+
+    def counted(*given: Any, **named: Any) -> Any:
+        calls.append(given)
+        return function(*given, **named)
+
+    monkeypatch.setattr(home, name, counted)
+    return calls
+
+
 def wait_for(client: Any, job: str, *states: str, seconds: float = 120) -> dict[str, Any]:
     """The job once it is in one of the states."""
     for _ in range(int(seconds * 10)):

@@ -16,6 +16,19 @@ def tissue(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
+def recipe():
+    from histodict.recipes import Recipe
+
+    return Recipe(
+        method_parameters={"n_atoms": 20, "n_iter": 3},
+        patch_px=12,
+        patches_per_class=300,
+        vectors="centred",
+        rule="proportion",
+    )
+
+
+@pytest.fixture(scope="session")
 def manifest(tissue):
     from histodict.images.manifest import read_manifest
 
@@ -23,16 +36,14 @@ def manifest(tissue):
 
 
 @pytest.fixture(scope="session")
-def model(manifest):
-    """A small model of all of its images."""
+def model(recipe, manifest):
     from histodict.pipeline import TissueClassifier
-    from histodict.recipes import Recipe
 
-    recipe = Recipe(
-        method_parameters={"n_atoms": 20, "n_iter": 3},
-        patch_px=12,
-        patches_per_class=300,
-        vectors="centred",
-        rule="proportion",
-    )
     return TissueClassifier(recipe).fit(manifest)
+
+
+@pytest.fixture(scope="session")
+def gallery(model, manifest):
+    from histodict.pipeline.gallery import Gallery
+
+    return Gallery.of(model.model_, manifest.records, 0)

@@ -148,7 +148,7 @@ def test_model_and_report_are_downloaded(page, tmp_path):
     with page.expect_download() as waiting:
         page.locator("#download-model").click()
     waiting.value.save_as(tmp_path / "model.histodict")
-    from histodict.model_file import load_model
+    from histodict.pipeline import load_model
 
     assert load_model(tmp_path / "model.histodict").classes_ == ["healthy", "inflamed"]
 

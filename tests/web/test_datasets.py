@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from histodict.web.data_sources import DataSources, image_id_of
 from histodict.web.datasets import (
     add_correction,
     corrected,
     find_dataset,
-    image_id_of,
     open_dataset,
     remove_correction,
 )
@@ -18,7 +18,7 @@ from histodict.web.workspace import User
 
 @pytest.fixture
 def place(tissue, tmp_path):
-    return User.of(tmp_path / "workspace", "local"), DataFolders([tissue])
+    return User.of(tmp_path / "workspace", "local"), DataSources(DataFolders([tissue]))
 
 
 @pytest.fixture

@@ -169,17 +169,3 @@ def test_regions_are_learnt_from_masks(client):
     rings = client.get(f"{address}/outlines?least=1").json()["rings"]
     assert all(ring[:2] == ring[-2:] for ring in rings)
     assert client.get(f"{address}/outlines?class=9").status_code == 404
-
-
-def test_a_model_without_theta_is_judged_at_another_score():
-    """Panels and methods of whole images: the point on the curve is a score."""
-    from histodict import TissueClassifier
-    from histodict.web.api_model import _answers_at_point
-
-    model = TissueClassifier("default", method="lbp-colour")
-    model.classes_, model.rule_, model.others_, model.shift_ = ["a", "b"], None, [], 0.0
-    rows = [{"answer": "b", "value": 0.4}, {"answer": "b", "value": 0.6}, {"answer": None}]
-    results = {"operating_point": {"kind": "score", "value": 0.0}, "images": rows}
-    found = _answers_at_point(model.with_threshold(0.5), results)
-    assert [row["answer"] for row in found["images"]] == ["a", "b", None]
-    assert found["operating_point"]["value"] == 0.5

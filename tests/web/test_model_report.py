@@ -4,13 +4,13 @@ import pytest
 
 from histodict.pipeline import TissueClassifier
 from histodict.pipeline.gallery import Gallery
-from histodict.web.model_report import atom_users, write_report
+from histodict.web.model_report import atom_users, confusion_table, write_report
 
 
 @pytest.mark.parametrize("components", [0, 6])
-def test_the_report_shows_who_uses_the_atoms(model, manifest, tmp_path, components):
+def test_the_report_shows_who_uses_the_atoms(recipe, manifest, tmp_path, components):
     """Whether atoms are pictures or, as here those of components, are none."""
-    model = TissueClassifier(model.recipe.with_changes(components=components)).fit(manifest)
+    model = TissueClassifier(recipe.with_changes(components=components)).fit(manifest)
     gallery = Gallery.of(model.model_, manifest.records, 0)
     users = atom_users(model, gallery, manifest)
     results = {"images": [], "operating_point": None}
@@ -55,3 +55,41 @@ def test_the_curve_passes_the_operating_point(model, tmp_path, point, rates):
     text = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert f"at the operating points: the model {rates}" in text
     assert "&lt;3&gt;.png, &lt;4&gt;.png" in text  # wrong answers, as text
+
+
+def answered(*pairs):
+    return [
+        {
+            "label": label,
+            "answer": answer,
+            "patient": "p",
+            "name": label,
+            "value": 0.0,
+            "grid": None,
+        }
+        for label, answer in pairs
+    ]
+
+
+def test_the_table_counts_every_answer():
+    rows = answered(("a", "a"), ("b", "a"), ("b", "b"), ("b", "b"))
+    assert confusion_table(["a", "b"], rows) == [("a", [1, 0]), ("b", [1, 2])]
+
+
+def test_a_label_that_was_never_learnt_has_its_row(model, tmp_path):
+    """A test label may be corrected to a class of which no patient was left to learn from."""
+    rows = answered(
+        ("healthy", "healthy"), ("sick", "inflamed"), ("sick", "healthy"), ("", "healthy")
+    )
+    table = confusion_table(model.classes_, rows)
+    assert table == [
+        ("healthy", [1, 0]),
+        ("inflamed", [0, 0]),
+        ("no label", [1, 0]),
+        ("sick", [1, 1]),
+    ]
+    results = {"images": rows, "operating_point": None}
+    write_report(tmp_path / "report.html", model, [], results, {}, tmp_path, [])
+    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    miss = '<td class="miss">1</td>'
+    assert f"<td>sick</td>{miss}{miss}" in text

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from histodict.web.tiles import TILE_SIDE, BytesCache, Tiles, n_levels
+from histodict.web.tiles import TILE_SIDE, Tiles, n_levels
 
 
 @pytest.fixture
@@ -64,17 +64,3 @@ def test_a_changed_file_is_read_anew(picture):
     tiles.tile(path, None, 0, 0, 0)
     Image.fromarray(255 - pixels).save(path)
     assert np.abs(decoded(tiles.tile(path, None, 2, 0, 0)) - (255 - pixels)[:512, :512]).mean() < 4
-
-
-def test_the_cache_forgets_what_was_used_longest_ago():
-    cache: BytesCache[str] = BytesCache(100)
-    for name in "abc":
-        cache.put((name,), name, 30)
-    assert cache.get(("a",)) == "a"
-    cache.put(("d",), "d", 30)
-    assert cache.get(("b",)) is None
-    assert [cache.get((name,)) for name in "acd"] == ["a", "c", "d"]
-    cache.put(("big",), "big", 1000)
-    assert cache.get(("big",)) == "big" and cache.get(("d",)) is None
-    cache.put(("small",), "small", 1)
-    assert cache.get(("big",)) is None

@@ -37,6 +37,8 @@ _LEVEL_SLACK = 1.01
 _FARTHEST = 2**40
 # Pixels of a block up to which Pillow's `reduce` is exact, and several times as fast as `resize`.
 _SMALL_BLOCK = 1024
+# Of an open slide: OpenSlide keeps up to 32 MB of it, and its directory.
+_SLIDE_BYTES = 48 * 2**20
 
 
 class ImageSource(Protocol):
@@ -56,6 +58,10 @@ class ImageSource(Protocol):
     @property
     def offset(self) -> tuple[int, int]:
         """Where (0, 0) lies in the coordinates of OpenSlide and QuPath."""
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory that it takes once it has been read from, until it is closed."""
 
     def read(self, x: int, y: int, width: int, height: int, downsample: float = 1.0) -> Pixels:
         """A region (level-0 pixels), reduced: (round(height / downsample), …width, 3).
@@ -111,6 +117,10 @@ class _Reader(ABC, Generic[Handle]):
         self.offset = offset
         # By process: a forked child must not use, nor close, the handle of its parent.
         self._handles: dict[int, Handle] = {}
+
+    @property
+    @abstractmethod
+    def held_bytes(self) -> int: ...
 
     @abstractmethod
     def _open(self) -> Handle: ...
@@ -216,6 +226,10 @@ class PlainReader(_Reader[Pixels]):
         header = read_header(path)
         super().__init__(path, header.size, header.mpp if mpp is None else mpp)
 
+    @property
+    def held_bytes(self) -> int:
+        return 3 * self.size[0] * self.size[1]
+
     def _open(self) -> Pixels:
         pixels = decode(self.path)
         if pixels.shape[1::-1] != self.size:
@@ -259,6 +273,10 @@ class SlideReader(_Reader["OpenSlide"]):
         if mpp is None:
             names = ("openslide.mpp-x", "openslide.mpp-y")
             self.mpp = plausible_mpp([float(properties[n]) for n in names if n in properties])
+
+    @property
+    def held_bytes(self) -> int:
+        return _SLIDE_BYTES
 
     @staticmethod
     def recognises(path: Path) -> bool:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from starlette.responses import Response
 from starlette.routing import Route
 
+from ..images.manifest import Record
 from ..reports.pictures import encode_jpeg
 from .calls import Call, endpoint, picture
 from .data_checks import quick_warnings
 from .datasets import (
     add_correction,
-    image_id_of,
     known_sources,
     open_dataset,
     remove_correction,
@@ -58,7 +59,8 @@ def open_(call: Call) -> dict[str, Any]:
     if not isinstance(place, int) or not isinstance(inside, str):
         raise ValueError("place must be a number and inside a path")
     folders = call.context.folders
-    return {"id": open_dataset(call.user, folders, folders.find(place, inside)).id}
+    source = folders.find(place, inside)
+    return {"id": open_dataset(call.user, call.context.sources, source).id}
 
 
 def describe(call: Call) -> dict[str, Any]:
@@ -75,13 +77,13 @@ def describe(call: Call) -> dict[str, Any]:
         "corrections": dataset.corrections(),
         "images": [
             {
-                "id": image_id_of(manifest.name(record)),
+                "id": image_id,
                 "name": manifest.name(record),
                 "label": record.label,
                 "patient": record.patient,
                 "mpp": record.mpp,
             }
-            for record in manifest.records
+            for image_id, record in dataset.listing.by_id.items()
         ],
     }
 
@@ -89,7 +91,12 @@ def describe(call: Call) -> dict[str, Any]:
 def checks(call: Call) -> dict[str, Any]:
     """What only reading every image tells; goes on in the background."""
     context = call.context
-    return context.checks.ask(call.dataset().manifest, context.thumbnails.path)
+
+    def thumbnail(record: Record) -> Path:
+        context.sources.check(record)
+        return context.thumbnails.path(record)
+
+    return context.checks.ask(call.dataset().manifest, thumbnail)
 
 
 # --- pixels -------------------------------------------------------------------------------------

@@ -11,11 +11,10 @@ from starlette.routing import Route
 from ..images.stain import NORMALISERS
 from ..methods.registry import METHODS, method_entry
 from ..patches.vectors import VECTORS
-from ..recipes import Recipe
 from .calls import Call, endpoint
-from .datasets import Dataset, find_dataset
+from .datasets import find_dataset
 from .jobs import RUNNING, Job, all_jobs, find_job, new_job
-from .training import OFFERS, offered_recipe, training_request
+from .training import OFFERS, Wish, offered_plan, training_request
 
 # Roughly what share of the time a stage takes; the page says "about".
 _WEIGHTS = {
@@ -35,23 +34,23 @@ _IMAGE_STAGES = ("features", "train", "answer")
 def choices(call: Call) -> dict[str, Any]:
     """What can be chosen, and what a preset means for a method."""
     offer, method = call.query.get("preset", "default"), call.query.get("method", "dfdl")
-    recipe = offered_recipe(offer, method)
+    plan = offered_plan(offer, method)
     parameters = inspect.signature(method_entry(method).load()).parameters
     own = {
-        name: recipe.method_parameters.get(name, parameter.default)
+        name: plan.recipe.method_parameters.get(name, parameter.default)
         for name, parameter in parameters.items()
         if name not in ("random_state", "n_jobs", "backend", "warm_start")
     }
-    fields = recipe.to_dict()
+    fields = plan.to_dict()
     del fields["method"], fields["method_parameters"]
     return {
         "presets": {name: words for name, (_, words, _) in OFFERS.items()},
         "methods": {
-            name: {"summary": entry.summary, "patches": entry.features is None}
+            name: {"summary": entry.summary, "patches": entry.on_patches}
             for name, entry in METHODS.items()
         },
         "stains": sorted(NORMALISERS),
-        "vectors": sorted({*VECTORS, recipe.vectors}),
+        "vectors": sorted({*VECTORS, plan.recipe.vectors}),
         "recipe": fields,
         "parameters": own,
     }
@@ -60,40 +59,28 @@ def choices(call: Call) -> dict[str, Any]:
 def start(call: Call) -> dict[str, Any]:
     """A new training of a data set; with a parent, its recipe and test patients are kept."""
     body = call.body
-    dataset = find_dataset(call.user, call.context.folders, str(body.get("data")))
+    dataset = find_dataset(call.user, call.context.sources, str(body.get("data")))
     parent_id = body.get("parent")
     if parent_id:
-        parent = find_job(call.user, str(parent_id)).request
-        recipe = Recipe.from_dict(parent["recipe"])
-        request = training_request(
-            dataset,
-            recipe,
-            regions=parent["regions"],
-            test_folds=0,
-            seed=parent["seed"],
-            parent=parent,
-        )
+        wish = Wish.again(find_job(call.user, str(parent_id)).request)
     else:
-        request = _first_request(call, dataset)
-    job = new_job(call.user, request | {"parent": parent_id})
+        wish = _first_wish(body)
+    job = new_job(call.user, training_request(dataset, wish) | {"parent": parent_id})
     call.context.queue.add(job)
     return {"id": job.id}
 
 
-def _first_request(call: Call, dataset: Dataset) -> dict[str, Any]:
-    body = call.body
-    recipe = offered_recipe(str(body.get("preset", "default")), str(body.get("method", "dfdl")))
+def _first_wish(body: dict[str, Any]) -> Wish:
+    plan = offered_plan(str(body.get("preset", "default")), str(body.get("method", "dfdl")))
     settings = body.get("settings") or {}
     if not isinstance(settings, dict):
         raise ValueError("settings must be names with values")
-    recipe = recipe.with_settings({str(name): str(text) for name, text in settings.items()})
+    plan = plan.with_settings({str(name): str(text) for name, text in settings.items()})
     folds, seed = body.get("test_folds", 4), body.get("seed", 0)
     if folds not in (0, 2, 3, 4, 5) or not isinstance(seed, int):
         raise ValueError("test_folds must be 0, 2, 3, 4 or 5, and seed a whole number")
     regions = body.get("regions")
-    return training_request(
-        dataset, recipe, regions=str(regions) if regions else None, test_folds=folds, seed=seed
-    )
+    return Wish(plan, str(regions) if regions else None, seed, folds)
 
 
 def watch(call: Call) -> dict[str, Any]:
@@ -112,7 +99,7 @@ def _words(request: dict[str, Any]) -> str:
         return ""
     recipe = request["recipe"]
     parts = [recipe["method"]]
-    if method_entry(recipe["method"]).features is None:
+    if method_entry(recipe["method"]).on_patches:
         parts += [f"{recipe['patch_px']} pixel patches", f"{recipe['patches_per_class']} per class"]
     parts += [f"{name} {value}" for name, value in recipe["method_parameters"].items()]
     n_tested = len(request["test_patients"])
@@ -168,14 +155,14 @@ def _time_left(job: Job, stages: dict[str, list[int]], elapsed: float) -> float 
     if job.request["kind"] != "train":
         return None
     method = job.request["recipe"]["method"]
-    plan = _PATCH_STAGES if method_entry(method).features is None else _IMAGE_STAGES
-    current = max((plan.index(stage) for stage in stages if stage in plan), default=-1)
+    order = _PATCH_STAGES if method_entry(method).on_patches else _IMAGE_STAGES
+    current = max((order.index(stage) for stage in stages if stage in order), default=-1)
     done = 0.0
-    for place, stage in enumerate(plan):
+    for place, stage in enumerate(order):
         n_done, total = stages.get(stage, (0, 1))
         # A stage that ended early, its objective flat, is done when the next one has begun.
         done += _WEIGHTS[stage] * (1.0 if place < current else n_done / max(total, 1))
-    share = done / sum(_WEIGHTS[stage] for stage in plan)
+    share = done / sum(_WEIGHTS[stage] for stage in order)
     return elapsed * (1 - share) / share if share > 0.05 else None
 
 

@@ -10,9 +10,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from ..images.manifest import Record
-from ..pipeline import PatchMap
+from ..patches.patch_map import PatchMap
 from ..reports.pictures import encode_png
-from .api_model import describe_patch
+from .api_model import describe_patch, gallery_and_images
 from .calls import Call, endpoint, picture
 from .explain import explain
 from .jobs import DONE, Job, all_jobs, new_job
@@ -41,6 +41,11 @@ def look(call: Call) -> dict[str, Any]:
 
 def _in_background(call: Call, record: Record, folder: Path) -> dict[str, Any]:
     job = _map_job(call, record)
+    if job is not None and job.state()["state"] == DONE:
+        facts = stored_answer(folder, record.path)
+        if facts is not None:  # it has ended just now
+            return {"state": DONE, **facts}
+        job = None  # its answer is of an earlier version, or was lost
     if job is None:
         request = {
             "kind": "map",
@@ -84,21 +89,20 @@ def draw(call: Call) -> Response:
 def rings(call: Call) -> dict[str, Any]:
     patch_map = _map(call)
     place = call.number("class", 1)
-    if not 0 <= place < patch_map.margins.shape[2]:
+    if not 0 <= place < patch_map.n_classes:
         raise KeyError("there is no such class")
     return {"rings": outlines(patch_map, place, max(1, call.number("least", 1)))}
 
 
 def why(call: Call) -> dict[str, Any]:
     """What made a patch what it was called."""
-    model, gallery = call.model()
-    if gallery is None:
-        raise KeyError("this method looks at the image as a whole: there are no patches to explain")
+    gallery, learn = gallery_and_images(call)
     record = call.record()
+    patch_map = stored_map(_maps(call), record.path)
     where = call.number("row"), call.number("column")
-    facts = explain(model, record, _map(call), gallery, *where)
+    facts = explain(call.model()[0], record, patch_map, gallery, *where)
     for entry in facts.get("similar", []):
-        entry |= describe_patch(call, entry["patch"])
+        entry |= describe_patch(gallery, learn, entry["patch"])
     return facts
 
 

@@ -12,17 +12,17 @@ from numpy.typing import NDArray
 from starlette.responses import Response
 from starlette.routing import Route
 
-from ..images.manifest import Record
-from ..model_file import Model, load_model, read_header, save_model
-from ..pipeline import RegionDetector
-from ..pipeline.atoms import Atoms
+from ..images.manifest import Manifest, Record
+from ..model_file import read_header
+from ..pipeline import Model, load_model, save_model
+from ..pipeline.gallery import Gallery
+from ..pipeline.image_model import Atoms
 from ..reports.patch_pictures import outlined, square_around
 from ..reports.pictures import encode_jpeg, encode_png, vector_picture
 from .calls import Call, endpoint, picture
-from .datasets import image_id_of
+from .data_sources import image_id_of
 from .jobs import find_job
 from .model_report import atom_users, model_card, training_name, write_report
-from .training import request_manifest, train_and_test
 from .workspace import read_json
 
 _ATOMS_SHOWN = 40
@@ -40,7 +40,7 @@ def describe(call: Call) -> dict[str, Any]:
         "data": job.request["data"],
         "name": job.request["name"],
         "classes": model.classes_,
-        "is_detector": isinstance(model, RegionDetector),
+        "is_detector": model.finds_regions,
         "card": model_card(model, read_header(job.folder / "model.histodict"), job.request),
         "results": read_json(path) if path.is_file() else None,
         "atoms": _atoms(model, gallery is not None),
@@ -59,7 +59,7 @@ def _parent(call: Call, parent_id: str) -> dict[str, Any] | None:
 
 def _atoms(model: Model, has_gallery: bool) -> list[dict[str, Any]]:
     """Per class the atoms used most: they stand first in a dictionary."""
-    atoms = Atoms.of(model.model_)
+    atoms = model.model_.atoms()
     if atoms is None:
         return []
     return [
@@ -74,7 +74,7 @@ def _atoms(model: Model, has_gallery: bool) -> list[dict[str, Any]]:
 
 
 def _atoms_of(call: Call) -> Atoms:
-    atoms = Atoms.of(call.model()[0].model_)
+    atoms = call.model()[0].model_.atoms()
     if atoms is None or not 0 <= int(call.parts["atom"]) < len(atoms.D):
         raise KeyError("there is no such atom")
     return atoms
@@ -95,19 +95,21 @@ def atom_picture(call: Call) -> Response:
 def users_of_atom(call: Call) -> dict[str, Any]:
     """The training patches in which an atom weighs most."""
     _atoms_of(call)
+    gallery, learn = gallery_and_images(call)
+    found = gallery.users_of(int(call.parts["atom"]))
+    return {"patches": [describe_patch(gallery, learn, n) | {"weight": w} for n, w in found]}
+
+
+def gallery_and_images(call: Call) -> tuple[Gallery, Manifest]:
+    """The training patches that were kept, and the images they are from."""
     gallery = call.model()[1]
     if gallery is None:
-        raise KeyError("this model kept no training patches")
-    found = gallery.users_of(int(call.parts["atom"]))
-    return {"patches": [describe_patch(call, n) | {"weight": value} for n, value in found]}
+        raise KeyError("this method looks at the image as a whole: it kept no training patches")
+    return gallery, call.learn_and_test()[0]
 
 
-def describe_patch(call: Call, patch: int) -> dict[str, Any]:
+def describe_patch(gallery: Gallery, learn: Manifest, patch: int) -> dict[str, Any]:
     """Where a training patch comes from."""
-    gallery = call.model()[1]
-    learn, _ = train_and_test(call.job().request)
-    if gallery is None or not 0 <= patch < len(gallery.images):
-        raise KeyError("there is no such training patch")
     record = learn.records[int(gallery.images[patch])]
     return {
         "patch": patch,
@@ -125,10 +127,9 @@ def patch_picture(call: Call) -> Response:
 
 def _training_pixels(call: Call, patch: int, times: int) -> NDArray[np.uint8]:
     """The square around a training patch, so many times as wide."""
-    describe_patch(call, patch)
-    gallery = call.model()[1]
-    assert gallery is not None
-    learn, _ = train_and_test(call.job().request)
+    gallery, learn = gallery_and_images(call)
+    if not 0 <= patch < len(gallery.images):
+        raise KeyError("there is no such training patch")
     record = learn.records[int(gallery.images[patch])]
     _check_place(call, record)
     corner, wide = square_around(gallery, patch, times)
@@ -146,20 +147,9 @@ def _check_place(call: Call, record: Record) -> None:
 
 def _with_point(call: Call) -> Model:
     """The model, with the operating point of the query if there is one."""
-    path = call.job().folder / "model.histodict"
-    model = load_model(path)
+    model = load_model(call.job().folder / "model.histodict")
     text = call.query.get("point")
-    if text is None:
-        return model
-    value = float(text)
-    if isinstance(model, RegionDetector):
-        if not 1 <= value <= 1000:
-            raise ValueError("a region has at least one patch")
-        model.least_patches_ = round(value)
-        return model
-    if not np.isfinite(value):
-        raise ValueError("the operating point must be a number")
-    return model.with_threshold(value)
+    return model if text is None else model.with_operating_point(float(text))
 
 
 def download_model(call: Call) -> Response:
@@ -176,12 +166,11 @@ def download_report(call: Call) -> Response:
         raise KeyError("this training has no results yet")
     model = _with_point(call)
     results = _answers_at_point(model, read_json(path))
-    manifest = request_manifest(job.request)
-    records = {image_id_of(manifest.name(record)): record for record in manifest.records}
-    card = model_card(model, read_header(job.folder / "model.histodict"), job.request)
-    learn, _ = train_and_test(job.request)
-    for record in learn.records:
+    learn, test = call.learn_and_test()
+    for record in (*learn.records, *test.records):
         _check_place(call, record)
+    records = {image_id_of(test.name(record)): record for record in test.records}
+    card = model_card(model, read_header(job.folder / "model.histodict"), job.request)
     users = atom_users(model, call.model()[1], learn)
     with tempfile.TemporaryDirectory() as folder:
         page = Path(folder) / "report.html"
@@ -192,26 +181,16 @@ def download_report(call: Call) -> Response:
 
 def _answers_at_point(model: Model, results: dict[str, Any]) -> dict[str, Any]:
     """The results as the model with its operating point would give them."""
-    point = results["operating_point"]
+    point = model.operating_point
     if point is None:
         return results
-    if isinstance(model, RegionDetector):
-        value = float(model.least_patches_)
-    else:
-        value = model.shift_ if model.threshold is None else model.threshold
     rows = [
-        row | {"answer": model.classes_[int(_is_positive(row["value"], value, point))]}
+        row | {"answer": model.classes_[int(point.is_positive(row["value"]))]}
         if row["answer"] is not None
         else row
         for row in results["images"]
     ]
-    return results | {"images": rows, "operating_point": point | {"value": value}}
-
-
-def _is_positive(value: float, threshold: float, point: dict[str, Any]) -> bool:
-    if point["kind"] == "patches":
-        return value >= threshold
-    return value > threshold if point.get("rises", True) else value < threshold
+    return results | {"images": rows, "operating_point": point.to_dict()}
 
 
 def _download(data: bytes, name: str, kind: str) -> Response:

@@ -12,24 +12,28 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from ..images.manifest import Record
-from ..model_file import Model, load_model
+from ..images.manifest import Manifest, Record
+from ..pipeline import Model, load_model
 from ..pipeline.gallery import Gallery
+from .bytes_cache import BytesCache
 from .data_checks import Checks
+from .data_sources import RECORD_BYTES, DataSources
 from .datasets import Dataset, find_dataset
 from .folders import DataFolders, ForbiddenFileError
 from .jobs import Job, JobQueue, find_job
 from .thumbnails import Thumbnails
-from .tiles import BytesCache, Tiles
+from .tiles import Tiles
+from .training import train_and_test
 from .workspace import User
 
 _MOST_BYTES = 64 * 1024  # of a request: nothing is uploaded
 _MODEL_BYTES = 512 * 2**20
+_TRAINING_BYTES = 128 * 2**20
 
 
 @dataclass
 class Context:
-    """What all calls share."""
+    """What all calls share, and what is kept between them because it takes long to read."""
 
     folders: DataFolders
     workspace: Path
@@ -40,8 +44,12 @@ class Context:
     models: BytesCache[tuple[Model, Gallery | None]] = field(
         default_factory=lambda: BytesCache(_MODEL_BYTES)
     )
+    trainings: BytesCache[tuple[Manifest, Manifest]] = field(
+        default_factory=lambda: BytesCache(_TRAINING_BYTES)
+    )
 
     def __post_init__(self) -> None:
+        self.sources = DataSources(self.folders)
         self.thumbnails = Thumbnails(self.workspace / "thumbnails")
 
 
@@ -64,13 +72,11 @@ class Call:
             raise ValueError(f"{name} must be a whole number, not {text!r}") from None
 
     def dataset(self) -> Dataset:
-        return find_dataset(self.user, self.context.folders, str(self.parts["data"]))
+        return find_dataset(self.user, self.context.sources, str(self.parts["data"]))
 
     def record(self) -> Record:
-        """The image asked for; its true place is checked each time it is read."""
-        record = self.dataset().image(str(self.parts["image"]))
-        self.context.folders.check(record.path)
-        return record
+        """The image asked for, to be read now."""
+        return self.dataset().image(str(self.parts["image"]))
 
     def job(self) -> Job:
         return find_job(self.user, str(self.parts["job"]))
@@ -87,6 +93,17 @@ class Call:
             gallery = folder / "gallery.npz"
             found = load_model(path), Gallery.read(gallery) if gallery.is_file() else None
             self.context.models.put(key, found, path.stat().st_size)
+        return found
+
+    def learn_and_test(self) -> tuple[Manifest, Manifest]:
+        """The images that the job learns from, and those it is tested on; read once."""
+        job = self.job()
+        key = str(job.folder), (job.folder / "job.json").stat().st_mtime_ns
+        found = self.context.trainings.get(key)
+        if found is None:
+            found = train_and_test(job.request)
+            n_images = sum(len(side.records) for side in found)
+            self.context.trainings.put(key, found, RECORD_BYTES * n_images)
         return found
 
 

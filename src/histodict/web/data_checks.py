@@ -41,12 +41,12 @@ class Look:
 
 
 def look_at(record: Record, thumbnail: Callable[[Record], Path]) -> Look:
-    """Through the image's stored thumbnail."""
+    """Through the image's stored thumbnail, which also knows whether the image may be read."""
     try:
-        with open_image(record.path, record.mpp) as source:
-            mpp = source.mpp
         with Image.open(thumbnail(record)) as picture:
             grey = np.asarray(picture.convert("L").resize((_SIDE, _SIDE)), np.float32)
+        with open_image(record.path, record.mpp) as source:
+            mpp = source.mpp
     except (ValueError, OSError) as error:
         return Look(record, None, reason=str(error))
     return Look(record, grey, mpp)

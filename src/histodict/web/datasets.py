@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from ..batch import find_images
 from ..execution.files import written_whole
-from ..images.manifest import Manifest, ManifestError, Record, read_manifest
+from ..images.manifest import Manifest, Record
 from ..images.masks import RegionMask
 from ..images.readers import open_image
+from .data_sources import DataSources, Listing
 from .folders import DataFolders
 from .workspace import User, is_id, new_id, read_json, write_json
 
@@ -32,12 +32,17 @@ MASK_CLASSES = ("no region", "region")
 
 @dataclass(frozen=True)
 class Dataset:
-    """A manifest under a short name; `folder` holds what the app keeps about it."""
+    """Images under a short name; `folder` holds what the app keeps about them."""
 
     id: str
     source: Path
-    manifest: Manifest
+    sources: DataSources
+    listing: Listing
     folder: Path
+
+    @property
+    def manifest(self) -> Manifest:
+        return self.listing.manifest
 
     @property
     def is_labelled(self) -> bool:
@@ -51,34 +56,32 @@ class Dataset:
         return self.manifest.classes
 
     def image(self, image_id: str) -> Record:
-        for record in self.manifest.records:
-            if image_id_of(self.manifest.name(record)) == image_id:
-                return record
-        raise KeyError("there is no such image in this data set")
+        """An image of the set, to be read now: its true place is checked."""
+        record = self.listing.by_id.get(image_id)
+        if record is None:
+            raise KeyError("there is no such image in this data set")
+        self.sources.check(record)
+        return record
 
     def corrections(self) -> list[dict[str, Any]]:
         path = self.folder / "corrections.json"
         return list(read_json(path)) if path.is_file() else []
 
 
-def image_id_of(name: str) -> str:
-    return hashlib.sha256(name.encode()).hexdigest()[:12]
-
-
-def open_dataset(user: User, folders: DataFolders, source: Path) -> Dataset:
+def open_dataset(user: User, sources: DataSources, source: Path) -> Dataset:
     """Read a folder or table and remember it; all its files must lie in the data folders."""
-    source = folders.check(source)
-    dataset = _load(user, folders, source)
+    source = sources.folders.check(source)
+    dataset = _load(user, sources, source)
     write_json(dataset.folder / "source.json", str(source))
     return dataset
 
 
-def find_dataset(user: User, folders: DataFolders, dataset_id: str) -> Dataset:
+def find_dataset(user: User, sources: DataSources, dataset_id: str) -> Dataset:
     """A data set opened before, as its files are now."""
     path = user.folder / "data" / dataset_id / "source.json"
     if not is_id(dataset_id) or not path.is_file():
         raise KeyError("there is no such data set: open it on the data page")
-    return _load(user, folders, folders.check(Path(read_json(path))))
+    return _load(user, sources, sources.folders.check(Path(read_json(path))))
 
 
 def known_sources(user: User, folders: DataFolders) -> dict[str, Path]:
@@ -91,27 +94,10 @@ def known_sources(user: User, folders: DataFolders) -> dict[str, Path]:
     return found
 
 
-def _load(user: User, folders: DataFolders, source: Path) -> Dataset:
-    manifest = _read(source)
-    for record in manifest.records:
-        for path in (record.path, record.mask):
-            if path is not None:
-                folders.check(path)
+def _load(user: User, sources: DataSources, source: Path) -> Dataset:
     dataset_id = hashlib.sha256(str(source).encode()).hexdigest()[:12]
-    return Dataset(dataset_id, source, manifest, user.folder / "data" / dataset_id)
-
-
-def _read(source: Path) -> Manifest:
-    """A labelled set, or, where a folder has no classes, its images to look at."""
-    try:
-        return read_manifest(source)
-    except ManifestError:
-        images = find_images([source]) if source.is_dir() else []
-        if not images or (source / "manifest.csv").exists():
-            raise
-    records = tuple(Record(path, "", path.relative_to(source).as_posix()) for path in images)
-    words = f"{source.name}: no classes were found, so these images can be looked at, not learnt"
-    return Manifest(records, (words,), source)
+    folder = user.folder / "data" / dataset_id
+    return Dataset(dataset_id, source, sources, sources.listing(source), folder)
 
 
 # --- corrections --------------------------------------------------------------------------------
@@ -161,12 +147,14 @@ def corrected(dataset: Dataset) -> Manifest:
     Where an image has a mask a marked rectangle is painted into it, as region or as none. Without
     masks it becomes an image of its own, of the same patient.
     """
-    records = {image_id_of(dataset.manifest.name(r)): r for r in dataset.manifest.records}
+    records = dict(dataset.listing.by_id)
+    for record in records.values():  # they are read by the worker, which knows no data folders
+        dataset.sources.check(record)
     further = []
     for correction in dataset.corrections():
-        record = records.get(correction["image"])
-        if record is None:  # the file has gone since
+        if correction["image"] not in records:  # the file has gone since
             continue
+        record = records[correction["image"]]
         if correction["box"] is None:
             records[correction["image"]] = replace(record, label=correction["label"])
         elif record.mask is not None:

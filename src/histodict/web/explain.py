@@ -13,12 +13,11 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from ..images.manifest import Record
-from ..model_file import Model
 from ..patches.grid import PatchGrid
-from ..pipeline import BLANK, PatchMap
-from ..pipeline.atoms import Atoms
+from ..patches.patch_map import BLANK, PatchMap
+from ..pipeline import Model
 from ..pipeline.gallery import Gallery
-from ..pipeline.patch_model import PatchModel
+from ..pipeline.image_model import Atoms
 from ..pipeline.view import View, open_view
 from ..reports.pictures import enlarged, png_uri, vector_picture
 
@@ -46,13 +45,12 @@ def explain(
             "words": "This is glass: patches without tissue are left out.",
         }
     patches = model.model_
-    assert isinstance(patches, PatchModel)
     with open_view(record.path, record.mpp, model.recipe, patches.mpp_, patches.cache) as view:
         patch = grid.read(view, slice(row, row + 1), slice(column, column + 1))
         seen = view.normalise(patch)[0]
         vector = patches.project(_vector_of(view, grid, row, column))
     code, distances = patches.method_.encode(vector)
-    parts = _parts(model.classes_, patches, vector[0], code, distances[0])
+    parts = _parts(model.classes_, patches.atoms(), vector[0], code, distances[0])
     return facts | {
         "winner": model.classes_[winner],
         "words": _words(model.classes_, winner, distances[0], parts["is_residual"]),
@@ -103,13 +101,12 @@ def _words(names: list[str], winner: int, distances: NDArray[np.float64], residu
 
 def _parts(
     names: list[str],
-    patches: PatchModel,
+    atoms: Atoms | None,
     vector: NDArray[np.float32],
     code: csr_array,
     distances: NDArray[np.float64],
 ) -> dict[str, Any]:
     """Per class its distance and its rebuilt patch; the atoms that weigh most."""
-    atoms = Atoms.of(patches)
     weights = code.toarray()[0]
     classes: list[dict[str, Any]] = [
         {"name": name, "residual": float(distance)}

@@ -19,6 +19,7 @@ import sys
 import threading
 import time
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +43,9 @@ class Job:
     def id(self) -> str:
         return self.folder.name
 
-    @property
+    @cached_property
     def request(self) -> dict[str, Any]:
+        """What was asked for; with thousands of images it takes a while to read."""
         found: dict[str, Any] = read_json(self.folder / "job.json")
         return found
 

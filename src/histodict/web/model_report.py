@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from sklearn.metrics import confusion_matrix
 
 from ..evaluation.metrics import balanced_accuracy, roc_curve
 from ..images.manifest import Manifest, Record
-from ..model_file import Model
-from ..pipeline import RegionDetector
-from ..pipeline.atoms import Atoms
+from ..pipeline import Model
 from ..pipeline.gallery import Gallery
 from ..reports.atoms_page import AtomsInUse, atom_rows
 from ..reports.overlay import draw_overlay
 from ..reports.pages import write_page
 from ..reports.pictures import atom_sheets, image_uri
-from .maps import stored_map
+from .maps import answer_image, stored_answer, stored_map
 
 _N_EXAMPLES = 6
 _N_ATOMS = 8  # of each class, shown with the patches that use them
@@ -45,7 +43,7 @@ def model_card(model: Model, header: Mapping[str, Any], request: Mapping[str, An
         ("Method", f"{recipe['method']} ({settings})"),
         ("Patches", f"{recipe['patch_px']} x {recipe['patch_px']} pixels {scale}{around}"),
         ("Stain correction", recipe["stain"]),
-        ("Decision", _decision(model)),
+        ("Decision", model.decision_words()),
         ("Pixel size", f"{header['mpp']:g} µm" if header["mpp"] else "not known"),
         (
             "Started from",
@@ -61,17 +59,6 @@ def model_card(model: Model, header: Mapping[str, Any], request: Mapping[str, An
     ]
 
 
-def _decision(model: Model) -> str:
-    if isinstance(model, RegionDetector):
-        return f"a region counts from {model.least_patches_} connected patches on"
-    if model.rule_ is None:
-        return "from the image as a whole"
-    if model.others_:
-        return f"by a panel of {1 + len(model.others_)}; maps and atoms are those of the first"
-    at = "" if model.threshold is None else f", threshold {model.threshold:.3f}"
-    return f"from the {model.rule_.name} of its patches{at}"
-
-
 def write_report(
     path: Path,
     model: Model,
@@ -84,8 +71,8 @@ def write_report(
     """`records`: by image id, those of the tested images. `users`: of `atom_users`."""
     rows = [row for row in results["images"] if row["answer"] is not None]
     labels, answers = ([row[key] for row in rows] for key in ("label", "answer"))
-    confusion = confusion_matrix(labels, answers, labels=model.classes_).tolist() if rows else []
     accuracy = f"{balanced_accuracy(labels, answers):.2f}" if rows else "not measured"
+    counts = confusion_table(model.classes_, rows) if rows else []
     content = {
         "title": f"Model report: {' / '.join(model.classes_)}",
         "facts": [
@@ -94,15 +81,31 @@ def write_report(
         ],
         "classes": model.classes_,
         "card": card,
-        "confusion": confusion,
+        "truths": [truth for truth, _ in counts],
+        "confusion": [line for _, line in counts],
         "roc": _roc(model, rows, results["operating_point"]),
         "patients": patient_errors(rows),
         "atoms": _atom_sheets(model),
         "atom_classes": users,
-        "examples": _examples(rows, records, maps),
+        "examples": _examples(model, rows, records, maps),
         "n_failed": len(results["images"]) - len(rows),
     }
     write_page(path, "web/report.html.j2", content)
+
+
+def confusion_table(
+    classes: Sequence[str], rows: list[dict[str, Any]]
+) -> list[tuple[str, list[int]]]:
+    """Per true label how often each class was answered.
+
+    Labels that are no class of the model follow: nothing can be right about them, and they count.
+    """
+    counts = Counter((row["label"], row["answer"]) for row in rows)
+    others = sorted({row["label"] for row in rows} - set(classes))
+    return [
+        (truth or "no label", [counts[truth, answer] for answer in classes])
+        for truth in (*classes, *others)
+    ]
 
 
 def patient_errors(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -136,7 +139,7 @@ def _roc(model: Model, rows: list[dict[str, Any]], point: Mapping[str, Any] | No
 
 
 def _atom_sheets(model: Model) -> list[dict[str, str]]:
-    atoms = Atoms.of(model.model_)
+    atoms = model.model_.atoms()
     if atoms is None or atoms.patch_px is None:
         return []
     bases = {name: atoms.D[atoms.classes == i] for i, name in enumerate(model.classes_)}
@@ -145,7 +148,7 @@ def _atom_sheets(model: Model) -> list[dict[str, str]]:
 
 def atom_users(model: Model, gallery: Gallery | None, learn: Manifest) -> list[dict[str, Any]]:
     """The atoms that most patches use, with the training patches in which they weigh most."""
-    if gallery is None or Atoms.of(model.model_) is None:
+    if gallery is None or model.model_.atoms() is None:
         return []
     found = AtomsInUse.of(model, gallery, learn.records, _N_ATOMS)
     return atom_rows(found, learn.records, [training_name(learn, r) for r in learn.records])
@@ -157,14 +160,16 @@ def training_name(learn: Manifest, record: Record) -> str:
 
 
 def _examples(
-    rows: list[dict[str, Any]], records: Mapping[str, Record], maps: Path
+    model: Model, rows: list[dict[str, Any]], records: Mapping[str, Record], maps: Path
 ) -> list[dict[str, Any]]:
     """Images with their maps, wrong answers first."""
     shown: list[dict[str, Any]] = []
     for row in sorted(rows, key=lambda row: row["answer"] == row["label"]):
         if row["grid"] is None or row["image"] not in records or len(shown) == _N_EXAMPLES:
             continue
-        path = records[row["image"]].path
-        picture = draw_overlay(path, stored_map(maps, path))
+        record = records[row["image"]]
+        if stored_answer(maps, record.path) is None:  # it was kept by an earlier version
+            answer_image(model, record, maps)
+        picture = draw_overlay(stored_map(maps, record.path))
         shown.append(row | {"uri": image_uri(picture), "right": row["answer"] == row["label"]})
     return shown

@@ -14,7 +14,7 @@ from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response
-from starlette.routing import Mount, Route
+from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from ..demo.sets import write_synthetic_set
@@ -48,7 +48,7 @@ def make_app(
     people = [User.of(workspace, name) for name in users or ("local",)]
     if drawn:
         for user in people:
-            context.demo = open_dataset(user, context.folders, drawn).id
+            context.demo = open_dataset(user, context.sources, drawn).id
     tokens = {user.token(): user for user in people} if users or needs_token else {}
 
     @asynccontextmanager
@@ -58,20 +58,24 @@ def make_app(
         context.queue.close()
 
     app = Starlette(
-        routes=[
-            Route("/", _front_page),
-            *api_data.ROUTES,
-            *api_jobs.ROUTES,
-            *api_model.ROUTES,
-            *api_look.ROUTES,
-            Mount("/static", StaticFiles(directory=_STATIC)),
-        ],
+        routes=_routes(),
         middleware=[Middleware(Gate, users=tokens, alone=None if tokens else people[0])],
         lifespan=lifespan,
     )
     app.state.context = context
     app.state.tokens = {user.name: token for token, user in tokens.items()}
     return app
+
+
+def _routes() -> list[BaseRoute]:
+    return [
+        Route("/", _front_page),
+        *api_data.ROUTES,
+        *api_jobs.ROUTES,
+        *api_model.ROUTES,
+        *api_look.ROUTES,
+        Mount("/static", StaticFiles(directory=_STATIC)),
+    ]
 
 
 async def _front_page(request: Request) -> Response:

@@ -7,53 +7,23 @@ image's own pixels. A tile is TILE_SIDE pixels square, less at the right and low
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from pathlib import Path
-from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..images.readers import ImageSource, PlainReader, open_image
+from ..images.readers import ImageSource, open_image
 from ..reports.pictures import encode_jpeg
+from .bytes_cache import BytesCache, Key
 
 TILE_SIDE = 512
 _TILE_BYTES = 96 * 2**20  # encoded tiles
-_PIXEL_BYTES = 768 * 2**20  # decoded plain images
-_SLIDE_BYTES = 48 * 2**20  # an open slide: OpenSlide keeps up to 32 MB of it, and its directory
-
-Value = TypeVar("Value")
-Key = tuple[object, ...]
+_PIXEL_BYTES = 768 * 2**20  # open images
 
 
 def n_levels(size: tuple[int, int]) -> int:
     """Levels from the whole image in one tile to its own pixels."""
     return max(0, (max(size) - 1).bit_length() - (TILE_SIDE - 1).bit_length()) + 1
-
-
-class BytesCache(Generic[Value]):
-    """The values used last, of at most so many bytes together; safe to use from threads."""
-
-    def __init__(self, most_bytes: int) -> None:
-        self._most = most_bytes
-        self._held: OrderedDict[Key, tuple[Value, int]] = OrderedDict()
-        self._bytes = 0
-        self._lock = threading.Lock()
-
-    def get(self, key: Key) -> Value | None:
-        with self._lock:
-            if key not in self._held:
-                return None
-            self._held.move_to_end(key)
-            return self._held[key][0]
-
-    def put(self, key: Key, value: Value, n_bytes: int) -> None:
-        """The newest stays even if it alone is too large: it is in use."""
-        with self._lock:
-            self._bytes += n_bytes - self._held.pop(key, (value, 0))[1]
-            self._held[key] = value, n_bytes
-            while self._bytes > self._most and len(self._held) > 1:
-                self._bytes -= self._held.popitem(last=False)[1][1]
 
 
 class Tiles:
@@ -77,7 +47,7 @@ class Tiles:
                 if source is None:
                     source = open_image(path, mpp)
                     source.read(0, 0, 1, 1)
-                    self._sources.put(key, source, _memory(source))
+                    self._sources.put(key, source, source.held_bytes)
         return source
 
     def tile(self, path: Path, mpp: float | None, level: int, column: int, row: int) -> bytes:
@@ -114,9 +84,3 @@ def _read_tile(source: ImageSource, level: int, column: int, row: int) -> NDArra
 def _stamp(path: Path, mpp: float | None) -> Key:
     state = path.stat()
     return str(path), mpp, state.st_size, state.st_mtime_ns
-
-
-def _memory(source: ImageSource) -> int:
-    if isinstance(source, PlainReader):
-        return 3 * source.size[0] * source.size[1]
-    return _SLIDE_BYTES

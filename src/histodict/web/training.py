@@ -1,16 +1,15 @@
-"""A training as the web app asks for it: which images, which recipe, which patients to test on."""
+"""A training as the web app asks for it: which images, which plan, which patients to test on."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from ..evaluation.protocols import k_folds
 from ..images.manifest import Manifest, Record
-from ..pipeline import RegionDetector, TissueClassifier
-from ..recipes import Recipe, preset
+from ..pipeline import Plan, named_plan
 from .datasets import Dataset, corrected
 
 # What the page offers: a name, words for people, and changes to a preset of the package.
@@ -36,48 +35,67 @@ OFFERS: dict[str, tuple[str, str, dict[str, str]]] = {
 }
 
 
-def offered_recipe(offer: str, method: str) -> Recipe:
-    """The recipe behind an offer, for a method; settings that the method lacks are left out."""
+def offered_plan(offer: str, method: str) -> Plan:
+    """The plan behind an offer, for a method; settings that the method lacks are left out."""
     if offer not in OFFERS:
         raise ValueError(f"preset must be one of {sorted(OFFERS)}, not {offer!r}")
     base, _, changes = OFFERS[offer]
-    recipe = preset(base, method)
-    known = {*recipe.to_dict(), *recipe.method_parameters}
-    return recipe.with_settings({k: v for k, v in changes.items() if k in known})
+    plan = named_plan(base, method)
+    known = {*plan.to_dict(), *plan.recipe.method_parameters}
+    return plan.with_settings({k: v for k, v in changes.items() if k in known})
 
 
-def training_request(
-    dataset: Dataset,
-    recipe: Recipe,
-    *,
-    regions: str | None,
-    test_folds: int,
-    seed: int,
-    parent: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
-    """All that the worker needs, checked; raises ValueError in words for the page.
+@dataclass(frozen=True)
+class Wish:
+    """What a training shall be.
 
-    One fold of `test_folds` is kept for testing, whole patients; 0 keeps none. With a parent, its
-    test patients are kept, so that the two can be compared.
+    regions : the class whose regions are looked for; None: which class an image is
+    test_folds : one fold of so many is kept for testing, whole patients; 0 keeps none
+    test_patients : those to keep, in place of a fold
     """
-    manifest = corrected(dataset)
+
+    plan: Plan
+    regions: str | None
+    seed: int
+    test_folds: int = 0
+    test_patients: tuple[str, ...] | None = None
+
+    @classmethod
+    def again(cls, request: Mapping[str, Any]) -> Wish:
+        """The same once more, tested on the same patients, so that the two can be compared."""
+        patients = tuple(request["test_patients"])
+        plan = Plan.from_dict(request["recipe"])
+        return cls(plan, request["regions"], request["seed"], test_patients=patients)
+
+    def check(self, manifest: Manifest) -> None:
+        """Refuses what does not fit together."""
+        vectors = self.plan.recipe.vectors
+        if ":" in vectors:  # names a file or a download, which a page must not choose
+            raise ValueError(f"vectors {vectors!r} can be used from the command line only")
+        self.plan.model(region=self.regions)
+        has_masks = any(record.mask for record in manifest.records)
+        if self.regions and not has_masks and self.regions not in manifest.classes:
+            raise ValueError(
+                f"the region {self.regions!r} is not among the classes {manifest.classes}"
+            )
+
+    def kept_patients(self, manifest: Manifest) -> list[str]:
+        if self.test_patients is not None:
+            return list(self.test_patients)
+        if not self.test_folds:
+            return []
+        split = k_folds(manifest, self.test_folds, random_state=self.seed).splits[0]
+        return sorted({manifest.records[place].patient for place in split.test})
+
+
+def training_request(dataset: Dataset, wish: Wish) -> dict[str, Any]:
+    """All that the worker needs, checked; raises ValueError in words for the page."""
     if not dataset.is_labelled:
         raise ValueError(
             "these images have no classes: open a folder with one sub-folder per class"
         )
-    if ":" in recipe.vectors:  # names a file or a download, which a page must not choose
-        raise ValueError(f"vectors {recipe.vectors!r} can be used from the command line only")
-    make_model(recipe, regions, seed)  # refuses what does not fit together
-    has_masks = any(record.mask for record in manifest.records)
-    if regions and not has_masks and regions not in manifest.classes:
-        raise ValueError(f"the region {regions!r} is not among the classes {manifest.classes}")
-    if parent is not None:
-        test_patients = list(parent["test_patients"])
-    elif test_folds:
-        split = k_folds(manifest, test_folds, random_state=seed).splits[0]
-        test_patients = sorted({manifest.records[place].patient for place in split.test})
-    else:
-        test_patients = []
+    manifest = corrected(dataset)
+    wish.check(manifest)
     return {
         "kind": "train",
         "data": dataset.id,
@@ -85,20 +103,12 @@ def training_request(
         "root": str(manifest.root),
         "records": [plain_record(record) for record in manifest.records],
         "n_images": len(dataset.manifest.records),  # those after them are marked rectangles
-        "recipe": recipe.to_dict(),
-        "regions": regions,
-        "seed": seed,
-        "test_patients": test_patients,
+        "recipe": wish.plan.to_dict(),
+        "regions": wish.regions,
+        "seed": wish.seed,
+        "test_patients": wish.kept_patients(manifest),
         "corrections": dataset.corrections(),
     }
-
-
-def make_model(
-    recipe: Recipe, regions: str | None, seed: int, cache: Path | None = None
-) -> TissueClassifier | RegionDetector:
-    if regions:
-        return RegionDetector(recipe, region=regions, random_state=seed, cache=cache)
-    return TissueClassifier(recipe, random_state=seed, cache=cache)
 
 
 def request_manifest(request: Mapping[str, Any]) -> Manifest:

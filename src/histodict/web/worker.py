@@ -17,18 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from ..execution.progress import Progress
-from ..images.manifest import Manifest, Record
-from ..images.masks import RegionMask
-from ..images.readers import open_image
-from ..model_file import Model, ModelFileError, load_model, save_model
-from ..pipeline import RegionDetector, TissueClassifier
+from ..images.manifest import Manifest
+from ..model_file import ModelFileError
+from ..pipeline import Model, Plan, load_model, save_model
 from ..pipeline.gallery import Gallery
-from ..pipeline.patch_model import PatchModel
-from ..recipes import Recipe
-from .datasets import image_id_of
+from .data_sources import image_id_of
 from .jobs import CANCELLED, DONE, FAILED, RUNNING, Job
 from .maps import answer_image, stored_answer
-from .training import make_model, request_manifest, train_and_test
+from .training import request_manifest, train_and_test
 from .workspace import read_json, write_json
 
 _BEAT = 1.0
@@ -99,19 +95,24 @@ def train(job: Job, diary: Diary) -> None:
     if path.is_file():  # an earlier run got so far
         model = load_model(path)
     else:
-        recipe = Recipe.from_dict(request["recipe"])
-        cache = job.folder.parents[1] / "cache"  # the user's; a second training is quicker
-        model = make_model(recipe, request["regions"], request["seed"], cache)
-        model.fit(learn, callback=diary.tell, start_from=_parent(job, model, learn))
+        model = _learn(job, learn, diary)
         save_model(model, path)
-    if isinstance(model.model_, PatchModel) and not (job.folder / "gallery.npz").is_file():
+    if model.recipe.on_patches and not (job.folder / "gallery.npz").is_file():
         gallery = Gallery.of(model.model_, learn.records, request["seed"], diary.tell)
         gallery.save(job.folder / "gallery.npz")
     rows = _answers(model, test, job.folder / "maps", diary)
     write_json(job.folder / "results.json", _results(model, rows))
 
 
-def _parent(job: Job, model: Model, learn: Manifest) -> Any:
+def _learn(job: Job, learn: Manifest, diary: Diary) -> Model:
+    request = job.request
+    plan = Plan.from_dict(request["recipe"])
+    cache = job.folder.parents[1] / "cache"  # the user's; a second training is quicker
+    model = plan.model(region=request["regions"], random_state=request["seed"], cache=cache)
+    return model.fit(learn, callback=diary.tell, start_from=_parent(job, plan, learn))
+
+
+def _parent(job: Job, plan: Plan, learn: Manifest) -> Any:
     """The model that was corrected, to go on from; None where this one has to start afresh.
 
     It learnt from the same patients: those kept for testing are kept from it too.
@@ -124,11 +125,9 @@ def _parent(job: Job, model: Model, learn: Manifest) -> Any:
         parent = load_model(path)
     except ModelFileError:  # of an earlier version
         return None
-    same = parent.recipe == model.recipe and not model.recipe.panel
-    if isinstance(parent, TissueClassifier):
-        same = same and parent.classes_ == list(learn.classes)
-    method = parent.model_.method_
-    return parent if same and "warm_start" in method.get_params() else None
+    same = plan.is_single and parent.recipe == plan.recipe
+    same = same and (parent.finds_regions or parent.classes_ == learn.classes)
+    return parent if same and "warm_start" in parent.model_.method_.get_params() else None
 
 
 def _answers(model: Model, test: Manifest, folder: Path, diary: Diary) -> list[dict[str, Any]]:
@@ -145,7 +144,7 @@ def _answers(model: Model, test: Manifest, folder: Path, diary: Diary) -> list[d
             {
                 "image": image_id_of(name),
                 "name": name,
-                "label": _truth(model, record),
+                "label": model.truth(record),
                 "patient": record.patient,
                 **facts,
             }
@@ -154,27 +153,13 @@ def _answers(model: Model, test: Manifest, folder: Path, diary: Diary) -> list[d
     return rows
 
 
-def _truth(model: Model, record: Record) -> str:
-    """The image's class; for regions, whether its mask or, without one, its label shows any."""
-    if not isinstance(model, RegionDetector):
-        return record.label
-    if record.mask is None:
-        return model.classes_[int(record.label == model.classes_[1])]
-    with open_image(record.path, record.mpp) as source:
-        mask = RegionMask.read(record.mask, source.size)
-    return model.classes_[int(mask.region.any())]
-
-
 def _results(model: Model, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    point: dict[str, Any] | None = None
-    if isinstance(model, RegionDetector):
-        point = {"kind": "patches", "value": model.least_patches_}
-    elif model.rule_ is not None and model.threshold is not None:
-        rises = bool(model.rule_.weights[0, 0] > 0)
-        point = {"kind": model.rule_.name, "value": model.threshold, "rises": rises}
-    elif len(model.classes_) == 2:
-        point = {"kind": "score", "value": 0.0}
-    return {"classes": model.classes_, "operating_point": point, "images": rows}
+    point = model.operating_point
+    return {
+        "classes": model.classes_,
+        "operating_point": point.to_dict() if point else None,
+        "images": rows,
+    }
 
 
 # --- the map of one large image -----------------------------------------------------------------

@@ -90,7 +90,9 @@ function accuracy(model, point) {
 
 function confusion(classes, rows) {
   const cell = (truth, answer) => rows.filter((row) => row.label === truth && row.answer === answer).length;
-  const shares = classes.map((name) => {
+  const others = rows.map((row) => row.label).filter((label) => !classes.includes(label)); // never learnt
+  const truths = [...classes, ...new Set(others.sort())];
+  const shares = truths.map((name) => {
     const own = rows.filter((row) => row.label === name);
     return own.length ? own.filter((row) => row.answer === name).length / own.length : null;
   }).filter((share) => share !== null);
@@ -98,7 +100,7 @@ function confusion(classes, rows) {
   return h("div", {},
     h("table", { class: "confusion" },
       h("tr", {}, h("th", {}, "truly ↓  answered →"), classes.map((name) => h("th", {}, classTag(classes, name)))),
-      classes.map((truth) => h("tr", {}, h("th", {}, classTag(classes, truth)), classes.map((answer) => {
+      truths.map((truth) => h("tr", {}, h("th", {}, classes.includes(truth) ? classTag(classes, truth) : truth || "no label"), classes.map((answer) => {
         const n = cell(truth, answer);
         return h("td", { class: truth === answer ? "hit" : n ? "miss" : "", "data-cell": `${truth}/${answer}` }, String(n));
       })))),

@@ -1,0 +1,35 @@
+"""What was used last, as long as there is room for it."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from typing import Generic, TypeVar
+
+Value = TypeVar("Value")
+Key = tuple[object, ...]
+
+
+class BytesCache(Generic[Value]):
+    """The values used last, of at most so many bytes together; safe to use from threads."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most = most_bytes
+        self._held: OrderedDict[Key, tuple[Value, int]] = OrderedDict()
+        self._bytes = 0
+        self._lock = threading.Lock()
+
+    def get(self, key: Key) -> Value | None:
+        with self._lock:
+            if key not in self._held:
+                return None
+            self._held.move_to_end(key)
+            return self._held[key][0]
+
+    def put(self, key: Key, value: Value, n_bytes: int) -> None:
+        """The newest stays even if it alone is too large: it is in use."""
+        with self._lock:
+            self._bytes += n_bytes - self._held.pop(key, (value, 0))[1]
+            self._held[key] = value, n_bytes
+            while self._bytes > self._most and len(self._held) > 1:
+                self._bytes -= self._held.popitem(last=False)[1][1]

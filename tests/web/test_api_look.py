@@ -1,0 +1,89 @@
+"""The viewer's calls, on one small training: also where what it left is of an earlier version."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from .conftest import MISSING
+
+pytest.importorskip("starlette.testclient", reason=MISSING)
+pytest.importorskip("uvicorn", reason=MISSING)
+
+from histodict.images import manifest
+from histodict.web import api_look, training
+from histodict.web.jobs import Job
+from histodict.web.maps import stored_answer
+from tests.web.app import count_calls, open_client, open_data, start, wait_for
+from tests.web.test_maps import make_old
+
+
+@pytest.fixture(scope="module")
+def looked_at(tissue, tmp_path_factory):
+    """A client, a finished training, and the address of a tested image that was looked at."""
+    os.utime(tissue / "tissue" / "manifest.csv", (0, 0))  # what has just changed is read anew
+    with open_client([tissue], tmp_path_factory.mktemp("workspace")) as client:
+        data = open_data(client)
+        job = start(client, data)
+        assert wait_for(client, job, "done", "failed")["state"] == "done"
+        image = client.get(f"/api/jobs/{job}/model").json()["results"]["images"][0]["image"]
+        address = f"/api/jobs/{job}/look/{data}/{image}"
+        assert client.get(address).json()["state"] == "done"
+        yield client, job, address
+
+
+def kept_images(client, job):
+    """The folder of the job's maps, and the images that have one there."""
+    (folder,) = client.app.state.context.workspace.glob(f"users/*/jobs/{job}/maps")
+    paths = [Path(row["path"]) for row in Job(folder.parent).request["records"]]
+    return folder, [path for path in paths if stored_answer(folder, path)]
+
+
+def make_all_old(client, job):
+    folder, paths = kept_images(client, job)
+    for path in paths:
+        make_old(folder, path)
+    assert kept_images(client, job)[1] == []
+
+
+def test_maps_of_an_earlier_version_are_made_anew(looked_at):
+    client, job, address = looked_at
+    before = client.get(address).json()
+    make_all_old(client, job)
+    assert client.get(f"{address}/map.png").status_code == 404
+    assert client.get(address).json() == before
+    assert client.get(f"{address}/map.png").status_code == 200
+    assert client.get(f"{address}/outlines").status_code == 200
+
+
+def test_a_report_needs_no_maps_of_this_version(looked_at):
+    client, job, _ = looked_at
+    make_all_old(client, job)
+    report = client.get(f"/api/jobs/{job}/report.html")
+    assert report.status_code == 200 and "Where the model looks" in report.text
+    assert len(kept_images(client, job)[1]) == 4
+
+
+def test_a_large_image_whose_map_is_old_is_judged_once_more(looked_at, monkeypatch):
+    client, job, address = looked_at
+    monkeypatch.setattr(api_look, "_AT_ONCE", 0)
+    make_all_old(client, job)
+    first = client.get(address).json()
+    assert wait_for(client, first["job"], "done", "failed")["state"] == "done"
+    make_all_old(client, job)
+    again = client.get(address).json()
+    assert again["job"] != first["job"]
+    assert wait_for(client, again["job"], "done", "failed")["state"] == "done"
+    assert client.get(address).json()["grid"]["n_rows"] == 10
+
+
+def test_a_why_lists_no_images(looked_at, monkeypatch):
+    """A click shows six training patches: neither the data set nor the training is read for it."""
+    client, _, address = looked_at
+    client.get(address)
+    places = [f"{address}/why?row={row}&column={row}" for row in range(10)]
+    place = next(place for place in places if client.get(place).json()["winner"])  # no glass
+    tables = count_calls(monkeypatch, manifest, "_from_csv")
+    requests = count_calls(monkeypatch, training, "request_manifest")
+    assert len(client.get(place).json()["similar"]) == 6
+    assert (len(tables), len(requests)) == (0, 0)

@@ -1,0 +1,42 @@
+"""The model page's figures follow the operating point, whatever kind of model it is."""
+
+from pathlib import Path
+
+import pytest
+
+from .conftest import MISSING
+
+pytest.importorskip("starlette", reason=MISSING)
+
+from histodict.pipeline import load_model
+from histodict.web.api_model import _answers_at_point
+
+MODELS = Path(__file__).parents[1] / "data" / "models"
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "value"),
+    [
+        ("dfdl", "margin", 0.5),
+        ("textures", "score", 0.5),
+        ("panel", "score", 0.5),
+        ("regions", "patches", 3),
+    ],
+)
+def test_answers_are_judged_at_another_point(name, kind, value):
+    model = load_model(MODELS / f"schema-4-{name}.histodict")
+    first, second = model.classes_
+    rows = [{"answer": first, "value": value + step} for step in (-0.1, 0.1)]
+    results = {"operating_point": None, "images": [*rows, {"answer": None, "value": None}]}
+    found = _answers_at_point(model.with_operating_point(value), results)
+    assert [row["answer"] for row in found["images"]] == [first, second, None]
+    assert found["operating_point"]["kind"] == kind
+    assert found["operating_point"]["value"] == pytest.approx(value)
+
+
+def test_more_than_two_classes_have_no_point():
+    model = load_model(MODELS / "schema-4-three.histodict")
+    results = {"operating_point": None, "images": [{"answer": "a", "value": 1.0}]}
+    assert _answers_at_point(model, results) is results
+    with pytest.raises(ValueError, match="more than two classes"):
+        model.with_operating_point(0.5)

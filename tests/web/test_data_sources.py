@@ -1,0 +1,168 @@
+"""A data set's files are listed once, and again as soon as they have changed."""
+
+import os
+import time
+
+import pytest
+
+from histodict.images import manifest
+from histodict.web.data_checks import look_at
+from histodict.web.data_sources import DataSources, image_id_of
+from histodict.web.datasets import add_correction, corrected, find_dataset, open_dataset
+from histodict.web.folders import DataFolders, ForbiddenFileError
+from histodict.web.workspace import User
+from tests.web.app import count_calls
+
+N_MANY = 5000
+LONG_AGO = 1_000_000_000
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Images of two classes, in folders of their own."""
+    for name in ("a/1.png", "a/2.png", "b/3.png", "b/4.png"):
+        path = tmp_path / "data" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def sources(folder):
+    return DataSources(DataFolders([folder]))
+
+
+@pytest.fixture
+def user(tmp_path):
+    return User.of(tmp_path / "workspace", "local")
+
+
+def write_table(path, rows):
+    path.write_text("path,label,patient\n" + "\n".join(rows))
+
+
+def settle(folder):
+    """As if nothing had changed here for years."""
+    for path in (folder, *folder.rglob("*")):
+        os.utime(path, (LONG_AGO, LONG_AGO))
+
+
+def names(sources, source):
+    return {record.path.name for record in sources.listing(source).manifest.records}
+
+
+def test_an_image_among_thousands_is_found_at_once(user, sources, folder):
+    """Every tile asks for its image: that must not read the table again."""
+    images = [f"{number}.png" for number in range(N_MANY)]
+    for name in images:
+        (folder / name).touch()
+    table = folder / "set.csv"
+    write_table(table, [f"{name},{'ab'[n % 2]},p{n}" for n, name in enumerate(images)])
+    os.utime(table, (LONG_AGO, LONG_AGO))
+    dataset = open_dataset(user, sources, table)
+    seconds = []
+    for name in images[::1000]:
+        started = time.perf_counter()
+        assert find_dataset(user, sources, dataset.id).image(image_id_of(name)).path.name == name
+        seconds.append(time.perf_counter() - started)
+    assert min(seconds) < 0.005
+
+
+def test_a_table_is_read_once_and_again_when_it_has_changed(sources, folder, monkeypatch):
+    reads = count_calls(monkeypatch, manifest, "_from_csv")
+    table = folder / "set.csv"
+    write_table(table, ["a/1.png,x,1", "b/3.png,y,2"])
+    settle(folder)
+    for _ in range(3):
+        assert names(sources, table) == {"1.png", "3.png"}
+    assert len(reads) == 1
+    write_table(table, ["a/2.png,x,1", "b/4.png,y,2"])  # as long as before
+    os.utime(table, (LONG_AGO, LONG_AGO))  # and, as it says, as old
+    assert names(sources, table) == {"2.png", "4.png"}
+    table.unlink()
+    with pytest.raises(ValueError, match="no such file"):
+        sources.listing(table)
+
+
+def test_what_has_just_changed_is_not_trusted(sources, folder, monkeypatch):
+    """Two changes in one step of the file system's clock look like one."""
+    reads = count_calls(monkeypatch, manifest, "_from_csv")
+    table = folder / "set.csv"
+    write_table(table, ["a/1.png,x,1", "b/3.png,y,2"])
+    for _ in range(3):
+        sources.listing(table)
+    assert len(reads) == 3
+
+
+def test_folders_of_classes_are_listed_once_and_again_when_they_change(
+    sources, folder, monkeypatch
+):
+    reads = count_calls(monkeypatch, manifest, "_from_folder")
+
+    def seen():
+        before = names(sources, folder)
+        settle(folder)
+        n_reads = len(reads)
+        assert names(sources, folder) == names(sources, folder) == before
+        assert len(reads) <= n_reads + 1
+        return before
+
+    assert seen() == {"1.png", "2.png", "3.png", "4.png"}
+    (folder / "a" / "5.png").touch()
+    assert "5.png" in seen()
+    (folder / "b" / "4.png").unlink()
+    assert "4.png" not in seen()
+    (folder / "c").mkdir()
+    (folder / "c" / "6.png").touch()
+    assert "6.png" in seen()
+    write_table(folder / "manifest.csv", ["a/1.png,x,1", "b/3.png,y,2"])
+    assert names(sources, folder) == {"1.png", "3.png"}
+    settle(folder)
+    names(sources, folder)
+    (folder / "manifest.csv").unlink()
+    assert "5.png" in names(sources, folder)
+
+
+def test_images_without_classes_are_noticed_at_any_depth(sources, folder):
+    deep = folder / "a" / "b" / "c"
+    deep.mkdir(parents=True)
+    settle(folder)
+    with pytest.raises(ValueError, match="neither"):
+        sources.listing(folder / "a" / "b")
+    assert names(sources, folder / "a") == {"1.png", "2.png"}
+    settle(folder)
+    names(sources, folder / "a")
+    (deep / "7.png").touch()
+    assert names(sources, folder / "a") == {"1.png", "2.png", "7.png"}
+
+
+def test_a_file_is_checked_whenever_it_is_read(user, sources, folder, tmp_path):
+    """A link that leads out since the table was read: nothing reads through it."""
+    table = folder / "set.csv"
+    write_table(table, ["a/1.png,x,1", "b/3.png,y,2"])
+    settle(folder)
+    dataset = open_dataset(user, sources, table)
+    (tmp_path / "secret.png").touch()
+    (folder / "a" / "1.png").unlink()
+    (folder / "a" / "1.png").symlink_to(tmp_path / "secret.png")
+    assert find_dataset(user, sources, dataset.id).listing is dataset.listing
+    for read in (
+        lambda: dataset.image(image_id_of("a/1.png")),
+        lambda: add_correction(dataset, image_id_of("a/1.png"), "y", [0, 0, 50, 50]),
+        lambda: corrected(dataset),
+    ):
+        with pytest.raises(ForbiddenFileError):
+            read()
+
+    def thumbnail(record):
+        sources.check(record)
+        raise AssertionError("it was let through")
+
+    assert "outside" in look_at(dataset.manifest.records[0], thumbnail).reason
+
+
+def test_a_table_that_is_a_link_out_is_refused(sources, folder, tmp_path):
+    write_table(tmp_path / "elsewhere.csv", [f"{folder}/a/1.png,x,1", f"{folder}/b/3.png,y,2"])
+    (folder / "manifest.csv").symlink_to(tmp_path / "elsewhere.csv")
+    with pytest.raises(ForbiddenFileError):
+        sources.listing(folder)

@@ -1,0 +1,97 @@
+"""Answers and maps kept in files: the model's own, in one form, in their place on the image."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from histodict.batch import image_key
+from histodict.patches.grid import PatchGrid
+from histodict.patches.patch_map import BLANK
+from histodict.web.maps import answer_image, map_picture, outlines, stored_answer, stored_map
+from histodict.web.workspace import read_json, write_json
+
+
+@pytest.fixture(scope="module")
+def folder(model, manifest, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("maps")
+    answer_image(model, manifest.records[0], folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def patch_map(folder, manifest):
+    return stored_map(folder, manifest.records[0].path)
+
+
+def test_what_is_stored_is_what_the_model_says(model, manifest, folder, patch_map):
+    record = manifest.records[0]
+    answer = model.predict(record.path, mpp=record.mpp)
+    facts = stored_answer(folder, record.path)
+    assert (facts["answer"], facts["score"]) == (answer.label, answer.score)
+    assert facts["value"] == pytest.approx(facts["shares"]["inflamed"])
+    assert facts["shares"] == answer.proportions
+    np.testing.assert_array_equal(patch_map.winners, answer.patch_map.winners)
+    assert (patch_map.grid, patch_map.path) == (answer.patch_map.grid, record.path)
+
+
+def test_the_page_is_told_where_the_grid_lies(folder, manifest):
+    grid = stored_answer(folder, manifest.records[0].path)["grid"]
+    assert grid == {"n_rows": 10, "n_columns": 13, "side": 12, "step": 12, "shift": 0}
+
+
+def test_the_picture_shows_winners_alone_or_together(patch_map):
+    winners = patch_map.winners.copy()
+    winners[0, 0] = BLANK
+    patch_map = replace(patch_map, winners=winners)
+    everything, second = map_picture(patch_map, None), map_picture(patch_map, 1)
+    assert ((everything[..., 3] > 0) == (winners != BLANK)).all()
+    assert ((second[..., 3] > 0) == (winners == 1)).all()
+    assert everything[..., 3].max() == 255
+
+
+def test_outlines_lie_around_the_patches(patch_map):
+    """Overlapping patches, reduced by 2: cells of 8 pixels that begin 4 from the border."""
+    winners = np.zeros((4, 5), np.int16)
+    winners[1:3, 2] = 1
+    margins = np.zeros((4, 5, 2), np.float32)
+    grid = PatchGrid(4, 5, patch_px=8, stride_px=4, downsample=2.0)
+    small = replace(patch_map, grid=grid, winners=winners, margins=margins)
+    (ring,) = outlines(small, 1, 2)
+    assert ring[:2] == ring[-2:]
+    assert (min(ring[::2]), max(ring[::2])) == (2 * 8 + 4, 3 * 8 + 4)
+    assert (min(ring[1::2]), max(ring[1::2])) == (1 * 8 + 4, 3 * 8 + 4)
+    assert outlines(small, 1, 3) == []
+
+
+def test_outlines_enclose_as_much_as_the_patches_do(patch_map):
+    def area(ring):
+        x, y = np.array(ring[::2]), np.array(ring[1::2])
+        return np.sum(x[:-1] * y[1:] - x[1:] * y[:-1]) / 2
+
+    rings = outlines(patch_map, 0, 1)
+    assert len(rings) > 0
+    assert sum(map(area, rings)) == pytest.approx((patch_map.winners == 0).sum() * 12**2)
+
+
+def make_old(folder, path):
+    """The two files as version 0.1 left them."""
+    key = image_key(path)
+    patch_map = stored_map(folder, path)
+    facts = read_json(folder / f"{key}.json")
+    del facts["form"]
+    facts["grid"] |= {"patch_px": 12, "stride_px": 12, "downsample": 1.0}
+    write_json(folder / f"{key}.json", facts)
+    margins = patch_map.margins.astype(np.float16)
+    np.savez_compressed(folder / f"{key}.npz", winners=patch_map.winners, margins=margins)
+
+
+def test_files_of_an_earlier_version_are_as_good_as_absent(model, manifest, tmp_path):
+    record = manifest.records[0]
+    answer_image(model, record, tmp_path)
+    make_old(tmp_path, record.path)
+    assert stored_answer(tmp_path, record.path) is None
+    with pytest.raises(KeyError, match="no patch map yet"):
+        stored_map(tmp_path, record.path)
+    answer_image(model, record, tmp_path)
+    assert stored_map(tmp_path, record.path).classes == ("healthy", "inflamed")
