@@ -26,7 +26,7 @@ from typer.testing import CliRunner
 
 from histodict.cli import app
 from histodict.demo.tissue import write_synthetic_set
-from histodict.pipeline import BLANK
+from histodict.patches.patch_map import BLANK
 from tests.images.files import save_plain, save_png_header, texture
 
 SETTINGS = ("patch_px=16", "downsample=1", "patches_per_class=800", "n_atoms=40", "n_iter=4")
