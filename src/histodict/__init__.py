@@ -1,4 +1,44 @@
-"""histodict: interpretable tissue classification from a handful of labelled images."""
+"""Interpretable tissue classification from a handful of labelled images.
+
+From images to an answer
+    A folder with one sub-folder per class is enough; a CSV can also say which images are of the
+    same patient.
+
+    >>> import histodict
+    >>> images = histodict.read_manifest("tissue.csv")
+    >>> model = histodict.TissueClassifier("default", random_state=0).fit(images)
+    >>> answer = model.predict("new.png")
+    >>> answer.label, answer.score, answer.proportions
+    >>> answer.patch_map.winners  # a `PatchMap`: which class won where
+
+    `TissueClassifier` says which class an image is, `RegionDetector` where in it something is.
+
+    >>> finder = histodict.RegionDetector("regions", region="tumour").fit(images)
+    >>> finder.detect("new.png").regions
+
+Settings, and several views that decide together
+    A `Recipe` holds what decides one model: the patches, the vectors, the method. A `Plan` says
+    what is made of it: one model, or a `Panel` of several that also says how sure it is.
+
+    >>> recipe = histodict.Recipe("odl", {"n_atoms": 20}, stain="reinhard", rule="margin")
+    >>> plan = histodict.Plan(recipe, calibration_folds=3, panel=True)
+    >>> panel = plan.model(random_state=0).fit(images)
+    >>> panel.predict("new.png").probabilities
+
+To keep a model
+    >>> histodict.save(model, "tissue.histodict")
+    >>> model = histodict.load("tissue.histodict")
+
+Below: classifiers of patch vectors
+    `DFDL`, and what it is compared with: `SRC`, `SHIRC`, `LCKSVD`, `FDDL`, `ODL`, `Nayak` and
+    `WNDCHARM`, which takes one vector of a whole image. They are scikit-learn classifiers.
+
+    >>> dfdl = histodict.DFDL(n_atoms=500, random_state=0).fit(X, y)  # X (n_patches, n_features)
+    >>> dfdl.predict(X_new)
+    >>> dfdl.dictionaries_  # (n_classes, n_atoms, n_features): atoms are patches to look at
+
+The command `histodict` does all this without Python: `histodict --help`.
+"""
 
 from __future__ import annotations
 
@@ -7,23 +47,69 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .images.manifest import read_manifest
     from .methods.dfdl import DFDL
-    from .pipeline import RegionDetector, TissueClassifier
+    from .methods.fddl import FDDL
+    from .methods.lcksvd import LCKSVD
+    from .methods.nayak import Nayak
+    from .methods.odl import ODL
+    from .methods.shirc import SHIRC
+    from .methods.src import SRC
+    from .methods.wndcharm import WNDCHARM
+    from .patches.patch_map import PatchMap
+    from .pipeline import Panel, Plan, RegionDetector, TissueClassifier
+    from .pipeline import load_model as load
+    from .pipeline import save_model as save
+    from .recipes import Recipe
 
 __version__ = version("histodict")
-__all__ = ["DFDL", "RegionDetector", "TissueClassifier", "__version__"]
+__all__ = [
+    "DFDL",
+    "FDDL",
+    "LCKSVD",
+    "ODL",
+    "SHIRC",
+    "SRC",
+    "WNDCHARM",
+    "Nayak",
+    "Panel",
+    "PatchMap",
+    "Plan",
+    "Recipe",
+    "RegionDetector",
+    "TissueClassifier",
+    "__version__",
+    "load",
+    "read_manifest",
+    "save",
+]
 
 _HOMES = {
     "DFDL": ".methods.dfdl",
+    "FDDL": ".methods.fddl",
+    "LCKSVD": ".methods.lcksvd",
+    "Nayak": ".methods.nayak",
+    "ODL": ".methods.odl",
+    "Panel": ".pipeline",
+    "PatchMap": ".patches.patch_map",
+    "Plan": ".pipeline",
+    "Recipe": ".recipes",
     "RegionDetector": ".pipeline",
+    "SHIRC": ".methods.shirc",
+    "SRC": ".methods.src",
     "TissueClassifier": ".pipeline",
+    "WNDCHARM": ".methods.wndcharm",
+    "load": ".pipeline.saving:load_model",
+    "read_manifest": ".images.manifest",
+    "save": ".pipeline.saving:save_model",
 }
 
 
 def __getattr__(name: str) -> Any:
     """Public names are loaded when asked for: importing the package does nothing else."""
     if name in _HOMES:
-        return getattr(import_module(_HOMES[name], __name__), name)
+        home, _, there = _HOMES[name].partition(":")
+        return getattr(import_module(home, __name__), there or name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

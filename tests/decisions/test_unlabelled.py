@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn.cluster import KMeans
 
-from histodict.decisions.unlabelled import better_threshold, middle_of_two_groups
+from histodict.decisions.unlabelled import Adaptation, better_threshold, middle_of_two_groups
 
 
 def test_two_means_as_another_library_finds_them(rng):
@@ -37,3 +37,19 @@ def test_a_few_images_say_nothing():
     with pytest.raises(ValueError, match="at least 10"):
         better_threshold(np.arange(9.0))
     assert better_threshold(np.zeros(10)) == 0
+
+
+def test_who_is_moved_and_how_the_groups_stand(rng):
+    scores = np.concatenate([rng.normal(-1, 0.3, 20), rng.normal(2, 0.3, 30)])
+    moved = Adaptation.of([*scores, np.nan], better_threshold(scores))  # one is of glass
+    assert moved.groups == (20, 30) and not moved.one_is_small
+    threshold = better_threshold(scores)
+    between = (scores > 0) & (scores <= threshold)
+    assert moved.n_moved == between.sum()
+    assert Adaptation.of([-1.0, 0.4, 0.6, 3.0], 0.5) == Adaptation((3, 1), 1)
+    assert Adaptation.of([-1.0, -0.4, 0.6], -0.5) == Adaptation((1, 2), 1)
+
+
+def test_a_small_group_is_noticed():
+    assert Adaptation.of([0.0] * 9 + [2.0, 2.0], 0.5).one_is_small
+    assert not Adaptation.of([0.0] * 8 + [2.0, 2.0], 0.5).one_is_small

@@ -10,6 +10,9 @@ which gains most of what there is to gain and halves that cost.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -35,3 +38,28 @@ def middle_of_two_groups(scores: NDArray[np.float64]) -> float:
     between = left**2 / n_left + (ordered.sum() - left) ** 2 / (len(ordered) - n_left)
     cut = int(between.argmax()) + 1
     return float((ordered[:cut].mean() + ordered[cut:].mean()) / 2)
+
+
+@dataclass(frozen=True)
+class Adaptation:
+    """What another threshold does to the images it was found with; those of glass are left out.
+
+    groups : images below and above the middle between the two groups of scores
+    n_moved : images that get another answer than before
+    """
+
+    groups: tuple[int, int]
+    n_moved: int
+
+    @classmethod
+    def of(cls, scores: Sequence[float], threshold: float) -> Adaptation:
+        """`threshold`: of `better_threshold`, for scores whose threshold is 0."""
+        known = np.array([score for score in scores if not np.isnan(score)])
+        n_above = int((known > 2 * threshold).sum())  # half the way was gone
+        n_moved = int(((known > 0) != (known > threshold)).sum())
+        return cls((len(known) - n_above, n_above), n_moved)
+
+    @property
+    def one_is_small(self) -> bool:
+        """Whether nearly all images may be of one class, which the threshold then cuts through."""
+        return min(self.groups) < sum(self.groups) / 5

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import copy
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +35,7 @@ class ImageClassifier:
     kind: ClassVar[str]
     table: ClassVar[str] = "predictions"
     columns: ClassVar[tuple[str, ...]] = ImageAnswer.COLUMNS
-    finds_regions: ClassVar[bool] = False
+    finds_regions: ClassVar[Literal[False]] = False
     recipe: Recipe
     random_state: int
     n_jobs: int | None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,7 +60,7 @@ class RegionDetector:
     kind: ClassVar[str] = "region-detector"
     table: ClassVar[str] = "detections"
     columns: ClassVar[tuple[str, ...]] = RegionAnswer.COLUMNS
-    finds_regions: ClassVar[bool] = True
+    finds_regions: ClassVar[Literal[True]] = True
     n_members: ClassVar[int] = 1
     classes_: list[str]
     least_patches_: int

@@ -38,7 +38,7 @@ def plan_words(plan: Plan) -> str:
     words = recipe_words(plan.recipe)
     others = plan.recipes[1:]
     if others:
-        views = [f"{o.method} ({o.stain}, {_scale(o)})" for o in others]
+        views = [f"{o.method} ({o.stain}, {scale_words(o)})" for o in others]
         words += f"; decides together with {len(others)} other views: {', '.join(views)}"
     return words
 
@@ -46,7 +46,7 @@ def plan_words(plan: Plan) -> str:
 def recipe_words(recipe: Recipe) -> str:
     """A recipe's settings on one line; those of the patches only where there are patches."""
     parameters = ", ".join(f"{name} {value}" for name, value in recipe.method_parameters.items())
-    parts = [parameters or "no parameters", _scale(recipe), f"stain correction {recipe.stain}"]
+    parts = [parameters or "no parameters", scale_words(recipe), f"stain correction {recipe.stain}"]
     if recipe.on_patches:
         patches = f"patches of {recipe.patch_px} px every {recipe.grid_stride_px} px"
         if recipe.context > 1:
@@ -56,7 +56,8 @@ def recipe_words(recipe: Recipe) -> str:
     return "; ".join(parts)
 
 
-def _scale(recipe: Recipe) -> str:
+def scale_words(recipe: Recipe) -> str:
+    """The size at which images are looked at."""
     if recipe.mpp:
         return f"{recipe.mpp:g} µm per pixel"
     return f"reduced {recipe.downsample:g} times" if recipe.downsample > 1 else "full size"

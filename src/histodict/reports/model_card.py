@@ -1,18 +1,125 @@
-"""What there is to know of a model before it is used."""
+"""What there is to know of a model before it is used: of one in a file, of one in an evaluation."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from ..compare.evaluation import Evaluation
 from ..methods.registry import method_entry
+from ..recipes import Recipe
 from .evaluation_facts import (
     Fact,
     counted,
     figure_words,
     plan_words,
+    scale_words,
     side_words,
     split_by_image,
     tested_patients,
 )
+
+RESEARCH = "research. It is not a medical device: no diagnosis may rest on it."
+
+
+# --- a model in a file --------------------------------------------------------------------------
+
+
+def describe_model(header: Mapping[str, Any]) -> list[Fact]:
+    """What a model file's header says, in words; `model_file.read_header` gives the header.
+
+    A reader who has the model may put `model.decision_words()`, which know the threshold, in the
+    place of "Decision".
+    """
+    recipe, training = Recipe.from_dict(header["recipe"]), header["training"]
+    facts = [
+        ("Kind", header["kind"]),
+        ("What it does", _purpose_words(header)),
+        ("Meant for", RESEARCH),
+        ("Learnt from", _learnt_words(training)),
+        ("Method", _method_words(recipe)),
+        ("Scale", scale_words(recipe)),
+        ("Patches", _patch_words(recipe)),
+        ("Stain correction", recipe.stain),
+        ("Decision", _decision_words(header, recipe)),
+        ("Adapted to", _adapted_words(training)),
+        ("Pixel size", f"{header['mpp']:g} µm" if header["mpp"] else "not known"),
+        ("Seed", str(training["random_state"])),
+        ("Made with", ", ".join(f"{name} {v}" for name, v in header["versions"].items())),
+        ("Images (digest)", training["manifest_digest"][:16]),
+    ]
+    return [(heading, words) for heading, words in facts if words]
+
+
+def describe_members(header: Mapping[str, Any]) -> list[Fact]:
+    """Of the views of a panel: how good on unseen patients, and in what they differ from the first.
+
+    How good is the mean of balanced accuracy and AUC; a view that could not be tried has none.
+    """
+    members = []
+    for heard in header["training"].get("members", []):
+        words = _differences(header["recipe"], heard["recipe"])
+        if "failure" in heard:
+            members.append(("-----", f"{words}; left out: {heard['failure']}"))
+        else:
+            members.append((f"{heard['unseen']:.3f}", words))
+    return members
+
+
+def _purpose_words(header: Mapping[str, Any]) -> str:
+    if header["kind"] == "region-detector":
+        return f"finds regions of {header['classes'][1]}"
+    return f"tells apart {', '.join(header['classes'])}"
+
+
+def _learnt_words(training: Mapping[str, Any]) -> str:
+    images = counted(training["n_images"], "image")
+    words = f"{images} of {counted(training['n_patients'], 'patient')}"
+    if "started_from" in training:
+        words += ", going on from the dictionaries of another model"
+    return words
+
+
+def _method_words(recipe: Recipe) -> str:
+    parameters = [f"{name} {value}" for name, value in recipe.method_parameters.items()]
+    return f"{recipe.method} ({', '.join(parameters)})" if parameters else recipe.method
+
+
+def _patch_words(recipe: Recipe) -> str:
+    if not recipe.on_patches:
+        return ""
+    words = f"{recipe.patch_px} x {recipe.patch_px} pixels, vectors {recipe.vectors}"
+    if recipe.context > 1:
+        words += f", seen with {recipe.context} times as wide surroundings"
+    return words
+
+
+def _decision_words(header: Mapping[str, Any], recipe: Recipe) -> str:
+    if "least_patches" in header["decision"]:
+        return f"a region counts from {header['decision']['least_patches']} connected patches on"
+    if len(header["members"]) > 1:
+        return f"by a panel of {len(header['members'])}; maps and atoms are those of the first"
+    if not recipe.on_patches:
+        return "from the image as a whole"
+    return f"from the {recipe.rule} of its patches"
+
+
+def _adapted_words(training: Mapping[str, Any]) -> str:
+    if "adapted" not in training:
+        return ""
+    return f"{counted(training['adapted']['n_images'], 'image')} without labels"
+
+
+def _differences(recipe: Mapping[str, Any], other: Mapping[str, Any]) -> str:
+    """The settings of another recipe that are not those of the first."""
+    settings = {name: other[name] for name in recipe if name != "method_parameters"}
+    settings |= other["method_parameters"]
+    own = {**recipe, **recipe["method_parameters"]}
+    changed = [f"{name}={value}" for name, value in settings.items() if value != own.get(name)]
+    return ", ".join(changed) or "as above"
+
+
+# --- a method of an evaluation ------------------------------------------------------------------
 
 
 def model_card(done: Evaluation) -> list[Fact]:
@@ -26,7 +133,7 @@ def model_card(done: Evaluation) -> list[Fact]:
         ("Settings", plan_words(plan)),
         ("Learnt from", f"{side_words(done, 'train')}, see Protocol"),
         ("How well", _performance(done, method)),
-        ("Meant for", "research. It is not a medical device: no diagnosis may rest on it."),
+        ("Meant for", RESEARCH),
         ("Limits", " ".join(limits(done, n_sites))),
     ]
 

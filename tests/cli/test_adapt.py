@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,9 +15,10 @@ from histodict.cli import app
 from histodict.decisions.unlabelled import better_threshold
 from histodict.demo.sets import write_synthetic_set
 from histodict.images.manifest import read_manifest
-from histodict.pipeline import load_model, save_model
+from histodict.pipeline import Plan, load_model, save_model
 from histodict.recipes import Recipe
 
+OLD = Path(__file__).parents[1] / "data" / "models"
 FAST = Recipe(method="nearest-mean", patch_px=12, patches_per_class=200, rule="margin")
 
 
@@ -28,8 +30,7 @@ def manifest(tmp_path_factory):
 
 @pytest.mark.parametrize("folds", [0, 2])
 def test_only_the_threshold_moves(manifest, tmp_path, folds):
-    recipe = FAST.with_changes(calibration_folds=folds)
-    model = TissueClassifier(recipe, random_state=0).fit(manifest)
+    model = Plan(FAST, calibration_folds=folds).model(random_state=0).fit(manifest)
     paths = [record.path for record in manifest.records]
     before = [model.predict(path) for path in paths]
     scores = [answer.score for answer in before]
@@ -53,10 +54,21 @@ def test_on_the_command_line(manifest, tmp_path):
     images = [str(record.path) for record in manifest.records]
     run = CliRunner().invoke(app, ["adapt", str(model), *images, "-o", str(adapted), "--json"])
     assert run.exit_code == 0, run.output
-    assert json.loads(run.output.splitlines()[-1])["n_images"] == len(images)
-    assert load_model(adapted).training_["adapted"]
+    facts = json.loads(run.output.splitlines()[-1])
+    assert facts["n_images"] == sum(facts["groups"]) == len(images)
+    one, two = (load_model(path) for path in (model, adapted))
+    moved = [one.predict(image).label != two.predict(image).label for image in images]
+    assert facts["n_moved"] == sum(moved)
+    assert two.training_["adapted"]
     run = CliRunner().invoke(app, ["adapt", str(model), *images[:3], "-o", str(adapted)])
     assert run.exit_code == 2 and "at least 10" in run.output
+
+
+def test_what_finds_regions_has_no_threshold_to_move(manifest, tmp_path):
+    finder, image = OLD / "schema-4-regions.histodict", manifest.records[0].path
+    arguments = ["adapt", str(finder), str(image), "-o", str(tmp_path / "a.histodict")]
+    run = CliRunner().invoke(app, arguments)
+    assert run.exit_code == 2 and "finds regions" in run.output
 
 
 def test_evaluated_without_a_look_at_the_labels(manifest, tmp_path):

@@ -1,0 +1,112 @@
+"""A model over many images: `predict` says which class, `detect` where."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ..execution.progress import Progress
+from .console import end_with, plain_errors, print_json, printable
+from .options import ImageOptions, JsonOption, ModelArgument, ResultsOutput, WorkOptions
+
+if TYPE_CHECKING:
+    from ..batch import RunResult
+    from ..pipeline import Model
+
+
+def predict(
+    *,
+    model: ModelArgument,
+    output: ResultsOutput,
+    images: ImageOptions,
+    work: WorkOptions,
+    as_json: JsonOption = False,
+) -> None:
+    """Classify images and slides.
+
+    Writes predictions.csv (and .parquet), an overlay, a patch map and QuPath outlines per image.
+    Images already done are skipped; bad files are listed at the end and make the exit status 1.
+    """
+    with plain_errors():
+        trained = _load(model, work.jobs, finds_regions=False)
+        result = _run(trained, model, images, output, work)
+    _tell(result, f"{_counts(result)}. See {output / 'predictions.csv'}", as_json)
+
+
+def detect(
+    *,
+    model: Annotated[Path, typer.Argument(help="Model file, from `histodict train --regions`.")],
+    output: ResultsOutput,
+    images: ImageOptions,
+    work: WorkOptions,
+    as_json: JsonOption = False,
+) -> None:
+    """Find regions in images and slides.
+
+    Writes detections.csv (one row per image) and regions.csv (one per region, with area and
+    score; both also as .parquet), an overlay with the outlines, a patch map and QuPath annotations
+    per image. Images already done are skipped; bad files are listed at the end and make the exit
+    status 1.
+    """
+    with plain_errors():
+        trained = _load(model, work.jobs, finds_regions=True)
+        result = _run(trained, model, images, output, work)
+    words = f"{len(result.regions)} regions; {_counts(result)}"
+    _tell(result, f"{words}. See {output / 'detections.csv'} and regions.csv", as_json)
+
+
+def _load(path: Path, jobs: int | None, *, finds_regions: bool) -> Model:
+    from ..pipeline import load_model
+
+    model = load_model(path, n_jobs=jobs)
+    if model.finds_regions != finds_regions:
+        use = "detect" if model.finds_regions else "predict"
+        raise ValueError(f"{path}: this model is a {model.kind}: use `histodict {use}`")
+    return model
+
+
+def _run(
+    model: Model, path: Path, images: ImageOptions, output: Path, work: WorkOptions
+) -> RunResult:
+    from ..batch import run_images
+
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    found = images.find()
+    n_done = count(1)
+    with work.begin() as begun:
+        return run_images(
+            model,
+            digest,
+            found,
+            output,
+            mpp=images.mpp,
+            tell=lambda _: begun.callback(Progress("answer", next(n_done), len(found))),
+            executor=begun.executor,
+        )
+
+
+def _tell(result: RunResult, words: str, as_json: bool) -> None:
+    """The summary or JSON; then what was not done, which makes the exit status 1."""
+    if as_json:
+        failures = [
+            {"path": printable(str(path)), "reason": printable(reason)}
+            for path, reason in result.failures
+        ]
+        print_json({"rows": result.rows, "regions": result.regions, "failures": failures})
+    else:
+        again = f" ({result.n_skipped} were done before)" if result.n_skipped else ""
+        typer.echo(f"{len(result.rows)} images{again}: {words}")
+    end_with(
+        reason if reason.startswith(str(path)) else f"{path}: {reason}"
+        for path, reason in result.failures
+    )
+
+
+def _counts(result: RunResult) -> str:
+    counts = Counter(row["label"] for row in result.rows)
+    return ", ".join(f"{counts[label]} {label}" for label in sorted(counts)) or "none"

@@ -1,0 +1,222 @@
+"""Methods against each other: `evaluate` on your images, `reproduce` as in the paper."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .console import end_with, plain_errors, print_json, print_table, progress_bars, warn
+from .options import (
+    CacheOption,
+    DataOptions,
+    FolderOutput,
+    JobsOption,
+    JsonOption,
+    SettingOption,
+    WorkOptions,
+    pairs,
+    whole_numbers,
+)
+
+if TYPE_CHECKING:
+    from ..evaluation.splits import Splits
+    from ..execution.tables import Row
+    from ..images.manifest import Manifest
+    from ..paper import Choice, Outcome
+    from ..pipeline import Plan
+
+
+@dataclass(frozen=True)
+class MethodsOptions:
+    """What is compared."""
+
+    methods: Annotated[
+        str,
+        typer.Option(
+            help="Methods to compare, separated by commas; PRESET:METHOD takes another preset, "
+            "such as paper:dfdl; METHOD+unlabelled adapts the threshold to the test images, whose "
+            "labels it does not see. The first is compared with all others."
+        ),
+    ] = "dfdl,lbp-colour"
+    preset: Annotated[str, typer.Option(help="The preset of methods that name none.")] = "default"
+    setting: SettingOption = None
+
+    def plans(self) -> dict[str, Plan]:
+        from ..compare.choices import choose_plans
+
+        return choose_plans(self.methods.split(","), self.preset, pairs("--set", self.setting))
+
+
+@dataclass(frozen=True)
+class ProtocolOptions:
+    """Who is trained on and who is tested."""
+
+    protocol: Annotated[
+        str, typer.Option(help="k-fold, hold-out, site, given, or a splits.json to use again.")
+    ] = "k-fold"
+    folds: Annotated[int, typer.Option(help="Folds of k-fold.")] = 5
+    repeats: Annotated[int, typer.Option(help="Repeats of k-fold or hold-out.")] = 1
+    per_class: Annotated[
+        str, typer.Option(help="Training images per class of hold-out, separated by commas.")
+    ] = "3,5,10"
+    seeds: Annotated[str, typer.Option(help="Seeds of the training, separated by commas.")] = "0"
+    by_image: Annotated[
+        bool,
+        typer.Option(
+            "--by-image",
+            help="Split by image although images of one patient then stand on both sides: the "
+            "figures are too good, and the report says so.",
+        ),
+    ] = False
+
+    def splits(self, manifest: Manifest) -> Splits:
+        """The splits; what makes figures too good, or leaves the user's own split out, is said."""
+        from ..compare.choices import choose_splits
+        from ..evaluation.splits import shared_patients
+
+        sizes = whole_numbers("--per-class", self.per_class)
+        by = "image" if self.by_image else "patient"
+        splits = choose_splits(manifest, self.protocol, self.folds, self.repeats, sizes, by)
+        shared = {patient for split in splits for patient in shared_patients(manifest, split)}
+        if shared:
+            n_patients = len(set(manifest.patients))
+            warn(
+                f"{len(shared)} of {n_patients} patients are on both sides of a split: the figures "
+                "are too good."
+            )
+        if self.protocol != "given" and any(record.split for record in manifest.records):
+            warn("the column split is not used; --protocol given uses it.")
+        return splits
+
+
+def evaluate(
+    *,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for tables and report.")],
+    compared: MethodsOptions,
+    protocol: ProtocolOptions,
+    data: DataOptions,
+    cache: CacheOption = None,
+    work: WorkOptions,
+    as_json: JsonOption = False,
+) -> None:
+    """Compare methods on unseen patients.
+
+    Every method is trained and tested on the same splits, with patients kept apart. Writes tables
+    (results, paired comparisons, answers, errors, timing; CSV and Parquet), the splits, figures,
+    and report.html.
+    A run that was stopped goes on where it was:
+
+        histodict evaluate tissue.csv --methods dfdl,odl,lbp-colour --folds 2 --repeats 5 -o out/
+    """
+    from ..compare.evaluation import evaluate as run_evaluation
+    from ..compare.example import train_example
+    from ..reports.evaluation_page import write_evaluation_page
+
+    with plain_errors():
+        manifest = data.read(whole_paths=work.cluster is not None)
+        plans, splits = compared.plans(), protocol.splits(manifest)
+        seeds = whole_numbers("--seeds", protocol.seeds)
+        with work.begin(cache) as begun:
+            done = run_evaluation(manifest, plans, splits, output, seeds=seeds, work=begun)
+            example = train_example(done, output / "models", begun)
+            write_evaluation_page(output / "report.html", done, example)
+    if as_json:
+        print_json({"results": done.values, "comparisons": done.comparisons})
+    else:
+        _print_values(done.values)
+        typer.echo(f"See {output / 'report.html'}")
+    end_with(f"{f.task.method}, {f.task.split.name}: {f.error}" for f in done.failures)
+
+
+def _print_values(values: list[Row]) -> None:
+    print_table(
+        ("method", "images per class", "balanced accuracy", "95 % interval"),
+        [
+            (
+                row["method"],
+                str(row["n_per_class"] or "all"),
+                f"{row['value']:.3f}",
+                f"{row['low']:.3f} to {row['high']:.3f}",
+            )
+            for row in values
+            if row["metric"] == "balanced accuracy"
+        ],
+    )
+
+
+@dataclass(frozen=True)
+class ChoiceOptions:
+    """What is taken of the data, and what differs from the paper."""
+
+    part: Annotated[
+        str | None, typer.Option(help="Of data with several tasks: those named so, such as lung.")
+    ] = None
+    methods: Annotated[
+        str, typer.Option(help="Methods, separated by commas; else each experiment's own.")
+    ] = ""
+    preset: Annotated[str, typer.Option(help="Settings to start from.")] = "paper"
+    setting: SettingOption = None
+    per_class: Annotated[
+        int | None, typer.Option(help="Training images per class; else as in the paper.")
+    ] = None
+    repeats: Annotated[int, typer.Option(help="Repeat with other splits.")] = 1
+
+    def choice(self) -> Choice:
+        from ..paper import Choice
+
+        names = tuple(name.strip() for name in self.methods.split(",") if name.strip())
+        settings = pairs("--set", self.setting)
+        return Choice(names, self.preset, settings, self.per_class, self.repeats)
+
+
+def reproduce(
+    *,
+    what: Annotated[
+        str,
+        typer.Argument(
+            help="bases, codes, accuracy, confusion, roc, training-patches, training-images, "
+            "bases-count, complexity or all."
+        ),
+    ] = "all",
+    data: Annotated[
+        str, typer.Option(help="Folder, name of one in $HISTODICT_DATA, or synthetic.")
+    ] = "synthetic",
+    output: FolderOutput = Path("histodict-paper"),
+    quick: Annotated[bool, typer.Option("--quick", help="Small sizes: a look in minutes.")] = False,
+    choice: ChoiceOptions,
+    jobs: JobsOption = None,
+) -> None:
+    """Repeat the paper's experiments and show its published figures beside ours.
+
+    Writes figures (SVG, PNG), tables and index.html; a run that was stopped goes on where it was.
+    Without data, tissue is drawn:
+
+        histodict reproduce all --quick
+    """
+    from ..paper import FULL, QUICK
+    from ..paper.reproduce import reproduce as run_experiments
+
+    with plain_errors(), progress_bars() as callback:
+        made = run_experiments(
+            what,
+            data,
+            output,
+            sizes=QUICK if quick else FULL,
+            part=choice.part,
+            choice=choice.choice(),
+            n_jobs=jobs,
+            callback=callback,
+        )
+    _tell_outcomes(made, output)
+
+
+def _tell_outcomes(made: list[Outcome], output: Path) -> None:
+    for warning in dict.fromkeys(warning for outcome in made for warning in outcome.warnings):
+        warn(warning)
+    for outcome in made:
+        typer.echo(f"{outcome.title}\n{outcome.words}")
+    typer.echo(f"See {output / 'index.html'}")
+    end_with(line for outcome in made for line in outcome.failures)

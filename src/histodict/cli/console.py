@@ -1,0 +1,101 @@
+"""What the commands say: progress, warnings and errors on one stream, results on the other."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bars
+from rich.table import Table
+
+from ..execution.progress import Callback, Progress
+
+_errors = Console(stderr=True)
+_STAGES = {
+    "patches": "Cutting patches",
+    "features": "Measuring images",
+    "initialise": "First dictionaries",
+    "train": "Training",
+    "rule": "Fitting the rule",
+    "draw": "Drawing tissue",
+    "answer": "Answering",
+    "evaluate": "Training and testing",
+    "unseen patients": "Checking on unseen patients",
+    "gallery": "Looking at patches",
+    "cut-outs": "Cutting them out",
+}
+
+
+@contextmanager
+def plain_errors() -> Iterator[None]:
+    """What the user can mend is one line and exit status 2, not a traceback."""
+    try:
+        yield
+    except (ValueError, OSError, ImportError) as error:
+        _say("[red]Error:[/]", str(error))
+        raise typer.Exit(2) from error
+
+
+@contextmanager
+def progress_bars() -> Iterator[Callback]:
+    """A callback that gives every stage a bar of its own; they go when the work is done."""
+    tasks: dict[str, Any] = {}
+
+    def show(progress: Progress) -> None:
+        if progress.stage not in tasks:
+            name = _STAGES.get(progress.stage, progress.stage)
+            tasks[progress.stage] = bars.add_task(name, total=progress.total)
+        bars.update(tasks[progress.stage], completed=progress.done)
+
+    with Bars(
+        TextColumn("{task.description:20s}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=_errors,
+        transient=True,
+    ) as bars:
+        yield show
+
+
+def warn(words: str) -> None:
+    _say("[yellow]Warning:[/]", words)
+
+
+def note(words: str) -> None:
+    _say("[yellow]Note:[/]", words)
+
+
+def end_with(failures: Iterable[str]) -> None:
+    """Say what was not done; if there is any, the exit status is 1."""
+    failures = list(failures)
+    for words in failures:
+        _say("[red]Not done:[/]", words)
+    if failures:
+        raise typer.Exit(1)
+
+
+def print_json(content: Any) -> None:
+    typer.echo(json.dumps(content, ensure_ascii=False))
+
+
+def print_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    table = Table(*header, box=None)
+    for row in rows:
+        table.add_row(*map(escape, row))
+    Console().print(table)
+
+
+def printable(text: str) -> str:
+    """File names of old systems may hold bytes that are not UTF-8."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def _say(head: str, words: str) -> None:
+    _errors.print(f"{head} {escape(printable(words))}", soft_wrap=True)

@@ -1,0 +1,80 @@
+"""What is in a model: `info` in words, `atoms` in pictures; and the `methods` that make one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .console import note, plain_errors, print_json, progress_bars
+from .options import CacheOption, JobsOption, JsonOption, ModelArgument, PartOptions, check_folder
+
+
+def info(model: ModelArgument, as_json: JsonOption = False) -> None:
+    """Say what a model is and how it was made."""
+    from ..model_file import read_header
+    from ..reports.model_card import describe_members, describe_model
+
+    with plain_errors():
+        header = read_header(model)
+    if as_json:
+        print_json(header)
+        return
+    for heading, words in describe_model(header):
+        typer.echo(f"{heading:17s} {words}")
+    members = describe_members(header)
+    if members:
+        title = "These decide together" if len(header["members"]) > 1 else "Calibrated"
+        typer.echo(f"{title}; how good on training patients not seen, and what differs:")
+    for value, words in members:
+        typer.echo(f"  {value}  {words}")
+
+
+def atoms(
+    *,
+    model: ModelArgument,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Page (.html) to write.")],
+    number: Annotated[int, typer.Option("--atoms", help="Atoms of each class to show.")] = 24,
+    data: PartOptions,
+    cache: CacheOption = None,
+    jobs: JobsOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what a model has learnt: its atoms, and the real patches that use them most.
+
+    DATA is what the model learnt from, or other images.
+    Writes one page that needs nothing else:
+
+        histodict atoms tissue.histodict tissue/ --output atoms.html
+    """
+    from ..pipeline import load_model
+    from ..reports.atoms_page import find_atoms, panel_note, plain_facts, write_atoms_page
+
+    with plain_errors():
+        check_folder(output)
+        trained = load_model(model, n_jobs=jobs)
+        manifest = data.read()
+        with progress_bars() as callback:
+            found = find_atoms(trained, manifest, n_atoms=number, cache=cache, callback=callback)
+            write_atoms_page(output, trained, manifest, found, callback=callback)
+    if panel_note(trained):
+        note(panel_note(trained))
+    if as_json:
+        names = [manifest.name(record) for record in manifest.records]
+        print_json({"page": str(output)} | plain_facts(found, names))
+        return
+    shown = sum(len(use.most_used) for use in found.classes)
+    typer.echo(f"{shown} atoms, as {len(found.labels)} patches use them. Open {output}")
+
+
+def methods(as_json: JsonOption = False) -> None:
+    """List the methods that `train --method` takes."""
+    from ..methods.registry import METHODS
+
+    if as_json:
+        print_json({name: entry.summary for name, entry in METHODS.items()})
+        return
+    for name, entry in METHODS.items():
+        level = "patches" if entry.on_patches else "whole image"
+        typer.echo(f"{name:14s} {level:12s} {entry.summary}")

@@ -1,0 +1,70 @@
+"""To see it work: `demo` makes a page, `serve` opens one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .console import plain_errors, progress_bars
+from .options import FolderOutput
+
+
+def demo(
+    output: FolderOutput = Path("histodict-demo"),
+    seed: Annotated[int, typer.Option(help="Draw another set of patients.")] = 0,
+) -> None:
+    """Draw tissue, learn from some patients, answer for others, and make a page of it.
+
+    Needs no data and no network.
+    """
+    from ..demo.page import write_demo_page
+    from ..demo.run import run_demo
+    from ..pipeline import save_model
+
+    page = output / "index.html"
+    with plain_errors():
+        output.mkdir(parents=True, exist_ok=True)
+        with progress_bars() as callback:
+            result = run_demo(output, seed=seed, callback=callback)
+        write_demo_page(page, result)
+        save_model(result.model, output / "demo.histodict")
+    typer.echo(
+        f"Balanced accuracy on unseen patients: {result.balanced_accuracy:.2f} "
+        f"({int(result.confusion.sum())} images). Open {page}"
+    )
+
+
+def serve(
+    folders: Annotated[
+        list[Path] | None,
+        typer.Argument(help="Folders whose images may be read; the current one if none."),
+    ] = None,
+    demo: Annotated[bool, typer.Option("--demo", help="Drawn tissue; needs no data.")] = False,
+    workspace: Annotated[
+        Path, typer.Option(help="Folder for models, results and corrections.")
+    ] = Path("histodict-web"),
+    host: Annotated[
+        str, typer.Option(help="Another address than this machine's own asks for a token.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen at.")] = 8642,
+    user: Annotated[
+        list[str] | None,
+        typer.Option(help="A user with a link and space of their own. May be repeated."),
+    ] = None,
+    browser: Annotated[bool, typer.Option(help="Open the page at once.")] = True,
+) -> None:
+    """Open the local web app: look, train, correct, retrain."""
+    from ..web.command import serve_app
+
+    with plain_errors():
+        serve_app(
+            folders or [],
+            workspace=workspace,
+            host=host,
+            port=port,
+            users=user or [],
+            demo=demo,
+            browser=browser,
+        )

@@ -1,0 +1,217 @@
+"""Options that several commands take, each stated once, and groups of them.
+
+A command takes a group as one parameter whose type is a dataclass; `flat` lays its fields out as
+options of their own, which is what typer asks for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from functools import wraps
+from inspect import Parameter, Signature, signature
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+
+import typer
+
+from .console import progress_bars, warn
+
+if TYPE_CHECKING:
+    from ..execution.executor import Executor
+    from ..execution.work import Work
+    from ..images.manifest import Manifest
+
+Command = Callable[..., None]
+
+
+def flat(command: Command) -> Command:
+    """The command with the fields of its dataclasses as parameters, in their place."""
+    own = signature(command).parameters.values()
+    hints = get_type_hints(command, include_extras=True)
+    groups = {p.name: hints[p.name] for p in own if is_dataclass(hints[p.name])}
+    laid_out = [
+        part
+        for p in own
+        for part in (
+            _parts(groups[p.name])
+            if p.name in groups
+            else [p.replace(kind=Parameter.KEYWORD_ONLY, annotation=hints[p.name])]
+        )
+    ]
+
+    @wraps(command)
+    def run(**given: Any) -> None:
+        made = {
+            name: group(**{f.name: given.pop(f.name) for f in fields(group)})
+            for name, group in groups.items()
+        }
+        command(**given, **made)
+
+    run.__dict__["__signature__"] = Signature(laid_out)
+    run.__annotations__ = {part.name: part.annotation for part in laid_out}
+    return run
+
+
+def _parts(group: Any) -> list[Parameter]:
+    hints = get_type_hints(group, include_extras=True)
+    return [
+        Parameter(
+            f.name,
+            Parameter.KEYWORD_ONLY,
+            default=Parameter.empty if f.default is MISSING else f.default,
+            annotation=hints[f.name],
+        )
+        for f in fields(group)
+    ]
+
+
+# --- single options -----------------------------------------------------------------------------
+
+ModelArgument = Annotated[Path, typer.Argument(help="Model file, from `histodict train`.")]
+ModelOutput = Annotated[Path, typer.Option("--output", "-o", help="Model file to write.")]
+ResultsOutput = Annotated[Path, typer.Option("--output", "-o", help="Folder for the results.")]
+FolderOutput = Annotated[Path, typer.Option("--output", "-o", help="Folder to write to.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object, for programs.")]
+JobsOption = Annotated[int | None, typer.Option("--jobs", help="Threads; all cores if not given.")]
+CacheOption = Annotated[
+    Path | None,
+    typer.Option(
+        help="Folder for what is costly to compute: a run that is given it again, or another "
+        "command, does not do it twice."
+    ),
+]
+SettingOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="NAME=VALUE",
+        help="Change one setting of the preset or of the method, such as stain=macenko, "
+        "downsample=2, rule=proportion or n_atoms=300. May be repeated.",
+    ),
+]
+
+
+# --- groups -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class DataOptions:
+    """Labelled images."""
+
+    data: Annotated[Path, typer.Argument(help="Folder with one sub-folder per class, or a CSV.")]
+    column: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FIELD=COLUMN",
+            help="Which column of the CSV is the path, label, patient, slide, site, mpp, split or "
+            "mask, such as patient=case_no. May be repeated.",
+        ),
+    ] = None
+
+    def read(self, *, whole_paths: bool = False) -> Manifest:
+        """The manifest, its warnings said. Another machine may need whole paths."""
+        from ..images.manifest import read_manifest
+
+        source = self.data.absolute() if whole_paths else self.data
+        manifest = self.choose(read_manifest(source, pairs("--column", self.column)))
+        for warning in manifest.warnings:
+            warn(warning)
+        return manifest
+
+    def choose(self, manifest: Manifest) -> Manifest:
+        return manifest
+
+
+@dataclass(frozen=True)
+class PartOptions(DataOptions):
+    """Labelled images, or a part of them."""
+
+    split: Annotated[
+        str | None, typer.Option(help="Use only rows with this value in the CSV's split column.")
+    ] = None
+
+    def choose(self, manifest: Manifest) -> Manifest:
+        if self.split is None:
+            return manifest
+        rows = [i for i, record in enumerate(manifest.records) if record.split == self.split]
+        if not rows:
+            raise ValueError(f"{self.data}: no row has {self.split!r} in its split column")
+        return manifest.select(rows)
+
+
+@dataclass(frozen=True)
+class ImageOptions:
+    """Images to be answered."""
+
+    paths: Annotated[list[Path], typer.Argument(help="Images, slides, folders of them.")]
+    mpp: Annotated[
+        float | None, typer.Option(help="Pixel size of the images in µm, if they do not say it.")
+    ] = None
+
+    def find(self) -> list[Path]:
+        from ..batch import find_images
+
+        images = find_images(self.paths)
+        if not images:
+            raise ValueError(f"no images found in {', '.join(map(str, self.paths))}")
+        return images
+
+
+@dataclass(frozen=True)
+class WorkOptions:
+    """Where the work is done."""
+
+    jobs: JobsOption = None
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WHERE",
+            help="Work on a Dask cluster: tcp://HOST:PORT of its scheduler, local:N for N "
+            "processes here, or a .yaml file for a batch system. All must see the same files.",
+        ),
+    ] = None
+
+    @contextmanager
+    def begin(self, cache: Path | None = None) -> Iterator[Work]:
+        """While it is open, the cluster is, and bars say how far the work has come."""
+        from ..execution.work import Work
+
+        with self._executor() as executor, progress_bars() as callback:
+            yield Work(self.jobs, cache, callback, executor)
+
+    def _executor(self) -> AbstractContextManager[Executor | None]:
+        """The cluster that was asked for; None stands for this machine's threads."""
+        if self.cluster is None:
+            return nullcontext()
+        from ..execution.cluster import open_cluster
+
+        return open_cluster(self.cluster)
+
+
+# --- reading what was written -------------------------------------------------------------------
+
+
+def pairs(option: str, texts: list[str] | None) -> dict[str, str]:
+    """NAME=VALUE, each."""
+    found = {}
+    for text in texts or []:
+        name, sign, value = text.partition("=")
+        if not sign or not name:
+            raise ValueError(f"{option} {text}: write it as NAME=VALUE")
+        found[name.strip()] = value.strip()
+    return found
+
+
+def whole_numbers(option: str, text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise ValueError(f"{option} {text}: write whole numbers separated by commas") from None
+
+
+def check_folder(output: Path) -> None:
+    """Better now than after an hour of training."""
+    if not output.parent.is_dir():
+        raise ValueError(f"{output}: the folder {output.parent} does not exist: make it first")

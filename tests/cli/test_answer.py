@@ -1,0 +1,53 @@
+"""`predict` and `detect`: each takes its own kind of model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from histodict.cli import app
+
+DATA = Path(__file__).parents[1] / "data" / "models"
+
+
+def answer(command, kind, *words):
+    model = DATA / f"schema-4-{kind}.histodict"
+    return CliRunner().invoke(app, [command, str(model), *map(str, words)])
+
+
+@pytest.mark.parametrize(
+    ("command", "kind", "table"),
+    [
+        ("predict", "dfdl", "predictions.csv"),
+        ("predict", "panel", "predictions.csv"),
+        ("detect", "regions", "detections.csv"),
+    ],
+)
+def test_every_kind_of_model_answers(command, kind, table, tmp_path):
+    images = DATA / "images"
+    run = answer(command, kind, images, "-o", tmp_path)
+    assert run.exit_code == 0, run.output
+    lines = (tmp_path / table).read_text(encoding="utf-8").splitlines()
+    assert len(lines) == 1 + len(list(images.iterdir()))
+    assert f"{len(lines) - 1} images: " in run.output
+
+
+@pytest.mark.parametrize(
+    ("command", "kind", "other"),
+    [
+        ("predict", "regions", "detect"),
+        ("detect", "dfdl", "predict"),
+        ("detect", "panel", "predict"),
+    ],
+)
+def test_the_other_command_is_named(command, kind, other, tmp_path):
+    run = answer(command, kind, DATA / "images", "-o", tmp_path)
+    assert run.exit_code == 2 and f"histodict {other}" in run.output
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_without_images_is_said(tmp_path):
+    run = answer("predict", "dfdl", tmp_path, "-o", tmp_path / "out")
+    assert run.exit_code == 2 and "no images found" in run.output

@@ -1,0 +1,86 @@
+"""`train`: what it makes, what it says of it, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from histodict.cli import app
+from histodict.demo.sets import write_synthetic_set
+from histodict.model_file import read_header
+from histodict.pipeline import load_model
+
+MODELS = Path(__file__).parents[1] / "data" / "models"
+SMALL = ["--method", "nearest-mean", "--set", "patch_px=8", "--set", "patches_per_class=100"]
+
+
+@pytest.fixture(scope="module")
+def tissue(tmp_path_factory):
+    return write_synthetic_set(tmp_path_factory.mktemp("set") / "t", 6, 1, size=(120, 100))
+
+
+def train(tissue, model, *options):
+    return CliRunner().invoke(app, ["train", str(tissue), "-o", str(model), *map(str, options)])
+
+
+def facts_of(run):
+    assert run.exit_code == 0, run.output
+    return json.loads(run.stdout)
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "more"),
+    [
+        ([], "tissue-classifier", {"threshold"}),
+        (["--method", "lbp-colour"], "tissue-classifier", set()),
+        (["--set", "calibration_folds=2"], "panel", {"threshold", "views_left_out"}),
+        (["--regions", "inflamed"], "region-detector", {"least_patches"}),
+    ],
+)
+def test_programs_are_told_of_every_kind_of_model(tissue, tmp_path, options, kind, more):
+    model = tmp_path / "m.histodict"
+    facts = facts_of(train(tissue, model, *SMALL, *options, "--json"))
+    assert set(facts) == {"model", "classes", "n_images", "seconds"} | more
+    assert (facts["model"], facts["n_images"]) == (str(model), 6)
+    assert load_model(model).kind == kind
+
+
+def test_a_view_that_does_not_fit_is_left_out_and_said(tissue, tmp_path):
+    """Patches of 20 pixels, of the finer view, are larger than these images."""
+    small = shutil.copytree(tissue, tmp_path / "small")
+    for path in small.glob("*/*.jpg"):
+        Image.open(path).crop((0, 0, 18, 18)).save(path)
+    auto = ["--preset", "auto", *SMALL, "--set", "calibration_folds=2", "--set", "downsample=1"]
+    run = train(small, tmp_path / "m.histodict", *auto, "--json")
+    left_out = facts_of(run)["views_left_out"]
+    assert any("less than one patch of 20 x 20" in reason for reason in left_out)
+    assert run.stderr.count("a view was left out") == len(left_out)
+
+
+def test_settings_come_from_a_file(tissue, tmp_path):
+    first, second = tmp_path / "1.histodict", tmp_path / "2.histodict"
+    facts_of(train(tissue, first, *SMALL, "--json"))
+    recipe = read_header(first)["recipe"]
+    (tmp_path / "recipe.json").write_text(json.dumps(recipe))
+    facts_of(train(tissue, second, "--preset", tmp_path / "recipe.json", "--json"))
+    assert read_header(second)["recipe"] == recipe
+    run = train(tissue, second, "--preset", "no.json")
+    assert run.exit_code == 2 and "recipe file" in run.output
+
+
+@pytest.mark.parametrize("kind", ["regions", "panel"])
+def test_a_model_of_another_kind_is_not_gone_on_from(tissue, tmp_path, kind):
+    start = MODELS / f"schema-4-{kind}.histodict"
+    run = train(tissue, tmp_path / "m.histodict", *SMALL, "--start-from", start)
+    assert run.exit_code == 2
+    assert "a tissue-classifier cannot go on from it" in " ".join(run.output.split())
+
+
+def test_a_folder_that_is_not_there_is_said_before_the_training(tissue, tmp_path):
+    run = train(tissue, tmp_path / "no" / "m.histodict", *SMALL)
+    assert run.exit_code == 2 and "make it first" in run.output

@@ -1,0 +1,111 @@
+"""Groups of options, and that every command explains all it takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from inspect import signature
+from pathlib import Path
+from typing import Annotated
+
+import pytest
+import typer
+from typer.main import get_command
+from typer.testing import CliRunner
+
+import histodict
+from histodict.cli import _GROUPS, app
+from histodict.cli.options import PartOptions, flat, pairs, whole_numbers
+
+COMMANDS = [command for group in _GROUPS.values() for command in group]
+
+
+@dataclass(frozen=True)
+class Place:
+    where: Annotated[Path, typer.Argument(help="A place.")]
+    times: Annotated[int, typer.Option(help="How often.")] = 1
+
+
+@dataclass(frozen=True)
+class NamedPlace(Place):
+    name: Annotated[list[str] | None, typer.Option(help="Names of it.")] = None
+
+
+def call(*words):
+    """What a command with a group got, and what typer said."""
+    got = []
+
+    def visit(
+        *, output: Annotated[str, typer.Option("-o")], place: NamedPlace, as_json: bool = False
+    ) -> None:
+        got.append((output, place, as_json))
+
+    own = typer.Typer()
+    own.command()(flat(visit))
+    return got, CliRunner().invoke(own, list(words))
+
+
+def test_a_group_is_laid_out_and_put_together_again():
+    got, _ = call("here", "-o", "x", "--times", "3", "--name", "a", "--name", "b")
+    assert got == [("x", NamedPlace(Path("here"), 3, ["a", "b"]), False)]
+    got, _ = call("here", "-o", "x", "--as-json")
+    assert got == [("x", NamedPlace(Path("here")), True)]
+
+
+def test_what_a_group_needs_is_asked_for():
+    got, run = call("-o", "x")
+    assert run.exit_code == 2 and "where" in run.output.lower() and got == []
+
+
+def test_options_stand_in_the_order_of_the_parameters():
+    def visit(*, as_json: bool = False, place: NamedPlace) -> None: ...
+
+    assert list(signature(flat(visit)).parameters) == ["as_json", "where", "times", "name"]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_takes_few_parameters(command):
+    assert len(signature(command).parameters) <= 7
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_explains_all_it_takes(command):
+    made = get_command(app).commands[command.__name__]
+    assert [option.name for option in made.params if not option.help] == []
+    run = CliRunner().invoke(app, [command.__name__, "--help"], env={"COLUMNS": "100"})
+    assert run.exit_code == 0
+    for option in made.params:
+        assert (option.opts[0] if option.opts[0].startswith("-") else option.name) in run.output
+
+
+def test_what_several_commands_take_is_said_in_the_same_words():
+    """Where it means the same; these do not."""
+    other = {"data", "model", "output", "methods", "preset", "per_class", "repeats", "seed", "demo"}
+    said = {}
+    for made in get_command(app).commands.values():
+        for option in made.params:
+            said.setdefault(option.name, set()).add(option.help)
+    assert [name for name, words in said.items() if len(words) > 1 and name not in other] == []
+
+
+def test_the_version_is_said():
+    assert CliRunner().invoke(app, ["--version"]).output == f"histodict {histodict.__version__}\n"
+
+
+def test_part_of_a_table(tmp_path):
+    for name in "ab":
+        (tmp_path / f"{name}.png").touch()
+    table = tmp_path / "t.csv"
+    table.write_text("path,label,patient,split\na.png,x,1,train\nb.png,y,2,test\n")
+    (record,) = PartOptions(table, split="test").read().records
+    assert record.path.name == "b.png"
+    with pytest.raises(ValueError, match="no row has 'none'"):
+        PartOptions(table, split="none").read()
+
+
+def test_what_cannot_be_read_is_shown_as_it_was_written():
+    assert pairs("--set", ["a = 1", "b=x=y"]) == {"a": "1", "b": "x=y"}
+    with pytest.raises(ValueError, match="--set a: write it as NAME=VALUE"):
+        pairs("--set", ["a"])
+    assert whole_numbers("--seeds", "1,2") == [1, 2]
+    with pytest.raises(ValueError, match="--seeds 1,x: write whole numbers"):
+        whole_numbers("--seeds", "1,x")

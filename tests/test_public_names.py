@@ -1,0 +1,49 @@
+"""What `import histodict` gives, and whether its first page is true."""
+
+from __future__ import annotations
+
+import pydoc
+import shutil
+
+import numpy as np
+import pytest
+
+import histodict
+from histodict.demo.sets import write_synthetic_set
+from histodict.methods.registry import METHODS
+
+NAMES = [name for name in histodict.__all__ if name != "__version__"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_public_name_is_there_and_says_what_it_is(name):
+    found = getattr(histodict, name)
+    assert found.__doc__.strip()
+    assert name in dir(histodict)
+
+
+def test_the_first_page_teaches_every_name():
+    lesson, _, _ = pydoc.plain(pydoc.render_doc(histodict)).partition("PACKAGE CONTENTS")
+    assert [name for name in NAMES if name not in lesson] == []
+
+
+def test_other_names_are_not_there():
+    with pytest.raises(AttributeError, match="no attribute 'Tissue'"):
+        _ = histodict.Tissue
+
+
+def test_the_tour_can_be_walked(tmp_path, monkeypatch, rng):
+    """Every line of the first page runs, in order, on drawn tissue and made-up vectors."""
+    folder = write_synthetic_set(tmp_path / "set", 6, 1, size=(96, 80))
+    table = (folder / "manifest.csv").read_text().replace(",inflamed,", ",tumour,")
+    (folder / "tissue.csv").write_text(table)
+    shutil.copy(next((folder / "healthy").iterdir()), folder / "new.png")
+    monkeypatch.chdir(folder)
+    monkeypatch.setitem(METHODS["dfdl"].small, "n_atoms", 20)  # of the presets; saves a minute
+    X = np.abs(rng.standard_normal((60, 12)))
+    known = {"X": X, "y": np.arange(60) % 2, "X_new": X[:5]}
+    steps = [line.partition(">>> ")[2] for line in histodict.__doc__.splitlines()]
+    for step in filter(None, steps):
+        exec(step.replace(", panel=True", ""), known)  # seven views take a minute: one will do
+    assert known["model"].predict("new.png").scores == known["answer"].scores
+    assert isinstance(known["panel"], histodict.Panel)
