@@ -25,7 +25,8 @@ def processor() -> str:
     """What decides the last bits: the machine, and the kernels that BLAS chose for it."""
     import scipy.linalg  # noqa: F401  brings its own BLAS
 
-    kernels = sorted({str(pool.get("architecture")) for pool in threadpool_info()})
+    pools = [pool for pool in threadpool_info() if pool["user_api"] == "blas"]
+    kernels = sorted({str(pool.get("architecture")) for pool in pools})
     return " ".join([platform.machine(), *kernels])
 
 

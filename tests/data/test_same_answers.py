@@ -29,6 +29,6 @@ def test_models_and_answers(tissue):
     assert {k: found.get(k) for k in RECORDED["models"]} == RECORDED["models"]
 
 
-def test_files_of_the_command_line(tissue, tmp_path):
-    found = command_cases(tmp_path.resolve(), tissue)
+def test_files_of_the_command_line(tissue):
+    found = command_cases(tissue.parent, tissue)
     assert {k: found.get(k) for k in RECORDED["commands"]} == RECORDED["commands"]

@@ -12,19 +12,20 @@ from types import ModuleType
 
 import numpy as np
 import pytest
-from histodict.compare.cells import Cell, run_cells
 from typer.testing import CliRunner
 
 from histodict.batch import run_images
 from histodict.cli import app
+from histodict.compare.evaluation import run_plans
 from histodict.demo.sets import write_synthetic_set
 from histodict.execution import cluster as cluster_module
 from histodict.execution.cluster import open_cluster
 from histodict.execution.cluster_map import Cluster, ClusterError
+from histodict.execution.work import Work
 from histodict.images.manifest import read_manifest
 from histodict.methods import labelled_blocks
 from histodict.methods.dfdl import DFDL
-from histodict.pipeline import TissueClassifier
+from histodict.pipeline import Plan, TissueClassifier
 from histodict.recipes import Recipe, preset
 
 FAST = Recipe(
@@ -265,12 +266,13 @@ def test_evaluation_gives_the_same_answers(cluster, tissue, tmp_path):
 
     manifest = read_manifest(tissue)
     splits = k_folds(manifest, 2, random_state=0)
-    recipes = {"dfdl": FAST, "lbp": preset("default", "lbp-colour")}
-    cells = [Cell(name, recipe, split, 0) for split in splits for name, recipe in recipes.items()]
-    here = run_cells(manifest, cells, tmp_path / "here", n_jobs=1)
-    there = run_cells(manifest, cells, tmp_path / "there", executor=cluster)
-    assert [(r.labels, r.scores) for r in there] == [(r.labels, r.scores) for r in here]
-    assert not any(r.error for r in there)
+    plans = {"dfdl": Plan(FAST), "lbp": Plan(preset("default", "lbp-colour"))}
+    here, there = (
+        run_plans(manifest, plans, splits, tmp_path / name, [0], work)
+        for name, work in (("here", Work(n_jobs=1)), ("there", Work(executor=cluster)))
+    )
+    assert [r.answered.scores for r in there] == [r.answered.scores for r in here]
+    assert [r.answered.labels for r in there] == [r.answered.labels for r in here]
 
 
 # ---------------------------------------------------------------- which cluster, and none at all

@@ -13,7 +13,7 @@ import pytest
 import tifffile
 from PIL import Image, ImageFile
 
-from histodict.images import readers
+from histodict.images import readers, reduction
 from histodict.images.readers import READERS, ImageError, PlainReader, SlideReader, open_image
 from tests.images.files import (
     GREY,
@@ -117,7 +117,7 @@ def test_reduction_by_any_number_keeps_places(save):
 def test_pieces_join_without_seams(save, rng, monkeypatch, downsample):
     source = open_image(save(texture(rng)))
     whole = source.read(-20, 10, 540, 540, downsample)
-    monkeypatch.setattr(readers, "_PIECE_PX", 50)
+    monkeypatch.setattr(reduction, "PIECE_PX", 50)
     pieces = source.read(-20, 10, 540, 540, downsample)
     assert np.abs(whole.astype(int) - pieces).max() <= 1
 
@@ -126,7 +126,7 @@ def test_only_small_pieces_of_a_slide_are_held(tmp_path, monkeypatch):
     source = open_image(save_slide(tmp_path / "a.tif", scene(), n_levels=1))
     sizes = []
     copy = SlideReader._copy
-    monkeypatch.setattr(readers, "_PIECE_PX", 64)
+    monkeypatch.setattr(reduction, "PIECE_PX", 64)
     monkeypatch.setattr(
         SlideReader,
         "_copy",

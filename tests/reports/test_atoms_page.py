@@ -16,7 +16,7 @@ from histodict import RegionDetector, TissueClassifier
 from histodict.cli import app
 from histodict.demo.sets import write_synthetic_set
 from histodict.images.manifest import read_manifest
-from histodict.pipeline import save_model
+from histodict.pipeline import Panel, save_model
 from histodict.pipeline.gallery import Gallery
 from histodict.recipes import Recipe
 from histodict.reports.atoms_page import find_atoms, panel_note, plain_facts, write_atoms_page
@@ -192,8 +192,7 @@ def test_on_the_command_line(model_file, manifest, tmp_path):
 
 
 def test_of_a_panel_the_first_member_is_shown(model, manifest, tmp_path):
-    panel = TissueClassifier(PIXELS).fit(manifest)
-    panel.others_ = [model]
+    panel = Panel([PIXELS, PIXELS.with_changes(stain="macenko")], folds=2).fit(manifest)
     assert "a panel of 2" in panel_note(panel) and panel_note(model) == ""
     _, page = page_of(panel, manifest, tmp_path / "a.html", 2)
     assert "atoms of its first member" in page

@@ -1,8 +1,7 @@
 """One way to read pixels from plain images and from whole slides.
 
 Places and lengths are level-0 pixels, those of the finest level, whatever the reduction. Slides
-are read piece by piece from the coarsest level that is fine enough, so memory does not grow with
-the slide. Plain images are decoded whole, on first use.
+are read in pieces of the coarsest level that is fine enough; plain images whole, on first use.
 """
 
 from __future__ import annotations
@@ -19,7 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..parameters import check_number, check_whole_number
+from . import reduction
 from .decoding import ImageError, check_file, decode, plausible_mpp, read_header
+from .reduction import block_means, picture_of, pieces, resize, span
 
 if TYPE_CHECKING:
     from openslide import OpenSlide
@@ -30,13 +31,9 @@ __all__ = ["READERS", "ImageError", "ImageSource", "PlainReader", "SlideReader",
 Pixels = NDArray[np.uint8]
 Handle = TypeVar("Handle")
 
-# Side of the largest piece of a level held at once while reducing: 16 MB as RGBA.
-_PIECE_PX = 2048
 # A level of downsample 4.002, from a side that 4 does not divide, serves a reduction by 4.
 _LEVEL_SLACK = 1.01
 _FARTHEST = 2**40
-# Pixels of a block up to which Pillow's `reduce` is exact, and several times as fast as `resize`.
-_SMALL_BLOCK = 1024
 # Of an open slide: OpenSlide keeps up to 32 MB of it, and its directory.
 _SLIDE_BYTES = 48 * 2**20
 
@@ -108,13 +105,11 @@ def open_image(path: Path | str, mpp: float | None = None) -> ImageSource:
 class _Reader(ABC, Generic[Handle]):
     """Reduction, borders and handles; a subclass opens the file and copies pixels of a level."""
 
-    def __init__(
-        self, path: Path, size: tuple[int, int], mpp: float | None, offset: tuple[int, int] = (0, 0)
-    ) -> None:
+    def __init__(self, path: Path, size: tuple[int, int], mpp: float | None) -> None:
         self.path = path
         self.size = size
         self.mpp = mpp
-        self.offset = offset
+        self.offset = (0, 0)
         # By process: a forked child must not use, nor close, the handle of its parent.
         self._handles: dict[int, Handle] = {}
 
@@ -159,13 +154,15 @@ class _Reader(ABC, Generic[Handle]):
     ) -> Pixels:
         """A box (left, top, right, bottom) of a level as an image of this shape, in pieces."""
         steps = (box[3] - box[1]) / shape[0], (box[2] - box[0]) / shape[1]
-        if max(steps) > _PIECE_PX:  # reduce in two goes, or one output pixel would need too much
+        if (
+            max(steps) > reduction.PIECE_PX
+        ):  # reduce in two goes, or one output pixel would need too much
             finer = shape[0] * math.ceil(steps[0] / 64), shape[1] * math.ceil(steps[1] / 64)
-            return _resize(_picture(self._reduce(level, box, finer, limits)), shape)
+            return resize(picture_of(self._reduce(level, box, finer, limits)), shape)
         pixels = np.empty((*shape, 3), np.uint8)
-        for rows in _pieces(shape[0], steps[0]):
+        for rows in pieces(shape[0], steps[0]):
             top, bottom = (box[1] + row * steps[0] for row in (rows.start, rows.stop))
-            for columns in _pieces(shape[1], steps[1]):
+            for columns in pieces(shape[1], steps[1]):
                 left, right = (box[0] + at * steps[1] for at in (columns.start, columns.stop))
                 part = pixels[rows, columns]
                 part[:] = self._piece(level, (left, top, right, bottom), part.shape[:2], limits)
@@ -181,14 +178,14 @@ class _Reader(ABC, Generic[Handle]):
         steps = (box[2] - box[0]) / shape[1], (box[3] - box[1]) / shape[0]
         whole = all(float(number).is_integer() for number in (*box, *steps))
         spans = [
-            _span(box[axis], box[axis + 2], 0 if whole else steps[axis], limits[axis])
+            span(box[axis], box[axis + 2], 0 if whole else steps[axis], limits[axis])
             for axis in (0, 1)
         ]
         (x, right), (y, bottom) = spans
         picture = self._copy(level, x, y, right - x, bottom - y)
         if whole:
-            return _block_means(picture, int(steps[0]), int(steps[1]))
-        return _resize(picture, shape, (box[0] - x, box[1] - y, box[2] - x, box[3] - y))
+            return block_means(picture, int(steps[0]), int(steps[1]))
+        return resize(picture, shape, (box[0] - x, box[1] - y, box[2] - x, box[3] - y))
 
     def _handle(self) -> Handle:
         process = os.getpid()
@@ -248,11 +245,11 @@ class PlainReader(_Reader[Pixels]):
     def _copy(self, level: int, x: int, y: int, width: int, height: int) -> Image.Image:
         inside = self._handle()[max(0, y) : max(0, y + height), max(0, x) : max(0, x + width)]
         if inside.shape[:2] == (height, width):
-            return _picture(inside)
+            return picture_of(inside)
         pixels = np.full((height, width, 3), 255, np.uint8)
         left, top = max(0, -x), max(0, -y)
         pixels[top : top + inside.shape[0], left : left + inside.shape[1]] = inside
-        return _picture(pixels)
+        return picture_of(pixels)
 
 
 class SlideReader(_Reader["OpenSlide"]):
@@ -351,52 +348,3 @@ def _openslide(path: Path) -> ModuleType:
             "run: pip install openslide-python openslide-bin"
         ) from error
     return openslide
-
-
-# --- reduction ----------------------------------------------------------------------------------
-
-
-def _pieces(length: int, step: float) -> list[slice]:
-    """Ranges of output pixels, each of at most _PIECE_PX source pixels."""
-    most = max(1, int(_PIECE_PX / step))
-    return [slice(start, min(start + most, length)) for start in range(0, length, most)]
-
-
-def _span(start: float, stop: float, margin: float, limit: float) -> tuple[int, int]:
-    """Whole pixels around [start, stop), with a margin for the filter as far as the image goes."""
-    first = max(math.floor(start - margin), min(math.floor(start), 0))
-    last = min(math.ceil(stop + margin), max(math.ceil(stop), math.ceil(limit)))
-    return first, last
-
-
-def _picture(pixels: Pixels) -> Image.Image:
-    from PIL import Image
-
-    return Image.fromarray(pixels)
-
-
-def _block_means(picture: Image.Image, width: int, height: int) -> Pixels:
-    """The mean of each block of so many pixels: the same however the region is cut."""
-    from PIL import Image
-
-    if width == height == 1:
-        return np.array(picture)
-    if width * height <= _SMALL_BLOCK:
-        return np.array(picture.reduce((width, height)))
-    size = (picture.width // width, picture.height // height)
-    return np.array(picture.resize(size, Image.Resampling.BOX))
-
-
-def _resize(
-    picture: Image.Image,
-    shape: tuple[int, ...],
-    box: tuple[float, float, float, float] | None = None,
-) -> Pixels:
-    """A box of an image as an image of this shape, through a smooth window.
-
-    Where the factor is no whole number, some pixels would lie half a pixel off with block means.
-    """
-    from PIL import Image
-
-    size = (shape[1], shape[0])
-    return np.array(picture.resize(size, Image.Resampling.HAMMING, box=box))

@@ -14,6 +14,8 @@ from ..images.manifest import Manifest, Record
 from ..pipeline import Model
 from ..pipeline.gallery import Gallery
 from ..reports.atoms_page import AtomsInUse, atom_rows
+from ..reports.evaluation_facts import Fact
+from ..reports.model_card import describe_model
 from ..reports.overlay import draw_overlay
 from ..reports.pages import write_page
 from ..reports.pictures import atom_sheets, image_uri
@@ -23,40 +25,15 @@ _N_EXAMPLES = 6
 _N_ATOMS = 8  # of each class, shown with the patches that use them
 
 
-def model_card(model: Model, header: Mapping[str, Any], request: Mapping[str, Any]) -> list[Any]:
-    """What there is to know of a model before it is used: (heading, words) in order."""
-    recipe, training = header["recipe"], header["training"]
-    n_tested = len(request["test_patients"])
-    scale = (
-        f"at 1/{recipe['downsample']:g} of the image"
-        if not recipe["mpp"]
-        else (f"at {recipe['mpp']:g} µm per pixel")
-    )
-    wide = recipe["context"]
-    around = f", seen with surroundings {wide} times as wide" if wide > 1 else ""
-    settings = ", ".join(f"{k} {v}" for k, v in recipe["method_parameters"].items())
-    return [
-        ("What it does", f"tells apart {' / '.join(model.classes_)}"),
-        ("Meant for", "research. Not a medical device: no diagnosis may rest on it"),
-        ("Learnt from", f"{training['n_images']} images of {training['n_patients']} patients"),
-        ("Tested on", f"{n_tested} other patients" if n_tested else "nothing: no patient was kept"),
-        ("Method", f"{recipe['method']} ({settings})"),
-        ("Patches", f"{recipe['patch_px']} x {recipe['patch_px']} pixels {scale}{around}"),
-        ("Stain correction", recipe["stain"]),
-        ("Decision", model.decision_words()),
-        ("Pixel size", f"{header['mpp']:g} µm" if header["mpp"] else "not known"),
-        (
-            "Started from",
-            "the dictionaries of the model before" if "started_from" in training else "nothing",
-        ),
-        (
-            "Corrections",
-            f"{len(request['corrections'])} by the user" if request["corrections"] else "none",
-        ),
-        ("Seed", str(training["random_state"])),
-        ("Made with", ", ".join(f"{name} {v}" for name, v in header["versions"].items())),
-        ("Images (digest)", training["manifest_digest"][:16]),
-    ]
+def model_card(model: Model, header: Mapping[str, Any], request: Mapping[str, Any]) -> list[Fact]:
+    """What the file says of the model, and what the page knows: who was kept, what corrected."""
+    n_tested, n_corrected = len(request["test_patients"]), len(request["corrections"])
+    card = dict(describe_model(header)) | {
+        "Decision": model.decision_words(),
+        "Tested on": f"{n_tested} other patients" if n_tested else "nothing: no patient was kept",
+        "Corrections": f"{n_corrected} by the user" if n_corrected else "none",
+    }
+    return list(card.items())
 
 
 def write_report(

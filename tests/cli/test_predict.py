@@ -1,0 +1,116 @@
+"""`train`, `predict` and `info` one after another; bad files; a run that was killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pyarrow.parquet
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from histodict.cli import app
+from histodict.demo.sets import write_synthetic_set
+from histodict.patches.patch_map import BLANK
+
+
+@pytest.fixture(scope="module")
+def tissue(tmp_path_factory):
+    return write_synthetic_set(tmp_path_factory.mktemp("set") / "tissue", 4, 4, size=(240, 180))
+
+
+@pytest.fixture(scope="module")
+def trained(tissue, tmp_path_factory):
+    path = tmp_path_factory.mktemp("model") / "tissue.histodict"
+    options = ["--set", "patch_px=16", "--set", "downsample=1", "--set", "n_atoms=60", "--json"]
+    result = CliRunner().invoke(
+        app, ["train", str(tissue / "manifest.csv"), "-o", str(path), *options]
+    )
+    assert result.exit_code == 0, result.output
+    return path
+
+
+def rows_of(folder):
+    return pyarrow.parquet.read_table(folder / "predictions.parquet").to_pylist()
+
+
+def test_train_predict_info(trained, tissue, tmp_path):
+    out = tmp_path / "results"
+    arguments = ["predict", str(trained), str(tissue / "inflamed"), "--output", str(out)]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, result.output
+    rows = rows_of(out)
+    assert len(rows) == len(list((tissue / "inflamed").iterdir()))
+    assert {"path", "label", "score", "threshold", "proportion_inflamed"} <= set(rows[0])
+    header = (out / "predictions.csv").read_text().splitlines()[0]
+    assert header.startswith('"path","label","score"')
+    for row in rows:
+        key = row["key"]
+        collection = json.loads((out / "geojson" / f"{key}.geojson").read_text())
+        assert len(collection["features"]) == row["n_patches"]
+        with Image.open(out / "overlays" / f"{key}.png") as overlay:
+            assert overlay.size == (240, 180)
+        with np.load(out / "maps" / f"{key}.npz") as arrays:
+            assert (arrays["winners"] != BLANK).sum() == row["n_patches"]
+    again = CliRunner().invoke(app, arguments)
+    assert "were done before" in again.output
+    info = CliRunner().invoke(app, ["info", str(trained)])
+    assert "healthy, inflamed" in info.output
+
+
+def test_bad_files_are_listed_and_do_not_stop_the_others(trained, tissue, tmp_path):
+    images = tmp_path / "images"
+    images.mkdir()
+    good = sorted((tissue / "healthy").iterdir())[0]
+    (images / "gut.jpg").write_bytes(good.read_bytes())
+    (images / "empty.jpg").write_bytes(b"")
+    (images / "cut.jpg").write_bytes(good.read_bytes()[:2000])
+    Image.new("RGB", (5, 5), (200, 100, 150)).save(images / "tiny.png")
+    result = CliRunner().invoke(
+        app,
+        ["predict", str(trained), str(images), str(tmp_path / "no.jpg"), "-o", str(tmp_path / "o")],
+    )
+    assert result.exit_code == 1
+    for name in ("empty.jpg", "cut.jpg", "tiny.png", "no.jpg"):
+        assert name in result.output
+    assert [row["path"] for row in rows_of(tmp_path / "o")] == [str(images / "gut.jpg")]
+
+
+def test_errors_are_one_line_and_exit_status_2(trained, tmp_path):
+    for arguments in (
+        ["train", str(tmp_path / "none"), "-o", str(tmp_path / "m.histodict")],
+        ["predict", str(tmp_path / "none.histodict"), str(tmp_path), "-o", str(tmp_path / "o")],
+        ["predict", str(trained), str(tmp_path), "-o", str(tmp_path / "o")],
+        ["info", __file__],
+    ):
+        result = CliRunner().invoke(app, arguments)
+        assert result.exit_code == 2
+        assert "Error:" in result.output
+        assert "Traceback" not in result.output
+
+
+def test_killed_in_mid_run_and_started_again_it_finishes_the_rest(trained, tissue, tmp_path):
+    out = tmp_path / "results"
+    command = [sys.executable, "-c", "from histodict.cli import app; app()", "predict"]
+    command += [str(trained), str(tissue / "healthy"), str(tissue / "inflamed"), "-o", str(out)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while len(list(out.glob("done/*.json"))) < 3 and time.monotonic() < deadline:
+        time.sleep(0.005)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    finished = {p: p.stat().st_mtime_ns for p in out.glob("done/*.json")}
+    assert 3 <= len(finished) < 16
+    assert not (out / "predictions.csv").exists()
+    assert subprocess.run(command, check=False, capture_output=True).returncode == 0
+    assert len(rows_of(out)) == 16
+    assert all(p.stat().st_mtime_ns == stamp for p, stamp in finished.items())
+    for folder, count in (("overlays", 16), ("maps", 16), ("geojson", 16)):
+        whole = [p for p in (out / folder).iterdir() if not p.name.startswith(".")]
+        assert len(whole) == count

@@ -1,0 +1,138 @@
+"""From image files to answers, on a small drawn set."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from histodict.demo.sets import write_synthetic_set
+from histodict.images.manifest import read_manifest
+from histodict.images.readers import ImageError
+from histodict.model_file import read_header
+from histodict.patches.patch_map import BLANK
+from histodict.pipeline import Panel, TissueClassifier, load_model, save_model
+from histodict.recipes import Recipe
+
+FAST = Recipe(
+    method_parameters={"n_atoms": 40, "n_iter": 4},
+    patch_px=16,
+    patches_per_class=800,
+    stain="reinhard",
+    vectors="centred",
+    rule="margin",
+)
+
+
+@pytest.fixture(scope="module")
+def tissue(tmp_path_factory):
+    return write_synthetic_set(tmp_path_factory.mktemp("set") / "tissue", 4, 4, size=(240, 180))
+
+
+@pytest.fixture(scope="module")
+def halves(tissue):
+    manifest = read_manifest(tissue / "manifest.csv")
+    patients = sorted(set(manifest.patients))
+    places = [i for i, patient in enumerate(manifest.patients) if patient in patients[:2]]
+    others = [i for i in range(len(manifest.records)) if i not in places]
+    return manifest.select(places), manifest.select(others)
+
+
+@pytest.fixture(scope="module")
+def model(halves):
+    return TissueClassifier(FAST, random_state=1).fit(halves[0])
+
+
+def test_answers_for_unseen_patients(model, halves):
+    answers = [model.predict(record.path, mpp=record.mpp) for record in halves[1].records]
+    right = [a.label == r.label for a, r in zip(answers, halves[1].records, strict=True)]
+    assert np.mean(right) >= 0.75
+    for answer in answers:
+        winners = answer.patch_map.winners
+        assert answer.n_patches == (winners != BLANK).sum()
+        assert sum(answer.proportions.values()) == pytest.approx(1)
+        shares = [(winners == i).sum() / answer.n_patches for i in range(2)]
+        np.testing.assert_allclose(list(answer.proportions.values()), shares)
+        assert (answer.label == model.classes_[1]) == (answer.score > 0)
+
+
+def test_same_seed_same_model_for_any_number_of_threads(halves):
+    one, two = (TissueClassifier(FAST, random_state=3, n_jobs=n).fit(halves[0]) for n in (1, 2))
+    np.testing.assert_array_equal(
+        one.model_.method_.dictionaries_, two.model_.method_.dictionaries_
+    )
+    np.testing.assert_array_equal(one.rule_.weights, two.rule_.weights)
+
+
+def test_glass_gets_no_answer(model, tmp_path):
+    Image.new("RGB", (200, 150), (244, 243, 245)).save(tmp_path / "glass.png")
+    answer = model.predict(tmp_path / "glass.png")
+    assert answer.label is None
+    assert answer.n_patches == 0
+
+
+def test_another_pixel_size_is_refused(model, halves):
+    with pytest.raises(ImageError, match="trained on"):
+        model.predict(halves[1].records[0].path, mpp=0.25)
+
+
+def test_a_working_pixel_size_reduces_images_to_it(halves, tmp_path):
+    recipe = FAST.with_changes(mpp=1.0)
+    model = TissueClassifier(recipe).fit(halves[0])
+    record = halves[1].records[0]
+    fine = model.predict(record.path, mpp=0.5).patch_map.winners.shape
+    with Image.open(record.path) as image:
+        assert fine == (image.height // 2 // 16, image.width // 2 // 16)
+    with pytest.raises(ImageError, match="pixel size is not known"):
+        Image.new("RGB", (200, 150)).save(tmp_path / "unknown.png")
+        model.predict(tmp_path / "unknown.png")
+    with pytest.raises(ImageError, match="coarser"):
+        model.predict(record.path, mpp=2.0)
+
+
+def test_unseen_patients_give_probabilities_and_move_the_threshold(halves, tmp_path):
+    model = Panel([FAST], folds=2, random_state=1).fit(halves[0])
+    plain = TissueClassifier(FAST, random_state=1).fit(halves[0])
+    np.testing.assert_array_equal(
+        model.model_.method_.dictionaries_, plain.model_.method_.dictionaries_
+    )
+    assert model.threshold != plain.threshold  # what unseen patients say moves θ
+    assert model.predict(halves[1].records[0].path).threshold == model.threshold
+    loaded = load_model(save_model(model, tmp_path / "m.histodict"))
+    for record in halves[1].records[:3]:
+        answer = model.predict(record.path, mpp=record.mpp, error_rate=0.2)
+        chances = answer.probabilities
+        assert sum(chances.values()) == pytest.approx(1)
+        assert chances[answer.label] >= 0.5
+        value = model.rule_value(answer.score)
+        assert value == pytest.approx(plain.rule_value(plain.predict(record.path).score))
+        assert (value > model.threshold) == (answer.label == model.classes_[1])
+        assert answer.candidates == [
+            name
+            for name in model.classes_
+            if 1 - chances[name] <= model.calibration_.misfits[int(np.ceil(9 * 0.8)) - 1]
+        ]
+        assert loaded.predict(record.path, mpp=record.mpp, error_rate=0.2).probabilities == chances
+        assert plain.predict(record.path, mpp=record.mpp).probabilities == {}
+
+
+def test_a_threshold_can_be_moved(model, halves):
+    record = halves[1].records[0]
+    value = model.rule_value(model.predict(record.path, mpp=record.mpp).score)
+    for shift, place in ((-0.01, 1), (0.01, 0)):
+        moved = model.with_threshold(value + shift)
+        assert moved.threshold == pytest.approx(value + shift)
+        assert moved.predict(record.path, mpp=record.mpp).label == model.classes_[place]
+
+
+def test_a_model_file_gives_the_same_answers(model, halves, tmp_path):
+    path = save_model(model, tmp_path / "größe.histodict")
+    loaded = load_model(path)
+    for record in halves[1].records[:3]:
+        one, two = model.predict(record.path), loaded.predict(record.path)
+        assert (one.label, one.score) == (two.label, two.score)
+        np.testing.assert_array_equal(one.patch_map.margins, two.patch_map.margins)
+    header = read_header(path)
+    assert header["classes"] == ["healthy", "inflamed"]
+    assert header["training"]["manifest_digest"] == halves[0].digest()
+    assert [p.name for p in tmp_path.iterdir()] == ["größe.histodict"]

@@ -1,0 +1,29 @@
+"""Recipes: presets, what they refuse, and how they survive a file."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from histodict.recipes import PRESETS, Recipe, preset
+
+
+def test_presets_are_recipes_and_the_paper_is_as_published():
+    paper = preset("paper")
+    assert (paper.patch_px, paper.patches_per_class, paper.vectors) == (20, 10_000, "rgb")
+    assert (paper.stain, paper.rule, paper.downsample) == ("none", "proportion", 1.0)
+    parameters = paper.method_parameters
+    assert {k: parameters[k] for k in ("n_atoms", "penalty", "rho", "n_iter")} == {
+        "n_atoms": 500,
+        "penalty": 0.1,
+        "rho": 0.001,
+        "n_iter": 50,
+    }
+    for recipe in PRESETS.values():
+        assert Recipe.from_dict(json.loads(json.dumps(recipe.to_dict()))) == recipe
+    with pytest.raises(ValueError, match="preset must be one of"):
+        preset("best")
+    for setting in ({"stain": "pink"}, {"vectors": "x"}, {"rule": "x"}, {"patch_px": 1}):
+        with pytest.raises(ValueError, match=next(iter(setting))):
+            Recipe(**setting)
