@@ -147,3 +147,10 @@ def test_channels_come_one_after_another(rng):
     vector = rgb(patches)[1]
     expected = patches[1].transpose(2, 0, 1).ravel() / np.linalg.norm(patches[1].astype(float))
     np.testing.assert_allclose(vector, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", VECTORS)
+def test_vectors_say_whether_they_are_pictures(rng, name):
+    """What can be shown is three planes of the patch's pixels; a report takes their word for it."""
+    patches = rng.integers(0, 256, (5, 8, 8, 3), dtype=np.uint8)
+    assert VECTORS[name].are_pictures == (VECTORS[name](patches).shape == (5, 3 * 8 * 8))

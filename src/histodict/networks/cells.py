@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
@@ -25,8 +23,8 @@ class NetworkVectors(Vectors):
     Where the tissue is `turned` they are the mean with those of the mirrored picture.
     """
 
-    are_pictures: ClassVar[bool] = False
-    take_surroundings: ClassVar[bool] = False
+    are_pictures = False
+    take_surroundings = False
 
     def __init__(self, name: str) -> None:
         self.name = name

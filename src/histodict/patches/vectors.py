@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.random import Generator
@@ -53,8 +53,8 @@ class Vectors:
     take_surroundings : a patch may be seen with what lies around it (`context`)
     """
 
-    are_pictures: ClassVar[bool] = True
-    take_surroundings: ClassVar[bool] = True
+    are_pictures: bool = True
+    take_surroundings: bool = True
 
     def weights(self) -> str:
         """A digest of what was learnt to compute them; empty where nothing was."""
@@ -79,8 +79,9 @@ class Vectors:
 class PixelVectors(Vectors):
     """A function of the patch's pixels: (n, side, side, 3) to (n, n_features)."""
 
-    def __init__(self, make: PatchVectors) -> None:
+    def __init__(self, make: PatchVectors, *, are_pictures: bool = True) -> None:
         self.make = make
+        self.are_pictures = are_pictures
 
     def __call__(self, patches: NDArray[np.uint8]) -> NDArray[np.float32]:
         return self.make(patches)
