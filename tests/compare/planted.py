@@ -21,7 +21,6 @@ from histodict.evaluation.splits import Splits
 from histodict.execution.work import Work
 from histodict.images.manifest import Manifest, Record, read_manifest
 from histodict.pipeline import Plan
-from histodict.pipeline.trials import Trials
 from histodict.recipes import Recipe
 
 # (record, seed, split's name) to label, scores, probabilities
@@ -61,7 +60,6 @@ def evaluate_planted(
 ) -> Evaluation:
     """`answers` by method; a method without one is left to be trained."""
     plans = {name: PLANS[name] for name in answers}
-    trials = Trials(folder / "trials")
     (folder / "trials").mkdir(parents=True)
     for method, answer in answers.items():
         for split in splits:
@@ -69,8 +67,8 @@ def evaluate_planted(
                 task = Task(method, plans[method], split, seed)
                 tested = manifest.select(split.test).records
                 content = _content([answer(record, seed, split.name) for record in tested])
-                file = trials._file(task.trial(manifest, Work()), task.name)
-                file.write_text(json.dumps(content))
+                key = task.trial(manifest, Work()).key()
+                (folder / "trials" / f"{key}.json").write_text(json.dumps(content))
     with patch.object(measures, "N_DRAWS", 100):  # enough to see whether figures agree
         return evaluation.evaluate(
             manifest, plans, splits, folder, seeds=seeds, work=Work(n_jobs=1)

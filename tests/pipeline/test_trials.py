@@ -99,33 +99,33 @@ def test_what_is_kept_is_found_and_what_changed_is_held_again(sides, tmp_path, m
 
     monkeypatch.setattr(TissueClassifier, "fit", fit)
     keeper = Trials(tmp_path / "kept")
-    one = keeper.hold(trial_of(sides), "any name")
-    two = keeper.hold(trial_of(sides), "any name")
+    one = keeper.hold(trial_of(sides))
+    two = keeper.hold(trial_of(sides))
     assert len(fitted) == 1 and one == two
-    assert Trials(None).hold(trial_of(sides), "x").scores == one.scores and len(fitted) == 2
+    assert Trials(None).hold(trial_of(sides)).scores == one.scores and len(fitted) == 2
     rewritten(sides[1].records[0].path, 250)
-    three = keeper.hold(trial_of(sides), "any name")
+    three = keeper.hold(trial_of(sides))
     assert len(fitted) == 3 and three.scores[0] != one.scores[0]
 
 
 def test_rows_in_another_order_are_not_mixed_up(sides, tmp_path):
     keeper = Trials(tmp_path / "kept")
-    one = keeper.hold(trial_of(sides), "x").scores
+    one = keeper.hold(trial_of(sides)).scores
     turned = sides[0], sides[1].select([3, 2, 1, 0])
-    assert keeper.hold(trial_of(turned), "x").scores == one[::-1]
+    assert keeper.hold(trial_of(turned)).scores == one[::-1]
 
 
 @pytest.mark.parametrize("content", ["", "{}", "[]", '{"labels": []}', "\0\0", None])
 def test_a_damaged_file_is_said_and_made_anew(sides, tmp_path, content):
     keeper = Trials(tmp_path / "kept")
-    one = keeper.hold(trial_of(sides), "x")
+    one = keeper.hold(trial_of(sides))
     (file,) = (tmp_path / "kept").glob("*.json")
     whole = json.loads(file.read_text())
     if content is None:  # answers for fewer images
         content = json.dumps(whole | {"labels": whole["labels"][:2]})
     file.write_text(content)
     with pytest.warns(UserWarning, match="is damaged and made anew"):
-        again = keeper.hold(trial_of(sides), "x")
+        again = keeper.hold(trial_of(sides))
     assert again.scores == one.scores
     assert json.loads(file.read_text())["labels"] == whole["labels"]
 
@@ -135,7 +135,7 @@ def test_maps_of_wrong_answers_are_kept(sides, tmp_path):
     other = {"healthy": "inflamed", "inflamed": "healthy"}
     wrong = replace(test, records=tuple(replace(r, label=other[r.label]) for r in test.records))
     right, turned = (
-        Trials(tmp_path / "kept").hold(trial_of((train, side)), "x") for side in (test, wrong)
+        Trials(tmp_path / "kept").hold(trial_of((train, side))) for side in (test, wrong)
     )
     for place, (label, record) in enumerate(zip(right.labels, test.records, strict=True)):
         found = (right if label != record.label else turned).map_of(place)
@@ -151,4 +151,4 @@ def test_a_method_of_the_whole_image_trains_here(sides, tmp_path):
             raise AssertionError("nothing is to be sent")
 
     trial = trial_of(sides, TissueClassifier(Recipe(method="lbp-colour")))
-    assert len(Trials(None).hold(trial, "x", Nowhere()).labels) == 4
+    assert len(Trials(None).hold(trial, Nowhere()).labels) == 4

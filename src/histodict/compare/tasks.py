@@ -72,8 +72,8 @@ def run_tasks(manifest: Manifest, tasks: Sequence[Task], folder: Path, work: Wor
     """
     trials = Trials(folder.absolute())
     inside = Work(n_jobs=1, cache=work.cache.absolute() if work.cache else None)
-    asked = [(task.name, task.trial(manifest, inside)) for task in tasks]
-    found = [trials.find(trial, name) for name, trial in asked]
+    asked = [task.trial(manifest, inside) for task in tasks]
+    found = [trials.find(trial) for trial in asked]
     missing = [place for place, verdicts in enumerate(found) if verdicts is None]
     done = len(tasks) - len(missing)
     work.callback(Progress("evaluate", done, len(tasks)))
@@ -85,16 +85,13 @@ def run_tasks(manifest: Manifest, tasks: Sequence[Task], folder: Path, work: Wor
         if error:
             failures[place] = error
         else:
-            found[place] = trials.find(asked[place][1], asked[place][0])
+            found[place] = trials.find(asked[place])
         done += 1
         work.callback(Progress("evaluate", done, len(tasks)))
     return [Result(task, found[place], failures.get(place)) for place, task in enumerate(tasks)]
 
 
-_Job = tuple[str, Trial]
-
-
-def _run(run: Callable[[_Job], str | None], jobs: list[_Job], work: Work) -> Iterator[str | None]:
+def _run(run: Callable[[Trial], str | None], jobs: list[Trial], work: Work) -> Iterator[str | None]:
     n_processes = min(count_jobs(work.n_jobs), len(jobs))
     if n_processes < 2:
         yield from map(run, jobs)
@@ -108,12 +105,11 @@ def _run(run: Callable[[_Job], str | None], jobs: list[_Job], work: Work) -> Ite
         yield from parallel(delayed(run)(job) for job in jobs)
 
 
-def _run_one(trials: Trials, job: _Job) -> str | None:
+def _run_one(trials: Trials, trial: Trial) -> str | None:
     """Hold and keep it; an error's words instead, so that the other trials go on."""
-    name, trial = job
     try:
         with one_blas_thread():
-            trials.hold(trial, name)
+            trials.hold(trial)
     except (ValueError, OSError, MemoryError, np.linalg.LinAlgError) as error:
         return f"{type(error).__name__}: {error}"
     return None

@@ -171,7 +171,9 @@ class LinearRule(ImageRule):
         return float((score - self.bias[0]) / self.weights[0, 0])
 
 
-RULES: dict[str, type[ImageRule]] = dict.fromkeys(_FEATURES, LinearRule)
+RULES: dict[str, type[ImageRule]] = {
+    **dict.fromkeys(_FEATURES, LinearRule),
+}
 
 
 def _fit_svm(

@@ -177,7 +177,7 @@ class Panel(ImageClassifier):
         train, test = manifest.select(split.train), manifest.select(split.test)
         trials = Trials(self.cache.folder / "trials" if self.cache else None)
         trial = Trial(self._member(recipe), train, test)
-        return np.array(trials.hold(trial, recipe.method, executor).scores, dtype=np.float64)
+        return np.array(trials.hold(trial, executor).scores, dtype=np.float64)
 
     # --- answering ------------------------------------------------------------------------------
 

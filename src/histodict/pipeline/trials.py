@@ -4,8 +4,8 @@ A finished trial is a file whose name changes with all that decides the answers,
 was stopped goes on where it was, and never takes up what was made otherwise. One that cannot be
 read is held again.
 
-FOLDER/NAME-KEY.json     the answers
-FOLDER/NAME-KEY/N.npz    the patch map behind the wrong answer for the N-th image tested
+FOLDER/KEY.json     the answers
+FOLDER/KEY/N.npz    the patch map behind the wrong answer for the N-th image tested
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import re
 import time
 import warnings
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Protocol
@@ -101,11 +101,11 @@ class Trials:
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder
 
-    def find(self, trial: Trial, name: str) -> Verdicts | None:
+    def find(self, trial: Trial) -> Verdicts | None:
         """What is kept of this trial; nothing if that is damaged."""
         if self.folder is None:
             return None
-        file = self._file(trial, name)
+        file = self.folder / f"{trial.key()}.json"
         try:
             content = json.loads(file.read_text(encoding="utf-8"))
             found = Verdicts(**content, maps=file.with_suffix(""))
@@ -118,26 +118,21 @@ class Trials:
             return None
         return found
 
-    def hold(self, trial: Trial, name: str, executor: Executor | None = None) -> Verdicts:
-        """The answers, found or made; `name` is for people who look into the folder."""
-        found = self.find(trial, name)
+    def hold(self, trial: Trial, executor: Executor | None = None) -> Verdicts:
+        """The answers, found or made."""
+        found = self.find(trial)
         if found is not None:
             return found
         made, wrong_maps = _hold(trial, executor)
         if self.folder is None:
             return made
-        file = self._file(trial, name)
+        maps = self.folder / trial.key()
         for place, patch_map in wrong_maps.items():
-            patch_map.save(file.with_suffix("") / f"{place}.npz")
+            patch_map.save(maps / f"{place}.npz")
         content = {k: v for k, v in asdict(made).items() if k != "maps"}
-        with written_whole(file) as partial:  # last: a trial with its .json is finished
+        with written_whole(maps.with_suffix(".json")) as partial:  # last: with it, it is finished
             partial.write_text(json.dumps(content), encoding="utf-8")
-        return self.find(trial, name) or made
-
-    def _file(self, trial: Trial, name: str) -> Path:
-        assert self.folder is not None
-        words = re.sub(r"[^A-Za-z0-9]+", "-", name)[:80]
-        return self.folder / f"{words}-{trial.key()[:16]}.json"
+        return replace(made, maps=maps)
 
 
 def _hold(trial: Trial, executor: Executor | None) -> tuple[Verdicts, dict[int, PatchMap]]:
