@@ -24,6 +24,7 @@ Settings, and several views that decide together
     >>> plan = histodict.Plan(recipe, calibration_folds=3, panel=True)
     >>> panel = plan.model(random_state=0).fit(images)
     >>> panel.predict("new.png").probabilities
+    >>> histodict.Plan.named("auto")  # a preset of seven views
 
 To keep a model
     >>> histodict.save(model, "tissue.histodict")

@@ -116,7 +116,7 @@ def write_content(content: ModelContent, path: Path) -> Path:
 
 def read_content(path: Path) -> ModelContent:
     """Read a file; refuses what is damaged, foreign, or of a schema that is not known."""
-    header, arrays = _read(path)
+    header, arrays = _read(path, with_arrays=True)
     try:
         return ModelContent.of(header, arrays)
     except (KeyError, TypeError, ValueError) as error:
@@ -125,16 +125,19 @@ def read_content(path: Path) -> ModelContent:
 
 def read_header(path: Path | str) -> dict[str, Any]:
     """What a model file says of itself, as the present schema has it."""
-    return _read(Path(path))[0]
+    return _read(Path(path), with_arrays=False)[0]
 
 
-def _read(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+def _read(path: Path, *, with_arrays: bool) -> tuple[dict[str, Any], dict[str, Any]]:
     if not path.is_file():
         raise ModelFileError(f"{path}: there is no such file")
     try:
         with safe_open(path, framework="numpy") as file:
             text = (file.metadata() or {}).get(_KEY)
-            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            names = list(file.keys())
+            arrays: dict[str, Any] = {
+                name: file.get_tensor(name) if with_arrays else None for name in names
+            }
     except (SafetensorError, OSError) as error:
         raise ModelFileError(
             f"{path}: not a histodict model, or a damaged one ({error})"

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from numpy.typing import NDArray
-
 Header = dict[str, Any]
-Arrays = dict[str, NDArray[Any]]
+Arrays = dict[str, Any]
 # Settings of a procedure, which a recipe held in schema 4.
 _PROCEDURE = ("panel", "calibration_folds", "candidates")
 
@@ -23,8 +21,7 @@ def from_schema_4(header: Header, arrays: Arrays) -> tuple[Header, Arrays]:
             first["decision"]["shift"] -= header["offset"]
         return words | first, own
     members = [first | {"decision": {"shift": 0.0}}, *map(_member, header["others"])]
-    training = dict(header["training"])
-    training["plan"] = {k: v for k, v in header["recipe"].items() if k != "candidates"}
+    training = header["training"] | {"folds": header["recipe"]["calibration_folds"]}
     decision = {"shift": header["shift"], "offset": header["offset"]}
     panel = first | {"kind": "panel", "decision": decision, "training": training}
     panel["members"] = members

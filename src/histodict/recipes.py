@@ -207,7 +207,10 @@ def preset(name: str, method: str | None = None) -> Recipe:
     Presets are for DFDL where no method is named.
     """
     if name not in PRESETS:
-        raise ValueError(f"preset must be one of {sorted(PRESETS)}, not {name!r}")
+        raise ValueError(
+            f"preset must be one of {sorted(PRESETS)}, not {name!r}; `Plan.named` also knows auto, "
+            "which is several models, and files of settings"
+        )
     return for_method(PRESETS[name], method or "dfdl", published=name == "paper")
 
 

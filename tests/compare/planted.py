@@ -67,7 +67,7 @@ def evaluate_planted(
                 task = Task(method, plans[method], split, seed)
                 tested = manifest.select(split.test).records
                 content = _content([answer(record, seed, split.name) for record in tested])
-                key = task.trial(manifest, Work()).key()
+                key = task.trial(manifest, Work()).key
                 (folder / "trials" / f"{key}.json").write_text(json.dumps(content))
     with patch.object(measures, "N_DRAWS", 100):  # enough to see whether figures agree
         return evaluation.evaluate(

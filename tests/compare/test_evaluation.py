@@ -25,6 +25,7 @@ from histodict.demo.sets import write_synthetic_set
 from histodict.evaluation.protocols import k_folds
 from histodict.evaluation.splits import LeakError, Split, SplitError
 from histodict.execution.work import Work
+from histodict.networks import NETWORKS
 from histodict.pipeline import Plan, load_model
 from histodict.recipes import Recipe
 from tests.compare.planted import PLANS, evaluate_planted, write_images, wrong_for
@@ -294,6 +295,30 @@ def test_a_method_that_fails_somewhere_is_left_out(images, tmp_path):
     assert read_csv(tmp_path / "comparisons.csv") == []
     told = json.loads((tmp_path / "provenance.json").read_text())["failures"]
     assert [(f["method"], f["split"]) for f in told] == [("dfdl", s.name) for s in splits]
+
+
+def test_a_network_that_cannot_be_opened_stops_its_own_method_alone(images, tmp_path, monkeypatch):
+    def broken():
+        raise ImportError("no such package")
+
+    monkeypatch.setitem(NETWORKS, "broken", broken)
+    plans = {"cells": Plan(Recipe(vectors="broken")), "lbp-colour": PLANS["lbp-colour"]}
+    done = evaluate(images, plans, k_folds(images, 2), tmp_path, work=Work(n_jobs=1))
+    assert done.methods == ["lbp-colour"]
+    assert {f.task.method for f in done.failures} == {"cells"}
+    assert all("not installed" in f.error for f in done.failures)
+
+
+def test_a_damaged_model_to_look_at_is_trained_anew(tissue, folder, tmp_path):
+    again = tmp_path / "again"
+    shutil.copytree(folder, again)
+    (file,) = again.glob("models/*.histodict")
+    whole = file.read_bytes()
+    file.write_bytes(whole[:1000])
+    with pytest.warns(UserWarning, match="trained anew"):
+        result = run(tissue, again, "--jobs", "1")
+    assert result.exit_code == 0, result.output
+    assert file.read_bytes() == whole
 
 
 def test_all_methods_failed(images, tmp_path):

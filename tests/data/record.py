@@ -67,9 +67,9 @@ def small(preset_name: str, method: str | None = None, **changes: Any) -> Any:
     """A preset's plan at a size that trains in a second; `changes` of the plan or the recipe."""
     from dataclasses import replace
 
-    from histodict.pipeline import named_plan
+    from histodict.pipeline import Plan
 
-    plan = named_plan(preset_name, method)
+    plan = Plan.named(preset_name, method)
     own = {k: v for k, v in SMALL.items() if plan.knows(k)}
     if (method or "").endswith("-image"):
         own.pop("n_atoms")

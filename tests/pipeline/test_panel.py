@@ -19,7 +19,6 @@ from histodict.pipeline import (
     Plan,
     TissueClassifier,
     load_model,
-    named_plan,
     save_model,
     whole_image_model,
 )
@@ -27,7 +26,7 @@ from histodict.pipeline.views import views
 from histodict.recipes import Recipe, preset
 
 RECIPE = replace(
-    named_plan("auto", "nearest-mean").recipe,
+    Plan.named("auto", "nearest-mean").recipe,
     patch_px=8,
     patches_per_class=200,
     rule="margin-and-codes",
@@ -53,21 +52,21 @@ def seen(plan):
 def test_who_sits_on_it():
     patches = [("reinhard", 2.0, 2), ("macenko", 2.0, 2), ("reinhard", 1.0, 1)]
     textures = [("reinhard", 2.0), ("none", 2.0), ("reinhard", 4.0), ("none", 4.0)]
-    assert seen(named_plan("auto")) == [
+    assert seen(Plan.named("auto")) == [
         *(("dfdl", *view) for view in patches),
         *(("lbp-colour", *view, 2) for view in textures),
     ]
-    assert named_plan("auto").recipes[2].method_parameters["penalty"] == 0.2
-    scaled = views(named_plan("auto").recipe.with_changes(mpp=0.5))
+    assert Plan.named("auto").recipes[2].method_parameters["penalty"] == 0.2
+    scaled = views(Plan.named("auto").recipe.with_changes(mpp=0.5))
     assert [r.mpp for r in scaled[:4]] == [0.5] * 4
-    assert {view[0] for view in seen(named_plan("auto", "wndcharm"))} == {"wndcharm"}
-    assert len(named_plan("auto", "wndcharm").recipes) == 4
+    assert {view[0] for view in seen(Plan.named("auto", "wndcharm"))} == {"wndcharm"}
+    assert len(Plan.named("auto", "wndcharm").recipes) == 4
     assert [(r.stain, r.downsample) for r in views(preset("embeddings"))] == [
         ("reinhard", 1.0),
         ("macenko", 1.0),
         ("reinhard", 2.0),
     ]
-    shirc = named_plan("auto", "shirc").recipes
+    shirc = Plan.named("auto", "shirc").recipes
     channels = [r.method_parameters["n_channels"] for r in shirc[:3]]
     assert channels == [6, 6, 3]
 
@@ -194,3 +193,27 @@ def test_a_member_that_cannot_judge_an_image_is_silent(model, manifest, monkeypa
     answer = model.predict(record.path, mpp=record.mpp)
     assert (before.n_silent, answer.n_silent) == (0, 2)
     assert np.isfinite(answer.score) and answer.label
+
+
+def test_glass_has_no_answer_and_nobody_was_silent(model, manifest, tmp_path):
+    Image.new("RGB", (160, 120), (244, 243, 245)).save(tmp_path / "glass.png")
+    answer = model.predict(tmp_path / "glass.png", mpp=manifest.records[0].mpp)
+    assert (answer.label, answer.n_silent, answer.row()["n_silent"]) == (None, 0, 0)
+
+
+def test_a_file_says_in_how_many_folds_it_was_weighed(manifest, tmp_path):
+    panel = Panel([RECIPE], folds=2, cache=tmp_path / "cache").fit(manifest)
+    assert load_model(save_model(panel, tmp_path / "m.histodict")).folds == 2
+    # What inner folds got wrong is shown by nobody: only their answers are kept.
+    assert not list((tmp_path / "cache" / "trials").rglob("*.npz"))
+
+
+def test_only_recipes_make_a_panel():
+    for wrong in ("auto", []):
+        with pytest.raises(ValueError, match=r"Plan.named\('auto'\)"):
+            Panel(wrong)
+
+
+def test_a_method_of_whole_images_is_not_sent_to_a_cluster(manifest):
+    with pytest.raises(ValueError, match="leave out the cluster"):
+        Panel([preset("default", "lbp-colour")], folds=2).fit(manifest, executor=object())

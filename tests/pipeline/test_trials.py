@@ -44,8 +44,8 @@ def rewritten(path, value):
 
 def test_the_key_changes_with_all_that_decides(sides, monkeypatch):
     train, test = sides
-    keys = [trial_of(sides).key()]
-    assert keys[0] == trial_of(sides, TissueClassifier(RECIPE, n_jobs=2)).key()
+    keys = [trial_of(sides).key]
+    assert keys[0] == trial_of(sides, TissueClassifier(RECIPE, n_jobs=2)).key
     others = [
         trial_of(sides, adapts=True),
         trial_of(sides, TissueClassifier(RECIPE, random_state=1)),
@@ -58,9 +58,9 @@ def test_the_key_changes_with_all_that_decides(sides, monkeypatch):
         trial_of((replace(train, records=(replace(train.records[0], mpp=9.0),)), test)),
         trial_of((replace(train, records=(replace(train.records[0], label="x"),)), test)),
     ]
-    keys += [trial.key() for trial in others]
+    keys += [trial.key for trial in others]
     monkeypatch.setattr(trials, "version", lambda name: "next")
-    keys.append(trial_of(sides).key())
+    keys.append(trial_of(sides).key)
     assert len(set(keys)) == len(keys)
 
 
@@ -68,25 +68,25 @@ def test_defaults_of_the_method_and_weights_of_a_network_count(sides, monkeypatc
     from histodict.methods.vector_heads import NearestMean
     from histodict.patches.vectors import PixelVectors
 
-    before = trial_of(sides).key()
+    before = trial_of(sides).key
     with monkeypatch.context() as change:
         change.setattr(NearestMean, "get_params", lambda self, deep=True: {"another": "default"})
-        assert trial_of(sides).key() != before
+        assert trial_of(sides).key != before
     with monkeypatch.context() as change:
         change.setattr(PixelVectors, "weights", lambda self: "other weights")
-        assert trial_of(sides).key() != before
-    assert trial_of(sides).key() == before
+        assert trial_of(sides).key != before
+    assert trial_of(sides).key == before
 
 
 def test_content_counts_and_names_do_not(sides, tmp_path):
-    before = trial_of(sides).key()
+    before = trial_of(sides).key
     moved = tmp_path / "elsewhere.jpg"
     moved.write_bytes(sides[0].records[0].path.read_bytes())
     first = replace(sides[0].records[0], path=moved)
     train = replace(sides[0], records=(first, *sides[0].records[1:]))
-    assert trial_of((train, sides[1])).key() == before
+    assert trial_of((train, sides[1])).key == before
     rewritten(sides[1].records[0].path, 250)
-    assert trial_of(sides).key() != before
+    assert trial_of(sides).key != before
 
 
 def test_what_is_kept_is_found_and_what_changed_is_held_again(sides, tmp_path, monkeypatch):
@@ -152,3 +152,19 @@ def test_a_method_of_the_whole_image_trains_here(sides, tmp_path):
 
     trial = trial_of(sides, TissueClassifier(Recipe(method="lbp-colour")))
     assert len(Trials(None).hold(trial, Nowhere()).labels) == 4
+
+
+def test_the_peak_of_a_trial_is_not_that_of_its_inner_ones(sides, monkeypatch):
+    """A panel trains in folds first; what it took then is part of what it takes."""
+    forgotten = []
+    monkeypatch.setattr(trials, "_forget_peak_memory", lambda: forgotten.append(1))
+    panel = Panel([RECIPE], folds=2, n_jobs=1)
+    assert Trials(None).hold(trial_of(sides, panel)).peak_mib is not None
+    assert len(forgotten) == 1
+
+
+def test_a_damaged_map_is_not_there(sides, tmp_path):
+    made = Trials(tmp_path / "kept").hold(trial_of(sides))
+    made.maps.mkdir(exist_ok=True)
+    (made.maps / "0.npz").write_bytes(b"no map")
+    assert made.map_of(0) is None

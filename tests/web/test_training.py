@@ -2,7 +2,7 @@
 
 import pytest
 
-from histodict.pipeline import named_plan
+from histodict.pipeline import Plan
 from histodict.web.data_sources import DataSources
 from histodict.web.datasets import open_dataset
 from histodict.web.folders import DataFolders
@@ -26,7 +26,7 @@ def dataset(tissue, tmp_path):
 def test_offers_are_presets_with_changes(offer):
     base, _, changes = OFFERS[offer]
     plan = offered_plan(offer, "dfdl")
-    assert plan == named_plan(base, "dfdl").with_settings(changes)
+    assert plan == Plan.named(base, "dfdl").with_settings(changes)
     assert {"panel", "calibration_folds"} <= set(plan.to_dict())  # fields of the page
 
 

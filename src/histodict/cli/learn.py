@@ -69,10 +69,10 @@ class LearnOptions:
 
     def model(self, jobs: int | None, cache: Path | None) -> Model:
         """What is to learn."""
-        from ..pipeline import named_plan
+        from ..pipeline import Plan
 
         name = self.preset or ("regions" if self.regions else "default")
-        plan = named_plan(name, self.method).with_settings(pairs("--set", self.setting))
+        plan = Plan.named(name, self.method).with_settings(pairs("--set", self.setting))
         return plan.model(region=self.regions, random_state=self.seed, n_jobs=jobs, cache=cache)
 
     def start(self, model: Model) -> Any:

@@ -9,7 +9,7 @@ from ..evaluation.protocols import given_split, hold_outs, k_folds, leave_one_si
 from ..evaluation.split_file import load_splits
 from ..evaluation.splits import Splits
 from ..images.manifest import Manifest
-from ..pipeline.plan import Plan, named_plan
+from ..pipeline.plan import Plan
 from .tasks import UNLABELLED
 
 
@@ -24,7 +24,7 @@ def choose_plans(
     known: set[str] = set()
     for name in names:
         first, sign, second = name.strip().removesuffix(UNLABELLED).partition(":")
-        plan = named_plan(first, second) if sign else named_plan(default_preset, first)
+        plan = Plan.named(first, second) if sign else Plan.named(default_preset, first)
         own = {key: text for key, text in settings.items() if plan.knows(key)}
         known |= set(own)
         plans[name.strip()] = plan.with_settings(own)

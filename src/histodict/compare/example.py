@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from ..evaluation.splits import Split
 from ..execution.work import Work
 from ..images.manifest import Manifest
 from ..methods.registry import method_entry
-from ..model_file import SUFFIX
+from ..model_file import SUFFIX, ModelFileError
 from ..networks import vectors_named
 from ..pipeline import Model, Plan, load_model, save_model
 from ..recipes import Recipe
@@ -60,9 +61,13 @@ def trained_model(
 ) -> Model:
     """The model of a task, read from `folder` if it is there, else trained and kept."""
     trial = task.trial(manifest, work, region)
-    file = folder / f"{trial.key()[:16]}{SUFFIX}"
-    if not file.is_file():
-        folder.mkdir(parents=True, exist_ok=True)
-        save_model(trial.model.fit(trial.train), file)
+    file = folder / f"{trial.key}{SUFFIX}"
+    if file.is_file():
+        try:
+            return load_model(file, n_jobs=work.n_jobs)
+        except ModelFileError as error:
+            warnings.warn(f"{error}; it is trained anew", stacklevel=2)
+    folder.mkdir(parents=True, exist_ok=True)
+    save_model(trial.model.fit(trial.train, callback=work.callback), file)
     # Also what was just trained is read back, so that a second run shows the same.
     return load_model(file, n_jobs=work.n_jobs)

@@ -57,6 +57,11 @@ class Result:
     verdicts: Verdicts | None
     error: str | None = None
 
+    @classmethod
+    def of(cls, task: Task, made: Verdicts | str | None) -> Result:
+        """Answers, or the words of an error."""
+        return cls(task, None, made) if isinstance(made, str) else cls(task, made)
+
     @property
     def answered(self) -> Verdicts:
         if self.verdicts is None:
@@ -73,25 +78,24 @@ def run_tasks(manifest: Manifest, tasks: Sequence[Task], folder: Path, work: Wor
     trials = Trials(folder.absolute())
     inside = Work(n_jobs=1, cache=work.cache.absolute() if work.cache else None)
     asked = [task.trial(manifest, inside) for task in tasks]
-    found = [trials.find(trial) for trial in asked]
+    # A network that cannot be opened, or an image that cannot be read, concerns its tasks alone.
+    found = [_tried(trials.find, trial) for trial in asked]
     missing = [place for place, verdicts in enumerate(found) if verdicts is None]
     done = len(tasks) - len(missing)
     work.callback(Progress("evaluate", done, len(tasks)))
-    failures: dict[int, str] = {}
     jobs = [asked[place] for place in missing]
     run = partial(_run_one, trials)
     results = work.executor.map(run, jobs, lost=str) if work.executor else _run(run, jobs, work)
-    for place, error in zip(missing, results, strict=True):
-        if error:
-            failures[place] = error
-        else:
-            found[place] = trials.find(asked[place])
+    for place, made in zip(missing, results, strict=True):
+        found[place] = made
         done += 1
         work.callback(Progress("evaluate", done, len(tasks)))
-    return [Result(task, found[place], failures.get(place)) for place, task in enumerate(tasks)]
+    return [Result.of(task, made) for task, made in zip(tasks, found, strict=True)]
 
 
-def _run(run: Callable[[Trial], str | None], jobs: list[Trial], work: Work) -> Iterator[str | None]:
+def _run(
+    run: Callable[[Trial], Verdicts | str | None], jobs: list[Trial], work: Work
+) -> Iterator[Verdicts | str | None]:
     n_processes = min(count_jobs(work.n_jobs), len(jobs))
     if n_processes < 2:
         yield from map(run, jobs)
@@ -105,11 +109,14 @@ def _run(run: Callable[[Trial], str | None], jobs: list[Trial], work: Work) -> I
         yield from parallel(delayed(run)(job) for job in jobs)
 
 
-def _run_one(trials: Trials, trial: Trial) -> str | None:
-    """Hold and keep it; an error's words instead, so that the other trials go on."""
+def _run_one(trials: Trials, trial: Trial) -> Verdicts | str | None:
+    with one_blas_thread():
+        return _tried(trials.hold, trial)
+
+
+def _tried(step: Callable[[Trial], Verdicts | None], trial: Trial) -> Verdicts | str | None:
+    """What comes of it; an error's words instead, so that the other trials go on."""
     try:
-        with one_blas_thread():
-            trials.hold(trial)
+        return step(trial)
     except (ValueError, OSError, MemoryError, np.linalg.LinAlgError) as error:
         return f"{type(error).__name__}: {error}"
-    return None

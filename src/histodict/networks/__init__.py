@@ -31,7 +31,8 @@ def vectors_named(name: str) -> Vectors:
     """What a name of vectors stands for: of pixels, or of a network."""
     if name in VECTORS:
         return VECTORS[name]
-    if name in NETWORKS or name.partition(":")[0] in FAMILIES:
+    family, colon, _ = name.partition(":")
+    if name in NETWORKS or (colon and family in FAMILIES):
         return NetworkVectors(name)
     known = [*VECTORS, *NETWORKS, *(f"{family}:NAME" for family in FAMILIES)]
     raise ValueError(f"vectors must be one of {sorted(known)}, not {name!r}")

@@ -18,7 +18,7 @@ from ..execution.work import Work
 from ..images.manifest import Manifest
 from ..methods.registry import METHODS
 from ..networks import vectors_named
-from ..pipeline import Plan, named_plan
+from ..pipeline import Plan
 from .datasets import Dataset
 from .problem import SMALL_PROBLEM, Problem
 
@@ -87,7 +87,7 @@ class Choice:
     n_repeats: int = 1
 
     def __post_init__(self) -> None:
-        asked = [named_plan(self.preset, method) for method in self.methods or COMPARED]
+        asked = [Plan.named(self.preset, method) for method in self.methods or COMPARED]
         for name in self.settings:
             if not any(plan.knows(name) for plan in asked):
                 raise ValueError(f"none of the methods has a setting {name!r}")
@@ -135,7 +135,7 @@ class Setting:
 
         `n_atoms` is k, per class; a method with one dictionary for all gets as many for each.
         """
-        plan = named_plan(self.choice.preset, method)
+        plan = Plan.named(self.choice.preset, method)
         chosen = plan.recipe
         parameters = {k: v for k, v in self.sizes.parameters.items() if chosen.knows(k)}
         n_atoms = n_atoms or self.sizes.n_atoms

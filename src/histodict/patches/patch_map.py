@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -146,14 +147,18 @@ class PatchMap:
 
     @classmethod
     def load(cls, path: Path) -> PatchMap:
-        with np.load(path, allow_pickle=False) as arrays:
-            facts = json.loads(str(arrays["facts"]))
-            return cls(
-                PatchGrid(**facts["grid"]),
-                arrays["winners"],
-                arrays["margins"].astype(np.float32),
-                tuple(facts["classes"]),
-                Path(facts["path"]),
-                facts["mpp"],
-                tuple(facts["offset"]),
-            )
+        """A ValueError says what is damaged, or was written by an earlier version."""
+        try:
+            with np.load(path, allow_pickle=False) as arrays:
+                facts = json.loads(str(arrays["facts"]))
+                return cls(
+                    PatchGrid(**facts["grid"]),
+                    arrays["winners"],
+                    arrays["margins"].astype(np.float32),
+                    tuple(facts["classes"]),
+                    Path(facts["path"]),
+                    facts["mpp"],
+                    tuple(facts["offset"]),
+                )
+        except (KeyError, TypeError, EOFError, BadZipFile) as error:
+            raise ValueError(f"{path}: not a patch map of this version ({error!r})") from error

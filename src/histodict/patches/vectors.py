@@ -152,11 +152,6 @@ def as_pictures(vectors: NDArray[Any], patch_px: int) -> NDArray[Any]:
     return pictures
 
 
-def are_pictures(n_features: int, patch_px: int) -> bool:
-    """Whether vectors so long can be shown as pictures."""
-    return n_features in (3 * patch_px**2, 6 * patch_px**2)
-
-
 def _planar(patches: NDArray[np.uint8]) -> NDArray[np.float32]:
     # The length is written out: an image of glass has no patches, and numpy cannot tell it then.
     planes: NDArray[Any] = patches.transpose(0, 3, 1, 2).reshape(

@@ -13,7 +13,7 @@ plan            which of these is made, and presets by name
 
 from .answers import NO_TISSUE, Answer, ImageAnswer, Region, RegionAnswer
 from .panel import Panel
-from .plan import PLANS, Model, Plan, named_plan
+from .plan import PLANS, Model, Plan
 from .region_detector import RegionDetector
 from .saving import load_model, save_model
 from .tissue_classifier import TissueClassifier
@@ -31,6 +31,5 @@ __all__ = [
     "RegionDetector",
     "TissueClassifier",
     "load_model",
-    "named_plan",
     "save_model",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
@@ -14,6 +15,7 @@ from ..decisions.image_rules import ImageRule, n_scores, winner
 from ..decisions.operating_point import OperatingPoint
 from ..decisions.unlabelled import better_threshold
 from ..execution.array_cache import ArrayCache
+from ..execution.executor import Executor
 from ..images.manifest import Manifest, Record
 from ..recipes import Recipe
 from .answers import ImageAnswer
@@ -69,8 +71,13 @@ class ImageClassifier:
 
     # --- learning -------------------------------------------------------------------------------
 
-    def _begin(self, manifest: Manifest) -> NDArray[np.int64]:
+    def _begin(self, manifest: Manifest, executor: Executor | None) -> NDArray[np.int64]:
         """The place of every image's class; the record of the training is opened."""
+        if executor is not None and not self.recipe.on_patches:
+            raise ValueError(
+                f"the method {self.recipe.method!r} looks at the image as a whole and trains on "
+                "one machine: leave out the cluster"
+            )
         classes = list(manifest.classes)
         if len(classes) < 2:
             raise ValueError(f"images of at least two classes are needed; there are: {classes}")
@@ -96,7 +103,8 @@ class ImageClassifier:
         look = self._look(path, mpp)
         if look.scores is None:  # glass
             nothing = (np.nan,) * n_scores(len(self.classes_))
-            return ImageAnswer(path, None, nothing, {}, self.threshold, 0, look.patch_map)
+            answer = ImageAnswer(path, None, nothing, {}, self.threshold, 0, look.patch_map)
+            return replace(answer, n_silent=look.n_silent)
         chances, candidates = self._certainty(look.scores, error_rate)
         scores = look.scores - self.shift_
         shares = look.evidence.proportions.tolist() if look.evidence else []

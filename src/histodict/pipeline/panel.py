@@ -28,7 +28,6 @@ from ..images.manifest import Manifest
 from ..images.readers import ImageError
 from ..model_file import ModelContent
 from ..recipes import Recipe
-from .answers import NO_TISSUE
 from .image_classifier import ImageClassifier
 from .image_model import ImageModel, Look
 from .tissue_classifier import TissueClassifier
@@ -83,6 +82,12 @@ class Panel(ImageClassifier):
         n_jobs: int | None = None,
         cache: Path | str | None = None,
     ) -> None:
+        given: object = recipes
+        if isinstance(given, str) or not recipes:
+            raise ValueError(
+                f"a panel is made of recipes, not of {recipes!r}; of a preset: "
+                "Plan.named('auto').model()"
+            )
         self.recipes = list(recipes)
         self.folds = folds
         self.recipe = self.recipes[0]
@@ -108,7 +113,8 @@ class Panel(ImageClassifier):
         """
         if start_from is not None and len(self.recipes) > 1:
             raise ValueError("a panel starts afresh: only a single model can go on from another")
-        labels = self._begin(manifest)
+        labels = self._begin(manifest, executor)
+        self.training_["folds"] = self.folds
         start = start_from.members_[0] if start_from is not None else None
         if start_from is not None:
             self.training_["started_from"] = start_from.training_
@@ -147,7 +153,7 @@ class Panel(ImageClassifier):
         for recipe in self.recipes:
             scores = np.full((len(manifest.records), n_scores(len(manifest.classes))), np.nan)
             failure = ""
-            for split in splits:
+            for place, split in enumerate(splits):
                 try:
                     scores[split.test] = self._unseen(recipe, manifest, split, executor)
                 except ImageError as error:  # patches larger than an image, say
@@ -155,8 +161,9 @@ class Panel(ImageClassifier):
                         raise
                     failure = str(error)
                     break
-                n_held += 1
-                callback(Progress("unseen patients", n_held, n_trials))
+                callback(Progress("unseen patients", n_held + 1 + place, n_trials))
+            n_held += len(splits)
+            callback(Progress("unseen patients", n_held, n_trials))
             value = None if failure else how_good(scores, manifest)
             heard.append(Hearing(recipe, scores, value, failure))
         return heard
@@ -175,7 +182,7 @@ class Panel(ImageClassifier):
     ) -> NDArray[np.float64]:
         """(n_test_images, n_scores); NaN on glass."""
         train, test = manifest.select(split.train), manifest.select(split.test)
-        trials = Trials(self.cache.folder / "trials" if self.cache else None)
+        trials = Trials(self.cache.folder / "trials" if self.cache else None, inner=True)
         trial = Trial(self._member(recipe), train, test)
         return np.array(trials.hold(trial, executor).scores, dtype=np.float64)
 
@@ -255,7 +262,8 @@ class Panel(ImageClassifier):
     def of_content(cls, content: ModelContent, n_jobs: int | None) -> Panel:
         seed = content.training["random_state"]
         members = [TissueClassifier.of_content(member, n_jobs) for member in content.members]
-        panel = cls([member.recipe for member in members], random_state=seed, n_jobs=n_jobs)
+        recipes, folds = [member.recipe for member in members], content.training["folds"]
+        panel = cls(recipes, folds=folds, random_state=seed, n_jobs=n_jobs)
         panel.members_ = members
         panel.classes_ = [str(name) for name in content.classes]
         panel.shift_ = float(content.decision["shift"])
@@ -284,7 +292,7 @@ def how_good(scores: NDArray[np.float64], manifest: Manifest) -> float:
     One counts right answers, the other the right order.
     """
     classes, labels = manifest.classes, np.array(manifest.labels)
-    answers = [NO_TISSUE if np.isnan(row).any() else classes[winner(row)] for row in scores]
+    answers = ["" if np.isnan(row).any() else classes[winner(row)] for row in scores]
     known = np.nan_to_num(scores)
     area = auc(labels, known[:, 0] if known.shape[1] == 1 else known)
     return (balanced_accuracy(labels, np.array(answers)) + area) / 2

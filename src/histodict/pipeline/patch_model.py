@@ -23,10 +23,10 @@ from ..images.manifest import Manifest, Record
 from ..methods.patch_classifier import PatchClassifier
 from ..methods.registry import method_entry
 from ..model_file import ModelContent
+from ..networks import vectors_named
 from ..patches.grid import PatchGrid
 from ..patches.patch_map import BLANK, PatchMap
 from ..patches.projection import Projection
-from ..patches.vectors import are_pictures
 from ..recipes import Recipe
 from .image_model import Atoms, ImageModel, Look
 from .training_patches import PatchSource, for_every, sample_training
@@ -194,7 +194,7 @@ class PatchModel(ImageModel):
         if len(D) != self.method_.n_codes_:
             return None
         side = self.recipe.patch_px
-        is_pixels = self.projection_ is None and are_pictures(D.shape[1], side)
+        is_pixels = self.projection_ is None and vectors_named(self.recipe.vectors).are_pictures
         return Atoms(D, classes, side if is_pixels else None)
 
     def why_no_atoms(self) -> str:

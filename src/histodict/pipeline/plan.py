@@ -38,6 +38,24 @@ class Plan:
                 "3 for example"
             )
 
+    @classmethod
+    def named(cls, name: str, method: str | None = None) -> Plan:
+        """The plan of a preset, for any method; a name that ends in .json is a file of settings.
+
+        The method of a file is taken where none is named; presets are for DFDL then.
+        """
+        if name in PRESETS:
+            return cls(preset(name, method))
+        if name.endswith(".json"):
+            plan = _read_plan(Path(name))
+        elif name in PLANS:
+            plan = PLANS[name]
+        else:
+            raise ValueError(f"preset must be one of {sorted(PLANS)}, not {name!r}")
+        if method in (None, plan.recipe.method) and name not in PLANS:
+            return plan
+        return replace(plan, recipe=for_method(plan.recipe, method or "dfdl"))
+
     @property
     def recipes(self) -> list[Recipe]:
         """Of all models that are trained, the one that is shown first."""
@@ -54,6 +72,8 @@ class Plan:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Plan:
+        if not isinstance(values, dict):
+            raise TypeError("settings by name are expected")
         own = {name: values[name] for name in _OWN if name in values}
         rest = {name: value for name, value in values.items() if name not in _OWN}
         if rest.pop("candidates", 0) > 1:
@@ -65,6 +85,9 @@ class Plan:
 
     def with_settings(self, settings: dict[str, str]) -> Plan:
         """A copy with settings given as text: its own, those of the recipe, of the method."""
+        known = self.recipe.settings() | set(_OWN)
+        for name in sorted(set(settings) - known):
+            raise ValueError(f"there is no setting {name!r}; there are {', '.join(sorted(known))}")
         others = {name: text for name, text in settings.items() if name not in _OWN}
         own = {
             name: read_setting(name, text, _OWN[name])
@@ -83,9 +106,9 @@ class Plan:
     ) -> Model:
         """What will learn by this plan: to tell classes apart or, with `region`, to find it."""
         common: dict[str, Any] = {"random_state": random_state, "n_jobs": n_jobs, "cache": cache}
-        if region is None and self.is_single:
+        if not region and self.is_single:
             return TissueClassifier(self.recipe, **common)
-        if region is None:
+        if not region:
             return Panel(self.recipes, folds=self.calibration_folds, **common)
         if not self.is_single:
             raise ValueError(
@@ -101,25 +124,6 @@ PLANS = {name: Plan(recipe) for name, recipe in PRESETS.items()}
 PLANS["auto"] = Plan(
     PRESETS["default"].with_changes(rule="margin-and-codes"), calibration_folds=3, panel=True
 )
-
-
-def named_plan(name: str, method: str | None = None) -> Plan:
-    """The plan of a preset, for any method; a name that ends in .json is a file of settings.
-
-    The method of a file is taken where none is named; presets are for DFDL then.
-    """
-    if name.endswith(".json"):
-        plan = _read_plan(Path(name))
-        return plan if method in (None, plan.recipe.method) else _for_method(plan, str(method))
-    if name not in PLANS:
-        raise ValueError(f"preset must be one of {sorted(PLANS)}, not {name!r}")
-    if name in PRESETS:
-        return Plan(preset(name, method))
-    return _for_method(PLANS[name], method or "dfdl")
-
-
-def _for_method(plan: Plan, method: str) -> Plan:
-    return replace(plan, recipe=for_method(plan.recipe, method))
 
 
 def _read_plan(path: Path) -> Plan:

@@ -194,7 +194,7 @@ class RegionDetector:
     # --- for a model file -----------------------------------------------------------------------
 
     def content(self) -> ModelContent:
-        decision = {"least_patches": float(self.least_patches_)}
+        decision: dict[str, float] = {"least_patches": self.least_patches_}
         content = self.model_.content(self.kind, decision, self.training_)
         curve = {"curve.miss": self.curve_.miss, "curve.alarm": self.curve_.alarm}
         return replace(content, arrays=content.arrays | curve)

@@ -17,6 +17,7 @@ import time
 import warnings
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Protocol
@@ -24,13 +25,14 @@ from typing import Any, Protocol
 from ..execution.digests import content_digest
 from ..execution.executor import Executor
 from ..execution.files import written_whole
+from ..execution.progress import Callback
 from ..images.manifest import Manifest, Record
 from ..patches.patch_map import PatchMap
 from ..recipes import Recipe
 from .answers import NO_TISSUE, ImageAnswer
 
 # What decides the bits of a result beside the settings; reports name these versions, too.
-PACKAGES = ("histodict", "numpy", "scipy", "scikit-learn", "numba")
+PACKAGES = ("histodict", "numpy", "scipy", "scikit-learn", "numba", "pillow")
 
 
 class Learner(Protocol):
@@ -41,7 +43,9 @@ class Learner(Protocol):
 
     def decided_by(self) -> list[Any]: ...
 
-    def fit(self, manifest: Manifest, *, executor: Executor | None = None) -> Any: ...
+    def fit(
+        self, manifest: Manifest, *, callback: Callback = ..., executor: Executor | None = None
+    ) -> Any: ...
 
 
 @dataclass(frozen=True)
@@ -56,8 +60,12 @@ class Trial:
     test: Manifest
     adapts: bool = False
 
+    @cached_property
     def key(self) -> str:
-        """The same for the same work; other images, settings, weights or versions: another."""
+        """The same for the same work; other images, settings, weights or versions: another.
+
+        Asked for once: it reads all images.
+        """
         sides = [[_facts(r) for r in side.records] for side in (self.train, self.test)]
         versions = [version(name) for name in PACKAGES]
         decided_by = [self.model.decided_by(), sides, self.adapts, versions]
@@ -86,26 +94,35 @@ class Verdicts:
     probabilities: list[list[float]]
     candidates: list[list[str]]
     seconds: dict[str, float]
-    peak_mib: float | None
+    peak_mib: float | None = None
     maps: Path | None = field(default=None, compare=False)
 
     def map_of(self, place: int) -> PatchMap | None:
         """The map of an image; whole-image methods have none, nor are those of right answers."""
         file = self.maps / f"{place}.npz" if self.maps else None
-        return PatchMap.load(file) if file and file.is_file() else None
+        if file is None or not file.is_file():
+            return None
+        with suppress(ValueError):  # a damaged one
+            return PatchMap.load(file)
+        return None
 
 
 class Trials:
-    """Holds trials, and keeps what came of them in a folder; None keeps nothing."""
+    """Holds trials, and keeps what came of them in a folder; None keeps nothing.
 
-    def __init__(self, folder: Path | None) -> None:
+    inner : they are held inside another trial, of which alone a report tells: no maps are kept, and
+        the peak of memory is left to the other
+    """
+
+    def __init__(self, folder: Path | None, *, inner: bool = False) -> None:
         self.folder = folder
+        self.inner = inner
 
     def find(self, trial: Trial) -> Verdicts | None:
         """What is kept of this trial; nothing if that is damaged."""
         if self.folder is None:
             return None
-        file = self.folder / f"{trial.key()}.json"
+        file = self.folder / f"{trial.key}.json"
         try:
             content = json.loads(file.read_text(encoding="utf-8"))
             found = Verdicts(**content, maps=file.with_suffix(""))
@@ -123,11 +140,15 @@ class Trials:
         found = self.find(trial)
         if found is not None:
             return found
+        if not self.inner:
+            _forget_peak_memory()
         made, wrong_maps = _hold(trial, executor)
+        if not self.inner:
+            made = replace(made, peak_mib=_peak_memory())
         if self.folder is None:
             return made
-        maps = self.folder / trial.key()
-        for place, patch_map in wrong_maps.items():
+        maps = self.folder / trial.key
+        for place, patch_map in ({} if self.inner else wrong_maps).items():
             patch_map.save(maps / f"{place}.npz")
         content = {k: v for k, v in asdict(made).items() if k != "maps"}
         with written_whole(maps.with_suffix(".json")) as partial:  # last: with it, it is finished
@@ -137,7 +158,6 @@ class Trials:
 
 def _hold(trial: Trial, executor: Executor | None) -> tuple[Verdicts, dict[int, PatchMap]]:
     """The answers, and the maps of the images that it got wrong."""
-    _forget_peak_memory()
     started = time.perf_counter()
     # A method of the whole image trains here, whatever works elsewhere.
     model = trial.model.fit(
@@ -160,7 +180,6 @@ def _hold(trial: Trial, executor: Executor | None) -> tuple[Verdicts, dict[int, 
         probabilities=[list(answer.probabilities.values()) for answer in answers],
         candidates=[answer.candidates for answer in answers],
         seconds=seconds,
-        peak_mib=_peak_memory(),
     )
     return verdicts, wrong_maps
 

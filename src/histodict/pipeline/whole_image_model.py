@@ -39,14 +39,8 @@ class WholeImageModel(ImageModel):
         start_from: ImageModel | None,
     ) -> dict[str, Any]:
         """One vector per image, all of them kept; then the method's own training."""
-        method = self.recipe.method
         if start_from is not None:
-            raise ValueError(f"the method {method!r} cannot go on from another model")
-        if executor is not None:
-            raise ValueError(
-                f"the method {method!r} looks at the image as a whole and trains on one machine: "
-                "leave out the cluster"
-            )
+            raise ValueError(f"the method {self.recipe.method!r} cannot go on from another model")
         records = manifest.records
         sizes = {record.mpp for record in records}
         self.mpp_ = sizes.pop() if len(sizes) == 1 else None

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..evaluation.protocols import k_folds
 from ..images.manifest import Manifest, Record
-from ..pipeline import Plan, named_plan
+from ..pipeline import Plan
 from .datasets import Dataset, corrected
 
 # What the page offers: a name, words for people, and changes to a preset of the package.
@@ -40,7 +40,7 @@ def offered_plan(offer: str, method: str) -> Plan:
     if offer not in OFFERS:
         raise ValueError(f"preset must be one of {sorted(OFFERS)}, not {offer!r}")
     base, _, changes = OFFERS[offer]
-    plan = named_plan(base, method)
+    plan = Plan.named(base, method)
     known = {*plan.to_dict(), *plan.recipe.method_parameters}
     return plan.with_settings({k: v for k, v in changes.items() if k in known})
 
