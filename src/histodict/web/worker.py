@@ -13,6 +13,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +22,12 @@ from ..images.manifest import Manifest
 from ..model_file import ModelFileError
 from ..pipeline import Model, Plan, load_model, save_model
 from ..pipeline.gallery import Gallery
-from .data_sources import image_id_of
 from .jobs import CANCELLED, DONE, FAILED, RUNNING, Job
-from .maps import answer_image, stored_answer
+from .maps import answer_image, answer_once
 from .training import request_manifest, train_and_test
-from .workspace import read_json, write_json
+from .workspace import read_json, short_id, write_json
 
 _BEAT = 1.0
-MODEL_NAME = "model.histodict"
 
 
 class Diary:
@@ -39,10 +38,7 @@ class Diary:
         self._started = time.perf_counter()
 
     def tell(self, progress: Progress) -> None:
-        line = {
-            "stage": progress.stage,
-            "done": progress.done,
-            "total": progress.total,
+        line = asdict(progress) | {
             "objective": [None if x != x else float(x) for x in progress.objective],
             "seconds": round(time.perf_counter() - self._started, 2),
         }
@@ -89,19 +85,19 @@ def _stay_in_touch(job: Job, run: int) -> None:
 
 
 def train(job: Job, diary: Diary) -> None:
-    request = job.request
-    learn, test = train_and_test(request)
-    path = job.folder / MODEL_NAME
-    if path.is_file():  # an earlier run got so far
-        model = load_model(path)
+    learn, test = train_and_test(job.request)
+    if job.model_file.is_file():  # an earlier run got so far
+        model = load_model(job.model_file)
     else:
         model = _learn(job, learn, diary)
-        save_model(model, path)
-    if model.recipe.on_patches and not (job.folder / "gallery.npz").is_file():
-        gallery = Gallery.of(model.model_, learn.records, request["seed"], diary.tell)
-        gallery.save(job.folder / "gallery.npz")
+        save_model(model, job.model_file)
+    if model.recipe.on_patches and not job.gallery_file.is_file():
+        gallery = Gallery.of(model.model_, learn.records, job.request["seed"], diary.tell)
+        gallery.save(job.gallery_file)
     rows = _answers(model, test, job.folder / "maps", diary)
-    write_json(job.folder / "results.json", _results(model, rows))
+    point = model.operating_point and model.operating_point.to_dict()
+    results = {"classes": model.classes_, "operating_point": point, "images": rows}
+    write_json(job.folder / "results.json", results)
 
 
 def _learn(job: Job, learn: Manifest, diary: Diary) -> Model:
@@ -118,7 +114,7 @@ def _parent(job: Job, plan: Plan, learn: Manifest) -> Any:
     It learnt from the same patients: those kept for testing are kept from it too.
     """
     parent_id = job.request.get("parent")
-    path = job.folder.parent / str(parent_id) / MODEL_NAME
+    path = Job(job.folder.parent / str(parent_id)).model_file
     if not parent_id or not path.is_file():
         return None
     try:
@@ -136,41 +132,23 @@ def _answers(model: Model, test: Manifest, folder: Path, diary: Diary) -> list[d
     for record in test.records:
         facts: dict[str, Any]
         try:
-            facts = stored_answer(folder, record.path) or answer_image(model, record, folder)
+            facts = answer_once(model, record, folder)
         except (ValueError, OSError) as error:
             facts = {"answer": None, "score": None, "value": None, "failure": str(error)}
-        name = test.name(record)
-        rows.append(
-            {
-                "image": image_id_of(name),
-                "name": name,
-                "label": model.truth(record),
-                "patient": record.patient,
-                **facts,
-            }
-        )
+        name, label = test.name(record), model.truth(record)
+        own = {"image": short_id(name), "name": name, "label": label, "patient": record.patient}
+        rows.append(own | facts)
         diary.tell(Progress("answer", len(rows), len(test.records)))
     return rows
-
-
-def _results(model: Model, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    point = model.operating_point
-    return {
-        "classes": model.classes_,
-        "operating_point": point.to_dict() if point else None,
-        "images": rows,
-    }
 
 
 # --- the map of one large image -----------------------------------------------------------------
 
 
 def draw_map(job: Job, diary: Diary) -> None:
-    request = job.request
-    folder = Path(request["folder"])
-    record = request_manifest(request).records[0]
+    record = request_manifest(job.request).records[0]
     diary.tell(Progress("map", 0, 1))
-    answer_image(load_model(Path(request["model"])), record, folder)
+    answer_image(load_model(job.request["model"]), record, Path(job.request["folder"]))
     diary.tell(Progress("map", 1, 1))
 
 

@@ -57,7 +57,7 @@ async function form(data) {
   const first = await refresh();
   if (!first) return h("div", {});
   const presets = () => Object.entries(first.presets);
-  const methods = Object.entries(first.methods).map(([name, entry]) => [name, `${name}: ${entry.summary}`]);
+  const methods = Object.entries(first.methods).map(([name, words]) => [name, `${name}: ${words}`]);
   const picker = h("div", {});
   const pick = () => picker.replaceChildren(labelled("Preset", choice(presets(), wish.preset,
     (value) => { wish.preset = value; refresh(); })));
