@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from starlette.responses import Response
 from starlette.routing import Route
 
-from ..images.manifest import Record
 from .api_jobs import jobs
 from .calls import Call, endpoint, picture
 from .data_checks import quick_warnings
@@ -65,13 +63,9 @@ def describe(call: Call) -> dict[str, Any]:
 
 def checks(call: Call) -> dict[str, Any]:
     """What only reading every image tells; goes on in the background."""
-    context = call.context
-
-    def thumbnail(record: Record) -> Path:
-        context.sources.check(record)
-        return context.tiles.thumbnail(record)
-
-    return context.checks.ask(call.dataset().manifest, thumbnail)
+    tiles, sources = call.context.tiles, call.context.sources
+    manifest = call.dataset().manifest
+    return call.context.checks.ask(manifest, lambda r: tiles.thumbnail(sources.check(r)))
 
 
 # --- pixels -------------------------------------------------------------------------------------

@@ -99,14 +99,10 @@ def jobs(call: Call) -> dict[str, Any]:
 
 def summary(call: Call, job: Job) -> dict[str, Any]:
     request, state = job.request, job.state()
-    return {
+    asked = {name: request.get(name) for name in ("name", "data", "parent", "made", "regions")}
+    return asked | {
         "id": job.id,
-        "name": request["name"],
-        "data": request["data"],
-        "parent": request.get("parent"),
-        "made": request["made"],
         "method": request["recipe"]["method"] if request["kind"] == "train" else None,
-        "regions": request.get("regions"),
         "n_corrections": len(request.get("corrections", ())),
         "state": state["state"],
         "error": state["error"],

@@ -27,6 +27,7 @@ from .training import train_and_test
 from .workspace import User
 
 _MOST_BYTES = 64 * 1024  # of a request: nothing is uploaded
+_STATUS = {ForbiddenFileError: 403, KeyError: 404, FileNotFoundError: 404}  # any other: 400
 _MODEL_BYTES = 512 * 2**20
 _TRAINING_BYTES = 128 * 2**20
 
@@ -97,10 +98,7 @@ class Call:
         return self.context.trainings.get(tuple(file_key(job.folder / "job.json")), listed)
 
 
-Work = Callable[[Call], Any]
-
-
-def endpoint(work: Work) -> Callable[[Request], Awaitable[Response]]:
+def endpoint(work: Callable[[Call], Any]) -> Callable[[Request], Awaitable[Response]]:
     """Run a page's function on a thread; its dict becomes JSON, its errors become words."""
 
     async def answer(request: Request) -> Response:
@@ -113,18 +111,15 @@ def endpoint(work: Work) -> Callable[[Request], Awaitable[Response]]:
                 await _body(request),
             )
             result = await run_in_threadpool(work, call)
-        except ForbiddenFileError as error:
-            return _refusal(403, error)
-        except (KeyError, FileNotFoundError) as error:
-            return _refusal(404, error)
-        except (ValueError, OSError) as error:
-            return _refusal(400, error)
+        except (KeyError, ValueError, OSError) as error:
+            return _refusal(error)
         return result if isinstance(result, Response) else JSONResponse(result)
 
     return answer
 
 
-def _refusal(status: int, error: Exception) -> JSONResponse:
+def _refusal(error: Exception) -> JSONResponse:
+    status = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 400)
     words = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
     return JSONResponse({"error": words}, status)
 
@@ -137,11 +132,9 @@ async def _body(request: Request) -> dict[str, Any]:
         data += part
         if len(data) > _MOST_BYTES:
             raise ValueError("the request is too large: files are not uploaded, they are opened")
-    if not data:
-        return {}
     try:
-        body = json.loads(data)
-    except (json.JSONDecodeError, UnicodeDecodeError):
+        body = json.loads(data or b"{}")
+    except ValueError:
         raise ValueError("the request is not JSON") from None
     if not isinstance(body, dict):
         raise ValueError("the request must be a JSON object")

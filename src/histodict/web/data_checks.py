@@ -78,10 +78,10 @@ def slow_warnings(manifest: Manifest, looks: list[Look]) -> list[str]:
     bad = [manifest.name(look.record) for look in looks if look.grey is None]
     if bad:
         warnings.append(f"{len(bad)} images cannot be read: {_some(bad)}")
-    return [*warnings, *_pixel_sizes(manifest, looks), *_duplicates(manifest, looks)]
+    return [*warnings, *_pixel_sizes(looks), *_duplicates(manifest, looks)]
 
 
-def _pixel_sizes(manifest: Manifest, looks: list[Look]) -> list[str]:
+def _pixel_sizes(looks: list[Look]) -> list[str]:
     known = [look.mpp for look in looks if look.mpp is not None]
     n_unknown = sum(look.grey is not None and look.mpp is None for look in looks)
     if known and max(known) > _MPP_SPREAD * min(known):

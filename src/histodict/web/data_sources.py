@@ -60,14 +60,15 @@ class DataSources:
         was_settled = time.time() - newest / 1e9 > _STEP
         return Listing(manifest, by_id, watched, was_settled), RECORD_BYTES * len(by_id)
 
-    def check(self, record: Record) -> None:
-        """Refuses an image outside the data folders; ask each time before it is read.
+    def check(self, record: Record) -> Record:
+        """The record; refuses an image outside the data folders; ask each time before it is read.
 
         A link that lay inside when the images were listed may lead elsewhere by now.
         """
         for path in (record.path, record.mask):
             if path is not None:
                 self.folders.check(path)
+        return record
 
 
 def _list_images(source: Path, folders: DataFolders) -> tuple[Manifest, dict[Path, State]]:

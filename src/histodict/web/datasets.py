@@ -60,8 +60,7 @@ class Dataset:
         record = self.listing.by_id.get(image_id)
         if record is None:
             raise KeyError("there is no such image in this data set")
-        self.sources.check(record)
-        return record
+        return self.sources.check(record)
 
     def corrections(self) -> list[dict[str, Any]]:
         path = self.folder / "corrections.json"

@@ -17,7 +17,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ..execution.progress import Progress
+from ..execution.progress import Callback, Progress
 from ..images.manifest import Manifest
 from ..model_file import ModelFileError
 from ..pipeline import Model, Plan, load_model, save_model
@@ -30,20 +30,20 @@ from .workspace import read_json, short_id, write_json
 _BEAT = 1.0
 
 
-class Diary:
-    """Progress, a line per step, with the seconds since the start."""
+def diary(job: Job) -> Callback:
+    """Writes progress, a line per step, with the seconds since the start."""
+    file = (job.folder / "progress.jsonl").open("a", encoding="utf-8")
+    started = time.perf_counter()
 
-    def __init__(self, job: Job) -> None:
-        self._file = (job.folder / "progress.jsonl").open("a", encoding="utf-8")
-        self._started = time.perf_counter()
-
-    def tell(self, progress: Progress) -> None:
+    def tell(progress: Progress) -> None:
         line = asdict(progress) | {
             "objective": [None if x != x else float(x) for x in progress.objective],
-            "seconds": round(time.perf_counter() - self._started, 2),
+            "seconds": round(time.perf_counter() - started, 2),
         }
-        self._file.write(json.dumps(line) + "\n")
-        self._file.flush()
+        file.write(json.dumps(line) + "\n")
+        file.flush()
+
+    return tell
 
 
 def main(folder: Path, run: int) -> int:
@@ -52,7 +52,7 @@ def main(folder: Path, run: int) -> int:
     if hasattr(os, "nice"):
         os.nice(5)  # the page comes first
     try:
-        WORK[job.request["kind"]](job, Diary(job))
+        WORK[job.request["kind"]](job, diary(job))
     except (ValueError, OSError, MemoryError) as error:
         job.set_state(FAILED, run, str(error) or type(error).__name__)
         return 1
@@ -84,28 +84,28 @@ def _stay_in_touch(job: Job, run: int) -> None:
 # --- training -----------------------------------------------------------------------------------
 
 
-def train(job: Job, diary: Diary) -> None:
+def train(job: Job, tell: Callback) -> None:
     learn, test = train_and_test(job.request)
     if job.model_file.is_file():  # an earlier run got so far
         model = load_model(job.model_file)
     else:
-        model = _learn(job, learn, diary)
+        model = _learn(job, learn, tell)
         save_model(model, job.model_file)
     if model.recipe.on_patches and not job.gallery_file.is_file():
-        gallery = Gallery.of(model.model_, learn.records, job.request["seed"], diary.tell)
+        gallery = Gallery.of(model.model_, learn.records, job.request["seed"], tell)
         gallery.save(job.gallery_file)
-    rows = _answers(model, test, job.folder / "maps", diary)
+    rows = _answers(model, test, job.folder / "maps", tell)
     point = model.operating_point and model.operating_point.to_dict()
     results = {"classes": model.classes_, "operating_point": point, "images": rows}
     write_json(job.folder / "results.json", results)
 
 
-def _learn(job: Job, learn: Manifest, diary: Diary) -> Model:
+def _learn(job: Job, learn: Manifest, tell: Callback) -> Model:
     request = job.request
     plan = Plan.from_dict(request["recipe"])
     cache = job.folder.parents[1] / "cache"  # the user's; a second training is quicker
     model = plan.model(region=request["regions"], random_state=request["seed"], cache=cache)
-    return model.fit(learn, callback=diary.tell, start_from=_parent(job, plan, learn))
+    return model.fit(learn, callback=tell, start_from=_parent(job, plan, learn))
 
 
 def _parent(job: Job, plan: Plan, learn: Manifest) -> Any:
@@ -126,7 +126,7 @@ def _parent(job: Job, plan: Plan, learn: Manifest) -> Any:
     return parent if same and "warm_start" in parent.model_.method_.get_params() else None
 
 
-def _answers(model: Model, test: Manifest, folder: Path, diary: Diary) -> list[dict[str, Any]]:
+def _answers(model: Model, test: Manifest, folder: Path, tell: Callback) -> list[dict[str, Any]]:
     """A row per image of the patients kept for testing; one that cannot be read says why."""
     rows = []
     for record in test.records:
@@ -138,21 +138,21 @@ def _answers(model: Model, test: Manifest, folder: Path, diary: Diary) -> list[d
         name, label = test.name(record), model.truth(record)
         own = {"image": short_id(name), "name": name, "label": label, "patient": record.patient}
         rows.append(own | facts)
-        diary.tell(Progress("answer", len(rows), len(test.records)))
+        tell(Progress("answer", len(rows), len(test.records)))
     return rows
 
 
 # --- the map of one large image -----------------------------------------------------------------
 
 
-def draw_map(job: Job, diary: Diary) -> None:
+def draw_map(job: Job, tell: Callback) -> None:
     record = request_manifest(job.request).records[0]
-    diary.tell(Progress("map", 0, 1))
+    tell(Progress("map", 0, 1))
     answer_image(load_model(job.request["model"]), record, Path(job.request["folder"]))
-    diary.tell(Progress("map", 1, 1))
+    tell(Progress("map", 1, 1))
 
 
-WORK: dict[str, Callable[[Job, Diary], None]] = {"train": train, "map": draw_map}
+WORK: dict[str, Callable[[Job, Callback], None]] = {"train": train, "map": draw_map}
 
 
 if __name__ == "__main__":
