@@ -103,12 +103,8 @@ def gallery_and_images(call: Call) -> tuple[Gallery, Manifest]:
 def describe_patch(gallery: Gallery, learn: Manifest, patch: int) -> dict[str, Any]:
     """Where a training patch comes from."""
     record = learn.records[int(gallery.images[patch])]
-    return {
-        "patch": patch,
-        "name": training_name(learn, record),
-        "label": record.label,
-        "patient": record.patient,
-    }
+    name = training_name(learn, record)
+    return {"patch": patch, "name": name, "label": record.label, "patient": record.patient}
 
 
 def patch_picture(call: Call) -> Response:

@@ -129,14 +129,14 @@ def remove_correction(dataset: Dataset, correction_id: str) -> None:
 def _check_box(record: Record, box: list[int]) -> list[int]:
     with open_image(record.path, record.mpp) as source:
         size = source.size
-    left, top, right, bottom = (min(max(x, 0), end) for x, end in zip(box, 2 * size, strict=True))
-    sides = right - left, bottom - top
+    box = [min(max(int(x), 0), end) for x, end in zip(box, 2 * size, strict=True)]
+    sides = box[2] - box[0], box[3] - box[1]
     if min(sides) < _SHORTEST_MARK or max(sides) > _LONGEST_MARK:
         raise ValueError(
             f"mark between {_SHORTEST_MARK} and {_LONGEST_MARK} pixels of the image on each side; "
             f"this is {sides[0]} x {sides[1]}"
         )
-    return [left, top, right, bottom]
+    return box
 
 
 def corrected(dataset: Dataset) -> Manifest:
