@@ -1,17 +1,45 @@
 """What is kept stays bounded; what was used last stays longest."""
 
+from functools import partial
+
 from histodict.web.bytes_cache import BytesCache
 
 
+class Kept:
+    """A cache of names that notes which of them it had to make."""
+
+    def __init__(self) -> None:
+        self.cache: BytesCache[str] = BytesCache(100)
+        self.made = ""
+
+    def ask(self, names: str, n_bytes: int = 30, is_good: bool = True) -> str:
+        """Those of the names that were not there."""
+        self.made = ""
+        for name in names:
+            self.cache.get((name,), partial(self._make, name, n_bytes), lambda _: is_good)
+        return self.made
+
+    def _make(self, name: str, n_bytes: int) -> tuple[str, int]:
+        self.made += name
+        return name, n_bytes
+
+
 def test_the_cache_forgets_what_was_used_longest_ago():
-    cache: BytesCache[str] = BytesCache(100)
-    for name in "abc":
-        cache.put((name,), name, 30)
-    assert cache.get(("a",)) == "a"
-    cache.put(("d",), "d", 30)
-    assert cache.get(("b",)) is None
-    assert [cache.get((name,)) for name in "acd"] == ["a", "c", "d"]
-    cache.put(("big",), "big", 1000)
-    assert cache.get(("big",)) == "big" and cache.get(("d",)) is None
-    cache.put(("small",), "small", 1)
-    assert cache.get(("big",)) is None
+    kept = Kept()
+    assert kept.ask("abc") == "abc"
+    assert kept.ask("a") == ""
+    assert kept.ask("d") == "d"
+    assert kept.ask("acd") == ""
+    assert kept.ask("b") == "b"
+    assert kept.ask("x", 1000) == "x"
+    assert kept.ask("x") == ""
+    assert kept.ask("d") == "d"
+    assert kept.ask("x") == "x"
+
+
+def test_what_is_no_longer_good_is_made_anew():
+    kept = Kept()
+    assert kept.ask("a") == "a"
+    assert kept.ask("a", is_good=False) == "a"
+    assert kept.ask("abc") == "bc"  # its bytes count once
+    assert kept.ask("abc") == ""

@@ -7,10 +7,10 @@ import pytest
 
 from histodict.images import manifest
 from histodict.web.data_checks import look_at
-from histodict.web.data_sources import DataSources, image_id_of
+from histodict.web.data_sources import DataSources
 from histodict.web.datasets import add_correction, corrected, find_dataset, open_dataset
 from histodict.web.folders import DataFolders, ForbiddenFileError
-from histodict.web.workspace import User
+from histodict.web.workspace import User, short_id
 from tests.web.app import count_calls
 
 N_MANY = 5000
@@ -63,7 +63,7 @@ def test_an_image_among_thousands_is_found_at_once(user, sources, folder):
     seconds = []
     for name in images[::1000]:
         started = time.perf_counter()
-        assert find_dataset(user, sources, dataset.id).image(image_id_of(name)).path.name == name
+        assert find_dataset(user, sources, dataset.id).image(short_id(name)).path.name == name
         seconds.append(time.perf_counter() - started)
     assert min(seconds) < 0.005
 
@@ -147,8 +147,8 @@ def test_a_file_is_checked_whenever_it_is_read(user, sources, folder, tmp_path):
     (folder / "a" / "1.png").symlink_to(tmp_path / "secret.png")
     assert find_dataset(user, sources, dataset.id).listing is dataset.listing
     for read in (
-        lambda: dataset.image(image_id_of("a/1.png")),
-        lambda: add_correction(dataset, image_id_of("a/1.png"), "y", [0, 0, 50, 50]),
+        lambda: dataset.image(short_id("a/1.png")),
+        lambda: add_correction(dataset, short_id("a/1.png"), "y", [0, 0, 50, 50]),
         lambda: corrected(dataset),
     ):
         with pytest.raises(ForbiddenFileError):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from histodict.web.data_sources import DataSources, image_id_of
+from histodict.web.data_sources import DataSources
 from histodict.web.datasets import (
     add_correction,
     corrected,
@@ -13,7 +13,7 @@ from histodict.web.datasets import (
     remove_correction,
 )
 from histodict.web.folders import DataFolders
-from histodict.web.workspace import User
+from histodict.web.workspace import User, short_id
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def dataset(place, tissue):
 
 def some_id(dataset, label):
     record = next(r for r in dataset.manifest.records if r.label == label)
-    return image_id_of(dataset.manifest.name(record)), record
+    return short_id(dataset.manifest.name(record)), record
 
 
 def test_a_data_set_is_found_again(place, dataset):
@@ -68,7 +68,7 @@ def test_a_marked_rectangle_becomes_an_image_of_the_same_patient(dataset):
 def test_where_there_are_masks_the_mask_is_painted(place, tissue):
     dataset = open_dataset(*place, tissue / "tissue" / "regions")
     record = next(r for r in dataset.manifest.records if r.label == "inflamed")
-    image = image_id_of(dataset.manifest.name(record))
+    image = short_id(dataset.manifest.name(record))
     before = np.asarray(Image.open(record.mask)).copy()
     for label, box in (("region", [0, 0, 60, 50]), ("no region", [10, 10, 50, 50])):
         add_correction(dataset, image, label, box)

@@ -104,17 +104,6 @@ def test_crafted_tile_numbers_find_nothing(client, level, column, row):
     assert client.get(f"{base}/tiles/{level}/{column}/{row}.jpg").status_code == 404
 
 
-@pytest.mark.parametrize(
-    "query", ["x=0&y=0&side=100000000", "x=a&y=0&side=5", "x=0&y=0&side=0", ""]
-)
-def test_crafted_cut_outs_are_refused(client, query):
-    data = open_data(client)
-    image = client.get(f"/api/data/{data}").json()["images"][0]["id"]
-    address = f"/api/data/{data}/images/{image}/cut-out.jpg"
-    assert client.get(f"{address}?x=-50&y=0&side=100").status_code == 200
-    assert client.get(f"{address}?{query}").status_code == 400
-
-
 def test_large_or_foreign_requests_are_refused(client):
     answer = client.post("/api/data", content=b"x" * 100_000, headers=OWN)
     assert answer.status_code == 400 and "too large" in answer.json()["error"]

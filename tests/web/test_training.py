@@ -7,6 +7,7 @@ from histodict.web.data_sources import DataSources
 from histodict.web.datasets import open_dataset
 from histodict.web.folders import DataFolders
 from histodict.web.training import (
+    _CHANGED,
     OFFERS,
     Wish,
     offered_plan,
@@ -24,7 +25,7 @@ def dataset(tissue, tmp_path):
 
 @pytest.mark.parametrize("offer", OFFERS)
 def test_offers_are_presets_with_changes(offer):
-    base, _, changes = OFFERS[offer]
+    base, changes = _CHANGED.get(offer, (offer, {}))
     plan = offered_plan(offer, "dfdl")
     assert plan == Plan.named(base, "dfdl").with_settings(changes)
     assert {"panel", "calibration_folds"} <= set(plan.to_dict())  # fields of the page

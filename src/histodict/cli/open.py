@@ -56,9 +56,14 @@ def serve(
     browser: Annotated[bool, typer.Option(help="Open the page at once.")] = True,
 ) -> None:
     """Open the local web app: look, train, correct, retrain."""
-    from ..web.command import serve_app
-
     with plain_errors():
+        try:
+            from ..web.server import serve as serve_app
+        except ImportError as error:
+            raise ValueError(
+                f"the web app needs a package that is not installed ({error.name}): "
+                "pip install 'histodict[web]'"
+            ) from error
         serve_app(
             folders or [],
             workspace=workspace,

@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from starlette.responses import Response
 from starlette.routing import Route
 
-from ..images.manifest import Record
-from ..reports.pictures import encode_jpeg
+from .api_jobs import jobs
 from .calls import Call, endpoint, picture
 from .data_checks import quick_warnings
-from .datasets import (
-    add_correction,
-    known_sources,
-    open_dataset,
-    remove_correction,
-)
-from .jobs import all_jobs
+from .datasets import add_correction, known_sources, open_dataset, remove_correction
 from .tiles import TILE_SIDE, n_levels
-
-_CUT_OUT_PX = 160
-_MOST_SIDE = 8192
 
 
 def session(call: Call) -> dict[str, Any]:
@@ -36,16 +25,7 @@ def session(call: Call) -> dict[str, Any]:
             {"id": data_id, "name": source.name, "where": folders.locate(source)[1]}
             for data_id, source in known_sources(call.user, folders).items()
         ],
-        "jobs": [
-            {
-                "id": job.id,
-                "name": job.request["name"],
-                "made": job.request["made"],
-                "state": job.state()["state"],
-            }
-            for job in all_jobs(call.user)
-            if job.request["kind"] == "train"
-        ],
+        **jobs(call),
     }
 
 
@@ -58,8 +38,7 @@ def open_(call: Call) -> dict[str, Any]:
     place, inside = call.body.get("place", 0), call.body.get("inside", "")
     if not isinstance(place, int) or not isinstance(inside, str):
         raise ValueError("place must be a number and inside a path")
-    folders = call.context.folders
-    source = folders.find(place, inside)
+    source = call.context.folders.find(place, inside)
     return {"id": open_dataset(call.user, call.context.sources, source).id}
 
 
@@ -76,44 +55,30 @@ def describe(call: Call) -> dict[str, Any]:
         "warnings": quick_warnings(manifest),
         "corrections": dataset.corrections(),
         "images": [
-            {
-                "id": image_id,
-                "name": manifest.name(record),
-                "label": record.label,
-                "patient": record.patient,
-                "mpp": record.mpp,
-            }
-            for image_id, record in dataset.listing.by_id.items()
+            {"id": id_, "name": manifest.name(r), "label": r.label, "patient": r.patient}
+            for id_, r in dataset.listing.by_id.items()
         ],
     }
 
 
 def checks(call: Call) -> dict[str, Any]:
     """What only reading every image tells; goes on in the background."""
-    context = call.context
-
-    def thumbnail(record: Record) -> Path:
-        context.sources.check(record)
-        return context.thumbnails.path(record)
-
-    return context.checks.ask(call.dataset().manifest, thumbnail)
+    tiles, sources = call.context.tiles, call.context.sources
+    manifest = call.dataset().manifest
+    return call.context.checks.ask(manifest, lambda r: tiles.thumbnail(sources.check(r)))
 
 
 # --- pixels -------------------------------------------------------------------------------------
 
 
 def thumbnail(call: Call) -> Response:
-    return picture(call.context.thumbnails.path(call.record()).read_bytes())
+    return picture(call.context.tiles.thumbnail(call.record()).read_bytes())
 
 
 def image(call: Call) -> dict[str, Any]:
     """What the viewer needs to know of an image."""
-    record = call.record()
-    source = call.context.tiles.open(record.path, record.mpp)
+    source = call.context.tiles.open(call.record())
     return {
-        "name": call.dataset().manifest.name(record),
-        "label": record.label,
-        "patient": record.patient,
         "width": source.size[0],
         "height": source.size[1],
         "mpp": source.mpp,
@@ -123,20 +88,8 @@ def image(call: Call) -> dict[str, Any]:
 
 
 def tile(call: Call) -> Response:
-    record = call.record()
-    level, column, row = (int(call.parts[name]) for name in ("level", "column", "row"))
-    return picture(call.context.tiles.tile(record.path, record.mpp, level, column, row))
-
-
-def cut_out(call: Call) -> Response:
-    """A square of an image with its surroundings, for a thumbnail of a patch."""
-    record = call.record()
-    side = call.number("side")
-    if not 1 <= side <= _MOST_SIDE:
-        raise ValueError(f"side must be between 1 and {_MOST_SIDE}")
-    corner = call.number("x"), call.number("y")
-    pixels = call.context.tiles.cut_out(record.path, record.mpp, corner, side, _CUT_OUT_PX)
-    return picture(encode_jpeg(pixels, 90))
+    place = (int(call.parts[name]) for name in ("level", "column", "row"))
+    return picture(call.context.tiles.tile(call.record(), *place))
 
 
 # --- corrections --------------------------------------------------------------------------------
@@ -169,6 +122,5 @@ ROUTES = [
     Route("/api/data/{data}/undo", endpoint(undo), methods=["POST"]),
     Route(_IMAGE, endpoint(image)),
     Route(f"{_IMAGE}/thumbnail.jpg", endpoint(thumbnail)),
-    Route(f"{_IMAGE}/cut-out.jpg", endpoint(cut_out)),
     Route(f"{_IMAGE}/tiles/{{level:int}}/{{column:int}}/{{row:int}}.jpg", endpoint(tile)),
 ]

@@ -16,19 +16,9 @@ from .datasets import find_dataset
 from .jobs import RUNNING, Job, all_jobs, find_job, new_job
 from .training import OFFERS, Wish, offered_plan, training_request
 
-# Roughly what share of the time a stage takes; the page says "about".
-_WEIGHTS = {
-    "patches": 6,
-    "features": 60,
-    "initialise": 24,
-    "train": 45,
-    "rule": 15,
-    "gallery": 8,
-    "answer": 10,
-    "map": 100,
-}
-_PATCH_STAGES = ("patches", "initialise", "train", "rule", "gallery", "answer")
-_IMAGE_STAGES = ("features", "train", "answer")
+# Stages in their order, and roughly what share of the time each takes; the page says "about".
+_PATCH_STAGES = dict(patches=6, initialise=24, train=45, rule=15, gallery=8, answer=10)
+_IMAGE_STAGES = dict(features=60, train=45, answer=10)
 
 
 def choices(call: Call) -> dict[str, Any]:
@@ -44,11 +34,8 @@ def choices(call: Call) -> dict[str, Any]:
     fields = plan.to_dict()
     del fields["method"], fields["method_parameters"]
     return {
-        "presets": {name: words for name, (_, words, _) in OFFERS.items()},
-        "methods": {
-            name: {"summary": entry.summary, "patches": entry.on_patches}
-            for name, entry in METHODS.items()
-        },
+        "presets": OFFERS,
+        "methods": {name: entry.summary for name, entry in METHODS.items()},
         "stains": sorted(NORMALISERS),
         "vectors": sorted({*VECTORS, plan.recipe.vectors}),
         "recipe": fields,
@@ -61,10 +48,8 @@ def start(call: Call) -> dict[str, Any]:
     body = call.body
     dataset = find_dataset(call.user, call.context.sources, str(body.get("data")))
     parent_id = body.get("parent")
-    if parent_id:
-        wish = Wish.again(find_job(call.user, str(parent_id)).request)
-    else:
-        wish = _first_wish(body)
+    parent = find_job(call.user, str(parent_id)) if parent_id else None
+    wish = Wish.again(parent.request) if parent else _first_wish(body)
     job = new_job(call.user, training_request(dataset, wish) | {"parent": parent_id})
     call.context.queue.add(job)
     return {"id": job.id}
@@ -88,7 +73,7 @@ def watch(call: Call) -> dict[str, Any]:
     job = call.job()
     return summary(call, job) | {
         "progress": _progress(job),
-        "classes": _classes(job),
+        "classes": sorted({row["label"] for row in job.request["records"] if row["label"]}),
         "words": _words(job.request),
     }
 
@@ -114,55 +99,43 @@ def jobs(call: Call) -> dict[str, Any]:
 
 def summary(call: Call, job: Job) -> dict[str, Any]:
     request, state = job.request, job.state()
-    return {
+    asked = {name: request.get(name) for name in ("name", "data", "parent", "made", "regions")}
+    return asked | {
         "id": job.id,
-        "kind": request["kind"],
-        "name": request["name"],
-        "data": request["data"],
-        "parent": request.get("parent"),
-        "made": request["made"],
         "method": request["recipe"]["method"] if request["kind"] == "train" else None,
-        "regions": request.get("regions"),
         "n_corrections": len(request.get("corrections", ())),
         "state": state["state"],
         "error": state["error"],
         "ahead": call.context.queue.n_ahead(job),
-        "has_model": (job.folder / "model.histodict").is_file(),
+        "has_model": job.model_file.is_file(),
     }
-
-
-def _classes(job: Job) -> list[str]:
-    return sorted({row["label"] for row in job.request["records"] if row["label"]})
 
 
 def _progress(job: Job) -> dict[str, Any]:
     """Per stage how far it is, the objective per class at every step, and the time left."""
-    lines = job.progress()
-    stages: dict[str, list[int]] = {}
-    curve = []
-    for line in lines:
-        stages[line["stage"]] = [line["done"], line["total"]]
-        if line["stage"] == "train" and line["objective"]:
-            curve.append(line["objective"])
-    state = job.state()
-    left = None
-    if state["state"] == RUNNING:
-        left = _time_left(job, stages, time.time() - state["at"])
-    return {"stages": stages, "objective": curve, "seconds_left": left}
+    lines, state = job.progress(), job.state()
+    stages = {line["stage"]: (line["done"], line["total"]) for line in lines}
+    is_timed = state["state"] == RUNNING and job.request["kind"] == "train"
+    return {
+        "stages": stages,
+        "objective": [
+            line["objective"] for line in lines if line["stage"] == "train" and line["objective"]
+        ],
+        "seconds_left": _time_left(job, stages, time.time() - state["at"]) if is_timed else None,
+    }
 
 
-def _time_left(job: Job, stages: dict[str, list[int]], elapsed: float) -> float | None:
-    if job.request["kind"] != "train":
-        return None
-    method = job.request["recipe"]["method"]
-    order = _PATCH_STAGES if method_entry(method).on_patches else _IMAGE_STAGES
+def _time_left(job: Job, stages: dict[str, tuple[int, int]], elapsed: float) -> float | None:
+    on_patches = method_entry(job.request["recipe"]["method"]).on_patches
+    weights = _PATCH_STAGES if on_patches else _IMAGE_STAGES
+    order = list(weights)
     current = max((order.index(stage) for stage in stages if stage in order), default=-1)
     done = 0.0
-    for place, stage in enumerate(order):
+    for place, (stage, weight) in enumerate(weights.items()):
         n_done, total = stages.get(stage, (0, 1))
         # A stage that ended early, its objective flat, is done when the next one has begun.
-        done += _WEIGHTS[stage] * (1.0 if place < current else n_done / max(total, 1))
-    share = done / sum(_WEIGHTS[stage] for stage in order)
+        done += weight * (1.0 if place < current else n_done / max(total, 1))
+    share = done / sum(weights.values())
     return elapsed * (1 - share) / share if share > 0.05 else None
 
 

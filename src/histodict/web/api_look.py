@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -16,8 +17,7 @@ from .api_model import describe_patch, gallery_and_images
 from .calls import Call, endpoint, picture
 from .explain import explain
 from .jobs import DONE, Job, all_jobs, new_job
-from .maps import answer_image, map_picture, outlines, stored_answer, stored_map
-from .training import plain_record
+from .maps import answer_once, map_picture, outlines, stored_answer, stored_map
 
 # Up to so many pixels an image is judged while the page waits; a larger one is a job.
 _AT_ONCE = 16_000_000
@@ -28,18 +28,26 @@ def look(call: Call) -> dict[str, Any]:
     """The answer for an image, or how far it is."""
     record, folder = call.record(), _maps(call)
     facts = stored_answer(folder, record.path)
-    if facts is not None:
-        return {"state": DONE, **facts}
-    model, _ = call.model()
-    source = call.context.tiles.open(record.path, record.mpp)
-    if source.size[0] * source.size[1] <= _AT_ONCE:
+    if facts is None:
+        model, _ = call.model()
+        width, height = call.context.tiles.open(record).size
+        if width * height > _AT_ONCE:
+            return _in_background(call, record, folder)
         with _ONE_AT_A_TIME:
-            facts = stored_answer(folder, record.path)
-            return {"state": DONE, **(facts or answer_image(model, record, folder))}
-    return _in_background(call, record, folder)
+            facts = answer_once(model, record, folder)
+    return {"state": DONE, **facts}
 
 
 def _in_background(call: Call, record: Record, folder: Path) -> dict[str, Any]:
+    request = {
+        "kind": "map",
+        "name": record.path.name,
+        "data": call.parts["data"],
+        "root": record.path.parent,
+        "records": [asdict(record)],
+        "model": call.job().model_file,
+        "folder": folder,
+    }
     job = _map_job(call, record)
     if job is not None and job.state()["state"] == DONE:
         facts = stored_answer(folder, record.path)
@@ -47,15 +55,6 @@ def _in_background(call: Call, record: Record, folder: Path) -> dict[str, Any]:
             return {"state": DONE, **facts}
         job = None  # its answer is of an earlier version, or was lost
     if job is None:
-        request = {
-            "kind": "map",
-            "name": record.path.name,
-            "data": str(call.parts["data"]),
-            "root": str(record.path.parent),
-            "records": [plain_record(record)],
-            "model": str(call.job().folder / "model.histodict"),
-            "folder": str(folder),
-        }
         job = new_job(call.user, request)
         call.context.queue.add(job)
     state = job.state()
@@ -63,11 +62,10 @@ def _in_background(call: Call, record: Record, folder: Path) -> dict[str, Any]:
 
 
 def _map_job(call: Call, record: Record) -> Job | None:
-    model = str(call.job().folder / "model.histodict")
+    wanted = "map", str(call.job().model_file), str(record.path)
     for job in all_jobs(call.user):
         request = job.request
-        wanted = request["kind"] == "map" and request["model"] == model
-        if wanted and request["records"][0]["path"] == str(record.path):
+        if (request["kind"], request.get("model"), request["records"][0]["path"]) == wanted:
             return job
     return None
 
@@ -97,10 +95,8 @@ def rings(call: Call) -> dict[str, Any]:
 def why(call: Call) -> dict[str, Any]:
     """What made a patch what it was called."""
     gallery, learn = gallery_and_images(call)
-    record = call.record()
-    patch_map = stored_map(_maps(call), record.path)
     where = call.number("row"), call.number("column")
-    facts = explain(call.model()[0], record, patch_map, gallery, *where)
+    facts = explain(call.model()[0], call.record(), _map(call), gallery, *where)
     for entry in facts.get("similar", []):
         entry |= describe_patch(gallery, learn, entry["patch"])
     return facts

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import tempfile
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,9 @@ from ..pipeline.image_model import Atoms
 from ..reports.patch_pictures import outlined, square_around
 from ..reports.pictures import encode_jpeg, encode_png, vector_picture
 from .calls import Call, endpoint, picture
-from .data_sources import image_id_of
 from .jobs import find_job
 from .model_report import atom_users, model_card, training_name, write_report
-from .workspace import read_json
+from .workspace import short_id
 
 _ATOMS_SHOWN = 40
 _SURROUNDINGS = 5  # a patch is shown in a square so many times as wide
@@ -33,28 +33,20 @@ _PATCH_SHOWN_PX = 150
 def describe(call: Call) -> dict[str, Any]:
     job = call.job()
     model, gallery = call.model()
-    path = job.folder / "results.json"
     parent = job.request.get("parent")
     return {
         "id": job.id,
         "data": job.request["data"],
-        "name": job.request["name"],
         "classes": model.classes_,
         "is_detector": model.finds_regions,
-        "card": model_card(model, read_header(job.folder / "model.histodict"), job.request),
-        "results": read_json(path) if path.is_file() else None,
+        "card": model_card(model, read_header(job.model_file), job.request),
+        "results": job.results(),
         "atoms": _atoms(model, gallery is not None),
-        "has_gallery": gallery is not None,
-        "parent": _parent(call, parent) if parent else None,
+        # What this training is compared with.
+        "parent": parent and {"id": parent, "results": find_job(call.user, parent).results()},
         "corrections": job.request["corrections"],
         "test_patients": job.request["test_patients"],
     }
-
-
-def _parent(call: Call, parent_id: str) -> dict[str, Any] | None:
-    """The results that this training is compared with."""
-    path = find_job(call.user, parent_id).folder / "results.json"
-    return {"id": parent_id, "results": read_json(path)} if path.is_file() else None
 
 
 def _atoms(model: Model, has_gallery: bool) -> list[dict[str, Any]]:
@@ -111,12 +103,8 @@ def gallery_and_images(call: Call) -> tuple[Gallery, Manifest]:
 def describe_patch(gallery: Gallery, learn: Manifest, patch: int) -> dict[str, Any]:
     """Where a training patch comes from."""
     record = learn.records[int(gallery.images[patch])]
-    return {
-        "patch": patch,
-        "name": training_name(learn, record),
-        "label": record.label,
-        "patient": record.patient,
-    }
+    name = training_name(learn, record)
+    return {"patch": patch, "name": name, "label": record.label, "patient": record.patient}
 
 
 def patch_picture(call: Call) -> Response:
@@ -133,7 +121,8 @@ def _training_pixels(call: Call, patch: int, times: int) -> NDArray[np.uint8]:
     record = learn.records[int(gallery.images[patch])]
     _check_place(call, record)
     corner, wide = square_around(gallery, patch, times)
-    return call.context.tiles.cut_out(record.path, record.mpp, corner, wide, _PATCH_SHOWN_PX)
+    source = call.context.tiles.open(record)
+    return source.read(*corner, wide, wide, max(1.0, wide / _PATCH_SHOWN_PX))
 
 
 def _check_place(call: Call, record: Record) -> None:
@@ -147,36 +136,34 @@ def _check_place(call: Call, record: Record) -> None:
 
 def _with_point(call: Call) -> Model:
     """The model, with the operating point of the query if there is one."""
-    model = load_model(call.job().folder / "model.histodict")
+    model = load_model(call.job().model_file)
     text = call.query.get("point")
     return model if text is None else model.with_operating_point(float(text))
 
 
 def download_model(call: Call) -> Response:
     model = _with_point(call)
-    with tempfile.TemporaryDirectory() as folder:
-        data = save_model(model, Path(folder) / "model.histodict").read_bytes()
-    return _download(data, f"{call.job().request['name']}.histodict", "application/octet-stream")
+    return _download(call, ".histodict", "application/octet-stream", partial(save_model, model))
 
 
 def download_report(call: Call) -> Response:
     job = call.job()
-    path = job.folder / "results.json"
-    if not path.is_file():
+    results = job.results()
+    if results is None:
         raise KeyError("this training has no results yet")
     model = _with_point(call)
-    results = _answers_at_point(model, read_json(path))
     learn, test = call.learn_and_test()
     for record in (*learn.records, *test.records):
         _check_place(call, record)
-    records = {image_id_of(test.name(record)): record for record in test.records}
-    card = model_card(model, read_header(job.folder / "model.histodict"), job.request)
+    records = {short_id(test.name(record)): record for record in test.records}
+    card = model_card(model, read_header(job.model_file), job.request)
     users = atom_users(model, call.model()[1], learn)
-    with tempfile.TemporaryDirectory() as folder:
-        page = Path(folder) / "report.html"
-        write_report(page, model, card, results, records, job.folder / "maps", users)
-        data = page.read_bytes()
-    return _download(data, f"{job.request['name']}-report.html", "text/html; charset=utf-8")
+    found = _answers_at_point(model, results), records, job.folder / "maps", users
+
+    def write(path: Path) -> None:
+        write_report(path, model, card, *found)
+
+    return _download(call, "-report.html", "text/html; charset=utf-8", write)
 
 
 def _answers_at_point(model: Model, results: dict[str, Any]) -> dict[str, Any]:
@@ -193,10 +180,15 @@ def _answers_at_point(model: Model, results: dict[str, Any]) -> dict[str, Any]:
     return results | {"images": rows, "operating_point": point.to_dict()}
 
 
-def _download(data: bytes, name: str, kind: str) -> Response:
+def _download(call: Call, ending: str, kind: str, write: Callable[[Path], object]) -> Response:
+    """What `write` puts into a file, under the training's name with this ending."""
+    with tempfile.TemporaryDirectory() as folder:
+        write(Path(folder) / "file")
+        data = (Path(folder) / "file").read_bytes()
+    name = call.job().request["name"] + ending
     plain = "".join(c if c.isascii() and (c.isalnum() or c in "-_.") else "_" for c in name)
     headers = {"Content-Disposition": f'attachment; filename="{plain}"'}
-    return Response(io.BytesIO(data).getvalue(), media_type=kind, headers=headers)
+    return Response(data, media_type=kind, headers=headers)
 
 
 ROUTES = [

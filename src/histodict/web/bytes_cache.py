@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
 Value = TypeVar("Value")
@@ -13,20 +14,42 @@ Key = tuple[object, ...]
 class BytesCache(Generic[Value]):
     """The values used last, of at most so many bytes together; safe to use from threads."""
 
-    def __init__(self, most_bytes: int) -> None:
+    def __init__(self, most_bytes: int, n_at_once: int = 1) -> None:
+        """`n_at_once`: how many may be made at the same time."""
         self._most = most_bytes
         self._held: OrderedDict[Key, tuple[Value, int]] = OrderedDict()
         self._bytes = 0
         self._lock = threading.Lock()
+        self._making = [threading.Lock() for _ in range(n_at_once)]
 
-    def get(self, key: Key) -> Value | None:
+    def get(
+        self,
+        key: Key,
+        make: Callable[[], tuple[Value, int]],
+        is_good: Callable[[Value], bool] = lambda value: True,
+    ) -> Value:
+        """The value under this key; one that is not there, or not good any more, is made.
+
+        `make` gives the value and its number of bytes.
+        """
+        found = self._find(key)
+        if found is None or not is_good(found):
+            # Or the tiles of one screen would all decode the same file.
+            with self._making[hash(key) % len(self._making)]:
+                found = self._find(key)
+                if found is None or not is_good(found):
+                    found, n_bytes = make()
+                    self._put(key, found, n_bytes)
+        return found
+
+    def _find(self, key: Key) -> Value | None:
         with self._lock:
             if key not in self._held:
                 return None
             self._held.move_to_end(key)
             return self._held[key][0]
 
-    def put(self, key: Key, value: Value, n_bytes: int) -> None:
+    def _put(self, key: Key, value: Value, n_bytes: int) -> None:
         """The newest stays even if it alone is too large: it is in use."""
         with self._lock:
             self._bytes += n_bytes - self._held.pop(key, (value, 0))[1]

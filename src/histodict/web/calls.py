@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from ..execution.array_cache import file_key
 from ..images.manifest import Manifest, Record
 from ..pipeline import Model, load_model
 from ..pipeline.gallery import Gallery
@@ -21,36 +22,29 @@ from .data_sources import RECORD_BYTES, DataSources
 from .datasets import Dataset, find_dataset
 from .folders import DataFolders, ForbiddenFileError
 from .jobs import Job, JobQueue, find_job
-from .thumbnails import Thumbnails
 from .tiles import Tiles
 from .training import train_and_test
 from .workspace import User
 
 _MOST_BYTES = 64 * 1024  # of a request: nothing is uploaded
+_STATUS = {ForbiddenFileError: 403, KeyError: 404, FileNotFoundError: 404}  # any other: 400
 _MODEL_BYTES = 512 * 2**20
 _TRAINING_BYTES = 128 * 2**20
 
 
-@dataclass
 class Context:
     """What all calls share, and what is kept between them because it takes long to read."""
 
-    folders: DataFolders
-    workspace: Path
-    demo: str | None = None  # the data set that the demonstration opens
-    queue: JobQueue = field(default_factory=JobQueue)
-    tiles: Tiles = field(default_factory=Tiles)
-    checks: Checks = field(default_factory=Checks)
-    models: BytesCache[tuple[Model, Gallery | None]] = field(
-        default_factory=lambda: BytesCache(_MODEL_BYTES)
-    )
-    trainings: BytesCache[tuple[Manifest, Manifest]] = field(
-        default_factory=lambda: BytesCache(_TRAINING_BYTES)
-    )
-
-    def __post_init__(self) -> None:
-        self.sources = DataSources(self.folders)
-        self.thumbnails = Thumbnails(self.workspace / "thumbnails")
+    def __init__(self, folders: DataFolders, workspace: Path) -> None:
+        self.folders = folders
+        self.workspace = workspace
+        self.demo: str | None = None  # the data set that the demonstration opens
+        self.queue = JobQueue()
+        self.checks = Checks()
+        self.sources = DataSources(folders)
+        self.tiles = Tiles(workspace / "thumbnails")
+        self.models: BytesCache[tuple[Model, Gallery | None]] = BytesCache(_MODEL_BYTES)
+        self.trainings: BytesCache[tuple[Manifest, Manifest]] = BytesCache(_TRAINING_BYTES)
 
 
 @dataclass(frozen=True)
@@ -83,34 +77,28 @@ class Call:
 
     def model(self) -> tuple[Model, Gallery | None]:
         """The job's model and training patches, loaded once."""
-        folder = self.job().folder
-        path = folder / "model.histodict"
-        if not path.is_file():
+        job = self.job()
+        if not job.model_file.is_file():
             raise KeyError("this training has no model yet")
-        key = str(path), path.stat().st_mtime_ns
-        found = self.context.models.get(key)
-        if found is None:
-            gallery = folder / "gallery.npz"
-            found = load_model(path), Gallery.read(gallery) if gallery.is_file() else None
-            self.context.models.put(key, found, path.stat().st_size)
-        return found
+
+        def loaded() -> tuple[tuple[Model, Gallery | None], int]:
+            gallery = Gallery.read(job.gallery_file) if job.gallery_file.is_file() else None
+            return (load_model(job.model_file), gallery), job.model_file.stat().st_size
+
+        return self.context.models.get(tuple(file_key(job.model_file)), loaded)
 
     def learn_and_test(self) -> tuple[Manifest, Manifest]:
         """The images that the job learns from, and those it is tested on; read once."""
         job = self.job()
-        key = str(job.folder), (job.folder / "job.json").stat().st_mtime_ns
-        found = self.context.trainings.get(key)
-        if found is None:
-            found = train_and_test(job.request)
-            n_images = sum(len(side.records) for side in found)
-            self.context.trainings.put(key, found, RECORD_BYTES * n_images)
-        return found
+
+        def listed() -> tuple[tuple[Manifest, Manifest], int]:
+            learn, test = train_and_test(job.request)
+            return (learn, test), RECORD_BYTES * (len(learn.records) + len(test.records))
+
+        return self.context.trainings.get(tuple(file_key(job.folder / "job.json")), listed)
 
 
-Work = Callable[[Call], Any]
-
-
-def endpoint(work: Work) -> Callable[[Request], Awaitable[Response]]:
+def endpoint(work: Callable[[Call], Any]) -> Callable[[Request], Awaitable[Response]]:
     """Run a page's function on a thread; its dict becomes JSON, its errors become words."""
 
     async def answer(request: Request) -> Response:
@@ -123,18 +111,15 @@ def endpoint(work: Work) -> Callable[[Request], Awaitable[Response]]:
                 await _body(request),
             )
             result = await run_in_threadpool(work, call)
-        except ForbiddenFileError as error:
-            return _refusal(403, error)
-        except (KeyError, FileNotFoundError) as error:
-            return _refusal(404, error)
-        except (ValueError, OSError) as error:
-            return _refusal(400, error)
+        except (KeyError, ValueError, OSError) as error:
+            return _refusal(error)
         return result if isinstance(result, Response) else JSONResponse(result)
 
     return answer
 
 
-def _refusal(status: int, error: Exception) -> JSONResponse:
+def _refusal(error: Exception) -> JSONResponse:
+    status = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 400)
     words = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
     return JSONResponse({"error": words}, status)
 
@@ -147,11 +132,9 @@ async def _body(request: Request) -> dict[str, Any]:
         data += part
         if len(data) > _MOST_BYTES:
             raise ValueError("the request is too large: files are not uploaded, they are opened")
-    if not data:
-        return {}
     try:
-        body = json.loads(data)
-    except (json.JSONDecodeError, UnicodeDecodeError):
+        body = json.loads(data or b"{}")
+    except ValueError:
         raise ValueError("the request is not JSON") from None
     if not isinstance(body, dict):
         raise ValueError("the request must be a JSON object")

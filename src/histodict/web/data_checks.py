@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -78,10 +78,10 @@ def slow_warnings(manifest: Manifest, looks: list[Look]) -> list[str]:
     bad = [manifest.name(look.record) for look in looks if look.grey is None]
     if bad:
         warnings.append(f"{len(bad)} images cannot be read: {_some(bad)}")
-    return [*warnings, *_pixel_sizes(manifest, looks), *_duplicates(manifest, looks)]
+    return [*warnings, *_pixel_sizes(looks), *_duplicates(manifest, looks)]
 
 
-def _pixel_sizes(manifest: Manifest, looks: list[Look]) -> list[str]:
+def _pixel_sizes(looks: list[Look]) -> list[str]:
     known = [look.mpp for look in looks if look.mpp is not None]
     n_unknown = sum(look.grey is not None and look.mpp is None for look in looks)
     if known and max(known) > _MPP_SPREAD * min(known):
@@ -144,29 +144,26 @@ class Checks:
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="checks")
-        self._looks: dict[str, list[Look]] = {}
-        self._found: dict[str, list[str]] = {}
+        self._asked: dict[str, tuple[list[Look], Future[list[str]]]] = {}
         self._lock = threading.Lock()
 
     def ask(self, manifest: Manifest, thumbnail: Callable[[Record], Path]) -> dict[str, Any]:
         """How far the check is, and what it found; the first question starts it."""
+        looks: list[Look] = []
+
+        def check() -> list[str]:
+            for record in manifest.records:
+                looks.append(look_at(record, thumbnail))
+            return slow_warnings(manifest, looks)
+
         key = manifest.digest()
         with self._lock:
-            if key not in self._looks:
-                self._looks[key] = []
-                self._pool.submit(self._check, key, manifest, thumbnail)
-            found = self._found.get(key)
-            n_seen = len(self._looks[key])
+            if key not in self._asked:
+                self._asked[key] = looks, self._pool.submit(check)
+            looks, found = self._asked[key]
         return {
-            "ready": found is not None,
-            "seen": n_seen,
+            "ready": found.done(),
+            "seen": len(looks),
             "of": len(manifest.records),
-            "warnings": found or [],
+            "warnings": found.result() if found.done() else [],
         }
-
-    def _check(self, key: str, manifest: Manifest, thumbnail: Callable[[Record], Path]) -> None:
-        for record in manifest.records:
-            self._looks[key].append(look_at(record, thumbnail))
-        found = slow_warnings(manifest, self._looks[key])
-        with self._lock:
-            self._found[key] = found

@@ -6,13 +6,13 @@ folder stay as they are: corrections live in the workspace and are applied to th
 
 from __future__ import annotations
 
-import hashlib
 import threading
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
 from ..execution.files import written_whole
@@ -21,7 +21,7 @@ from ..images.masks import RegionMask
 from ..images.readers import open_image
 from .data_sources import DataSources, Listing
 from .folders import DataFolders
-from .workspace import User, is_id, new_id, read_json, write_json
+from .workspace import User, is_id, new_id, read_json, short_id, write_json
 
 _LONGEST_MARK = 4096
 _SHORTEST_MARK = 40
@@ -60,8 +60,7 @@ class Dataset:
         record = self.listing.by_id.get(image_id)
         if record is None:
             raise KeyError("there is no such image in this data set")
-        self.sources.check(record)
-        return record
+        return self.sources.check(record)
 
     def corrections(self) -> list[dict[str, Any]]:
         path = self.folder / "corrections.json"
@@ -95,7 +94,7 @@ def known_sources(user: User, folders: DataFolders) -> dict[str, Path]:
 
 
 def _load(user: User, sources: DataSources, source: Path) -> Dataset:
-    dataset_id = hashlib.sha256(str(source).encode()).hexdigest()[:12]
+    dataset_id = short_id(str(source))
     folder = user.folder / "data" / dataset_id
     return Dataset(dataset_id, source, sources, sources.listing(source), folder)
 
@@ -109,7 +108,7 @@ def add_correction(dataset: Dataset, image_id: str, label: str, box: list[int] |
     known = dataset.manifest.classes if box is None else dataset.mark_classes
     if label not in known:
         raise ValueError(f"the class {label!r} is not among {known}")
-    box = _check_box(record, box) if box is not None else None
+    box = box and _check_box(record, box)
     with _CHANGING:
         kept = dataset.corrections()
         if box is None:
@@ -129,16 +128,15 @@ def remove_correction(dataset: Dataset, correction_id: str) -> None:
 
 def _check_box(record: Record, box: list[int]) -> list[int]:
     with open_image(record.path, record.mpp) as source:
-        width, height = source.size
-    left, right = (min(max(int(x), 0), width) for x in (box[0], box[2]))
-    top, bottom = (min(max(int(y), 0), height) for y in (box[1], box[3]))
-    sides = right - left, bottom - top
+        size = source.size
+    box = [min(max(int(x), 0), end) for x, end in zip(box, 2 * size, strict=True)]
+    sides = box[2] - box[0], box[3] - box[1]
     if min(sides) < _SHORTEST_MARK or max(sides) > _LONGEST_MARK:
         raise ValueError(
             f"mark between {_SHORTEST_MARK} and {_LONGEST_MARK} pixels of the image on each side; "
             f"this is {sides[0]} x {sides[1]}"
         )
-    return [left, top, right, bottom]
+    return box
 
 
 def corrected(dataset: Dataset) -> Manifest:
@@ -152,34 +150,30 @@ def corrected(dataset: Dataset) -> Manifest:
         dataset.sources.check(record)
     further = []
     for correction in dataset.corrections():
-        if correction["image"] not in records:  # the file has gone since
+        image, label, box = (correction[name] for name in ("image", "label", "box"))
+        mark = dataset.folder / "marks" / f"{correction['id']}.png"
+        if image not in records:  # the file has gone since
             continue
-        record = records[correction["image"]]
-        if correction["box"] is None:
-            records[correction["image"]] = replace(record, label=correction["label"])
-        elif record.mask is not None:
-            mask = _paint(dataset, record, correction)
-            records[correction["image"]] = replace(record, mask=mask)
+        if box is None:
+            records[image] = replace(records[image], label=label)
+        elif records[image].mask is not None:
+            _paint(mark, records[image], box, label == MASK_CLASSES[1])
+            records[image] = replace(records[image], mask=mark)
         else:
-            path = _cut_out(dataset, record, correction)
-            further.append(replace(record, path=path, label=correction["label"]))
+            if not mark.is_file():
+                _cut_out(mark, records[image], box)
+            further.append(replace(records[image], path=mark, label=label))
     return replace(dataset.manifest, records=(*records.values(), *further))
 
 
-def _cut_out(dataset: Dataset, record: Record, correction: dict[str, Any]) -> Path:
-    path = dataset.folder / "marks" / f"{correction['id']}.png"
-    if not path.is_file():
-        left, top, right, bottom = correction["box"]
-        with open_image(record.path, record.mpp) as source:
-            pixels = source.read(left, top, right - left, bottom - top)
-        with written_whole(path) as partial:
-            Image.fromarray(pixels).save(partial, format="PNG")
-    return path
+def _cut_out(path: Path, record: Record, box: list[int]) -> None:
+    left, top, right, bottom = box
+    with open_image(record.path, record.mpp) as source:
+        _write_png(path, source.read(left, top, right - left, bottom - top))
 
 
-def _paint(dataset: Dataset, record: Record, correction: dict[str, Any]) -> Path:
+def _paint(path: Path, record: Record, box: list[int], is_region: bool) -> None:
     """A copy of the image's mask with the box painted."""
-    path = dataset.folder / "marks" / f"{correction['id']}.png"
     with open_image(record.path, record.mpp) as source:
         size = source.size
     assert record.mask is not None
@@ -187,9 +181,12 @@ def _paint(dataset: Dataset, record: Record, correction: dict[str, Any]) -> Path
     factor = max(1, -(-max(region.shape) // _LONGEST_MASK))
     region = region[::factor, ::factor].copy()
     scale = region.shape[1] / size[0], region.shape[0] / size[1]
-    left, right = (round(x * scale[0]) for x in correction["box"][::2])
-    top, bottom = (round(y * scale[1]) for y in correction["box"][1::2])
-    region[top:bottom, left:right] = correction["label"] == MASK_CLASSES[1]
+    left, right = (round(x * scale[0]) for x in box[::2])
+    top, bottom = (round(y * scale[1]) for y in box[1::2])
+    region[top:bottom, left:right] = is_region
+    _write_png(path, region.astype(np.uint8) * 255)
+
+
+def _write_png(path: Path, pixels: NDArray[np.uint8]) -> None:
     with written_whole(path) as partial:
-        Image.fromarray(region.astype(np.uint8) * 255).save(partial, format="PNG")
-    return path
+        Image.fromarray(pixels).save(partial, format="PNG")

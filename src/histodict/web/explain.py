@@ -25,12 +25,7 @@ _N_ATOMS = 8
 
 
 def explain(
-    model: Model,
-    record: Record,
-    patch_map: PatchMap,
-    gallery: Gallery,
-    row: int,
-    column: int,
+    model: Model, record: Record, patch_map: PatchMap, gallery: Gallery, row: int, column: int
 ) -> dict[str, Any]:
     """What the page shows of one patch of the map."""
     grid = patch_map.grid
@@ -40,10 +35,8 @@ def explain(
     x, y = grid.corner(row, column)
     facts: dict[str, Any] = {"row": row, "column": column, "x": x, "y": y, "side": grid.patch_side}
     if winner == BLANK:
-        return facts | {
-            "winner": None,
-            "words": "This is glass: patches without tissue are left out.",
-        }
+        words = "This is glass: patches without tissue are left out."
+        return facts | {"winner": None, "words": words}
     patches = model.model_
     with open_view(record.path, record.mpp, model.recipe, patches.mpp_, patches.cache) as view:
         patch = grid.read(view, slice(row, row + 1), slice(column, column + 1))
@@ -65,19 +58,14 @@ def _vector_of(view: View, grid: PatchGrid, row: int, column: int) -> NDArray[np
     for rows, columns in grid.chunks():
         if rows.start <= row < rows.stop and columns.start <= column < columns.stop:
             tissue, vectors = view.chunk_vectors(grid, rows, columns)
-            place = np.count_nonzero(tissue.ravel()[: _flat(row, column, rows, columns)])
+            flat = np.ravel_multi_index((row - rows.start, column - columns.start), tissue.shape)
+            place = np.count_nonzero(tissue.ravel()[:flat])
             return vectors[place : place + 1]
     raise KeyError("there is no such patch")
 
 
-def _flat(row: int, column: int, rows: slice, columns: slice) -> int:
-    """The patch's place in its chunk, row by row."""
-    return int((row - rows.start) * (columns.stop - columns.start) + column - columns.start)
-
-
 def _words(names: list[str], winner: int, distances: NDArray[np.float64], residual: bool) -> str:
-    order = np.argsort(distances)
-    best, second = int(order[0]), int(order[1])
+    best, second = np.argsort(distances)[:2].tolist()
     near, far = f"{distances[best]:.2f}", f"{distances[second]:.2f}"
     if residual and distances[best] == distances[second]:
         words = "No building block fits this patch: it speaks for no class."

@@ -43,15 +43,26 @@ class Job:
     def id(self) -> str:
         return self.folder.name
 
+    @property
+    def model_file(self) -> Path:
+        return self.folder / "model.histodict"
+
+    @property
+    def gallery_file(self) -> Path:
+        return self.folder / "gallery.npz"
+
     @cached_property
     def request(self) -> dict[str, Any]:
         """What was asked for; with thousands of images it takes a while to read."""
-        found: dict[str, Any] = read_json(self.folder / "job.json")
-        return found
+        return read_json(self.folder / "job.json")
+
+    def results(self) -> dict[str, Any] | None:
+        """Answers for the images kept for testing; None if there are none yet."""
+        path = self.folder / "results.json"
+        return read_json(path) if path.is_file() else None
 
     def state(self) -> dict[str, Any]:
-        found: dict[str, Any] = read_json(self.folder / "state.json")
-        return found
+        return read_json(self.folder / "state.json")
 
     def set_state(self, state: str, run: int, error: str = "") -> None:
         content = {"state": state, "run": run, "at": time.time(), "error": error}
@@ -110,11 +121,8 @@ class JobQueue:
 
     def start(self, users: list[User]) -> None:
         """Take up what an earlier server left: waiting jobs, and workers that still run."""
-        for user in users:
-            for job in reversed(all_jobs(user)):
-                if job.state()["state"] in _ACTIVE:
-                    self._active.append(job)
-        self._active.sort(key=lambda job: job.request["made"])
+        left = (job for user in users for job in all_jobs(user) if job.state()["state"] in _ACTIVE)
+        self._active = sorted(left, key=lambda job: job.request["made"])
         self._thread.start()
 
     def close(self) -> None:

@@ -36,8 +36,8 @@ def answer_image(model: Model, record: Record, folder: Path) -> dict[str, Any]:
         "grid": None if patch_map is None else _placed(patch_map.grid),
     }
     if patch_map is not None:  # before the answer that tells of it
-        patch_map.save(_map_file(folder, record.path))
-    write_json(_answer_file(folder, record.path), facts | {"form": _FORM})
+        patch_map.save(_file(folder, record.path, "npz"))
+    write_json(_file(folder, record.path, "json"), facts | {"form": _FORM})
     return facts
 
 
@@ -54,24 +54,24 @@ def _placed(grid: PatchGrid) -> dict[str, float]:
 
 def stored_answer(folder: Path, image: Path) -> dict[str, Any] | None:
     """What `answer_image` gave; None if it was not asked yet, or in another version."""
-    path = _answer_file(folder, image)
+    path = _file(folder, image, "json")
     facts: dict[str, Any] = read_json(path) if path.is_file() else {}
     return facts if facts.pop("form", None) == _FORM else None
+
+
+def answer_once(model: Model, record: Record, folder: Path) -> dict[str, Any]:
+    return stored_answer(folder, record.path) or answer_image(model, record, folder)
 
 
 def stored_map(folder: Path, image: Path) -> PatchMap:
     facts = stored_answer(folder, image)
     if facts is None or facts["grid"] is None:
         raise KeyError("this image has no patch map yet")
-    return PatchMap.load(_map_file(folder, image))
+    return PatchMap.load(_file(folder, image, "npz"))
 
 
-def _answer_file(folder: Path, image: Path) -> Path:
-    return folder / f"{image_key(image)}.json"
-
-
-def _map_file(folder: Path, image: Path) -> Path:
-    return folder / f"{image_key(image)}.npz"
+def _file(folder: Path, image: Path, kind: str) -> Path:
+    return folder / f"{image_key(image)}.{kind}"
 
 
 def map_picture(patch_map: PatchMap, only: int | None) -> NDArray[np.uint8]:

@@ -19,7 +19,7 @@ from ..reports.model_card import describe_model
 from ..reports.overlay import draw_overlay
 from ..reports.pages import write_page
 from ..reports.pictures import atom_sheets, image_uri
-from .maps import answer_image, stored_answer, stored_map
+from .maps import answer_once, stored_map
 
 _N_EXAMPLES = 6
 _N_ATOMS = 8  # of each class, shown with the patches that use them
@@ -87,18 +87,13 @@ def confusion_table(
 
 def patient_errors(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Per patient how many images there were, and which answers were wrong; most wrong first."""
-    by_patient: dict[str, list[dict[str, Any]]] = {}
+    n_images = Counter(row["patient"] for row in rows)
+    wrong: dict[str, list[str]] = {patient: [] for patient in sorted(n_images)}
     for row in rows:
-        by_patient.setdefault(row["patient"], []).append(row)
-    table = [
-        {
-            "patient": patient,
-            "n_images": len(own),
-            "wrong": [row["name"] for row in own if row["answer"] != row["label"]],
-        }
-        for patient, own in sorted(by_patient.items())
-    ]
-    return sorted(table, key=lambda line: -len(line["wrong"]))
+        if row["answer"] != row["label"]:
+            wrong[row["patient"]].append(row["name"])
+    lines = sorted(wrong.items(), key=lambda line: -len(line[1]))
+    return [{"patient": p, "n_images": n_images[p], "wrong": names} for p, names in lines]
 
 
 def _roc(model: Model, rows: list[dict[str, Any]], point: Mapping[str, Any] | None) -> str:
@@ -145,8 +140,7 @@ def _examples(
         if row["grid"] is None or row["image"] not in records or len(shown) == _N_EXAMPLES:
             continue
         record = records[row["image"]]
-        if stored_answer(maps, record.path) is None:  # it was kept by an earlier version
-            answer_image(model, record, maps)
+        answer_once(model, record, maps)  # it may have been kept by an earlier version
         picture = draw_overlay(stored_map(maps, record.path))
         shown.append(row | {"uri": image_uri(picture), "right": row["answer"] == row["label"]})
     return shown

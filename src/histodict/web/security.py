@@ -12,8 +12,8 @@ import hmac
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
-from starlette.datastructures import Headers, MutableHeaders, QueryParams
-from starlette.requests import cookie_parser
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -29,6 +29,7 @@ _HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
+    "Cache-Control": "no-store",
 }
 
 
@@ -51,29 +52,22 @@ class Gate:
                 headers = MutableHeaders(scope=message)
                 for name, value in _HEADERS.items():
                     headers.setdefault(name, value)
-                headers.setdefault("Cache-Control", "no-store")
             await send(message)
 
-        refusal = self._enter(scope)
+        refusal = self._enter(Request(scope))
         await (self._app if refusal is None else refusal)(scope, receive, send_guarded)
 
-    def _enter(self, scope: Scope) -> Response | None:
+    def _enter(self, request: Request) -> Response | None:
         """None lets the request in, with its user; else what is said instead."""
-        headers = Headers(scope=scope)
-        name = urlsplit(f"//{headers.get('host', '')}").hostname
-        if self._alone is not None and name not in OWN_NAMES:
+        address = urlsplit(f"//{request.headers.get('host', '')}")
+        if self._alone is not None and address.hostname not in OWN_NAMES:
             return PlainTextResponse("this server answers to 127.0.0.1 and localhost only", 403)
-        if scope["method"] not in ("GET", "HEAD") and not _is_own(headers):
+        if request.method not in ("GET", "HEAD") and not _is_own(request.headers):
             return PlainTextResponse("changes are made from histodict's own pages", 403)
-        user = self._alone or self._user_of(headers)
-        if user is None:
-            return self._welcome(scope)
-        scope.setdefault("state", {})["user"] = user
-        return None
-
-    def _user_of(self, headers: Headers) -> User | None:
-        cookies = cookie_parser(headers.get("cookie", ""))
-        return self._find(cookies.get(_cookie(headers), ""))
+        # Cookies know no ports: two servers on one machine must not overwrite each other's.
+        cookie = "" if self._alone else f"histodict-{address.port or 80}"
+        request.state.user = self._alone or self._find(request.cookies.get(cookie, ""))
+        return None if request.state.user is not None else self._welcome(request, cookie)
 
     def _find(self, given: str) -> User | None:
         found = None
@@ -82,27 +76,19 @@ class Gate:
                 found = user
         return found
 
-    def _welcome(self, scope: Scope) -> Response:
+    def _welcome(self, request: Request, cookie: str) -> Response:
         """A link with a right token sets the cookie; anything else is told what is missing."""
-        token = QueryParams(scope["query_string"]).get("token", "")
-        if scope["path"] == "/" and self._find(token) is not None:
-            response = RedirectResponse("/", 303)
-            response.set_cookie(
-                _cookie(Headers(scope=scope)), token, httponly=True, samesite="strict"
+        token = request.query_params.get("token", "")
+        if request.scope["path"] != "/" or self._find(token) is None:
+            return PlainTextResponse(
+                "a token is needed: open the link that `histodict serve` printed for you", 401
             )
-            return response
-        return PlainTextResponse(
-            "a token is needed: open the link that `histodict serve` printed for you", 401
-        )
+        response = RedirectResponse("/", 303)
+        response.set_cookie(cookie, token, httponly=True, samesite="strict")
+        return response
 
 
 def _is_own(headers: Headers) -> bool:
     origin = headers.get("origin")
     same = origin is None or urlsplit(origin).netloc == headers.get("host")
     return same and OWN_HEADER in headers
-
-
-def _cookie(headers: Headers) -> str:
-    """Cookies know no ports: two servers on one machine must not overwrite each other's."""
-    port = urlsplit(f"//{headers.get('host', '')}").port
-    return f"histodict-{port or 80}"

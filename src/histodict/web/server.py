@@ -103,13 +103,9 @@ def serve(
 
     An address other than this machine's own makes a token necessary, one per user.
     """
-    app = make_app(
-        folders or ([] if demo else [Path()]),
-        workspace,
-        users=users,
-        needs_token=host not in OWN_NAMES,
-        demo=demo,
-    )
+    folders = folders or ([] if demo else [Path()])
+    is_open = host not in OWN_NAMES
+    app = make_app(folders, workspace, users=users, needs_token=is_open, demo=demo)
     base = f"http://{'[::1]' if host == '::1' else host}:{port}/"
     links = {name: f"{base}?token={token}" for name, token in app.state.tokens.items()}
     for name, link in (links or {"you": base}).items():

@@ -1,4 +1,4 @@
-"""Deep-zoom tiles straight from the image file, with bounded memory.
+"""Pixels for the page, straight from the image files: deep-zoom tiles and thumbnails.
 
 Level 0 is the whole image in one tile; every further level is twice as fine, the last is the
 image's own pixels. A tile is TILE_SIDE pixels square, less at the right and lower edge.
@@ -6,19 +6,25 @@ image's own pixels. A tile is TILE_SIDE pixels square, less at the right and low
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..execution.array_cache import file_key
+from ..execution.files import written_whole
+from ..images.manifest import Record
 from ..images.readers import ImageSource, open_image
 from ..reports.pictures import encode_jpeg
-from .bytes_cache import BytesCache, Key
+from .bytes_cache import BytesCache
 
 TILE_SIDE = 512
+_THUMBNAIL_SIDE = 220
 _TILE_BYTES = 96 * 2**20  # encoded tiles
 _PIXEL_BYTES = 768 * 2**20  # open images
+_N_AT_ONCE = 16
 
 
 def n_levels(size: tuple[int, int]) -> int:
@@ -27,60 +33,57 @@ def n_levels(size: tuple[int, int]) -> int:
 
 
 class Tiles:
-    """Tiles and cut-outs of images; files are kept open as long as there is room for them."""
+    """Images, kept open as long as there is room; their tiles, in memory; thumbnails, on disk."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path) -> None:
+        """`folder`: for thumbnails, so that a large set opens at once the second time."""
+        self._folder = folder
         self._sources: BytesCache[ImageSource] = BytesCache(_PIXEL_BYTES)
-        self._tiles: BytesCache[bytes] = BytesCache(_TILE_BYTES)
-        self._opening = threading.Lock()
+        self._tiles: BytesCache[bytes] = BytesCache(_TILE_BYTES, _N_AT_ONCE)
+        self._writing = [threading.Lock() for _ in range(_N_AT_ONCE)]
 
-    def open(self, path: Path, mpp: float | None = None) -> ImageSource:
+    def open(self, record: Record) -> ImageSource:
         """The image, opened before or now; one that has changed on disk is opened anew.
 
         It is never closed here: another thread may be reading. It goes when nobody holds it.
         """
-        key = _stamp(path, mpp)
-        source = self._sources.get(key)
-        if source is None:
-            with self._opening:  # or the tiles of one screen would all decode the same file
-                source = self._sources.get(key)
-                if source is None:
-                    source = open_image(path, mpp)
-                    source.read(0, 0, 1, 1)
-                    self._sources.put(key, source, source.held_bytes)
-        return source
 
-    def tile(self, path: Path, mpp: float | None, level: int, column: int, row: int) -> bytes:
+        def opened() -> tuple[ImageSource, int]:
+            source = open_image(record.path, record.mpp)
+            source.read(0, 0, 1, 1)
+            return source, source.held_bytes
+
+        return self._sources.get((*file_key(record.path), record.mpp), opened)
+
+    def tile(self, record: Record, level: int, column: int, row: int) -> bytes:
         """A tile as JPEG; raises KeyError where there is none."""
-        key = (*_stamp(path, mpp), level, column, row)
-        data = self._tiles.get(key)
-        if data is None:
-            data = encode_jpeg(_read_tile(self.open(path, mpp), level, column, row))
-            self._tiles.put(key, data, len(data))
-        return data
 
-    def cut_out(
-        self, path: Path, mpp: float | None, corner: tuple[int, int], side: int, shown_px: int
-    ) -> NDArray[np.uint8]:
-        """A square of the image, `side` level-0 pixels wide, shown_px pixels at most."""
-        source = self.open(path, mpp)
-        return source.read(*corner, side, side, max(1.0, side / shown_px))
+        def encoded() -> tuple[bytes, int]:
+            data = encode_jpeg(_read_tile(self.open(record), level, column, row))
+            return data, len(data)
+
+        return self._tiles.get((*file_key(record.path), record.mpp, level, column, row), encoded)
+
+    def thumbnail(self, record: Record) -> Path:
+        """The file of a small picture, made if it is not there."""
+        name = hashlib.sha256(str(file_key(record.path)).encode()).hexdigest()[:24]
+        path = self._folder / name[:2] / f"{name}.jpg"
+        with self._writing[int(name[0], 16)]:  # two threads must not write the same file
+            if not path.is_file():
+                with open_image(record.path, record.mpp) as source:
+                    data = encode_jpeg(source.thumbnail(_THUMBNAIL_SIDE))
+                with written_whole(path) as partial:
+                    partial.write_bytes(data)
+        return path
 
 
 def _read_tile(source: ImageSource, level: int, column: int, row: int) -> NDArray[np.uint8]:
     count = n_levels(source.size)
-    if not 0 <= level < count:
-        raise KeyError("there is no such tile")
-    factor = 2 ** (count - 1 - level)
+    factor = 2 ** (count - 1 - level) if 0 <= level < count else 0
     x, y = column * TILE_SIDE * factor, row * TILE_SIDE * factor
-    if not (0 <= x < source.size[0] and 0 <= y < source.size[1]):
+    if not (factor and 0 <= x < source.size[0] and 0 <= y < source.size[1]):
         raise KeyError("there is no such tile")
     width, height = (
         min(TILE_SIDE * factor, side - at) for side, at in zip(source.size, (x, y), strict=True)
     )
     return source.read(x, y, width, height, float(factor))
-
-
-def _stamp(path: Path, mpp: float | None) -> Key:
-    state = path.stat()
-    return str(path), mpp, state.st_size, state.st_mtime_ns

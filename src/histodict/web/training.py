@@ -12,26 +12,21 @@ from ..images.manifest import Manifest, Record
 from ..pipeline import Plan
 from .datasets import Dataset, corrected
 
-# What the page offers: a name, words for people, and changes to a preset of the package.
-OFFERS: dict[str, tuple[str, str, dict[str, str]]] = {
+# What the page offers, in words for people.
+OFFERS = {
+    "quick": "Quick look: few building blocks, a minute or less",
+    "default": "Balanced: against differences of stain between patients",
+    "auto": "Panel: seven views of the tissue decide together, with probabilities; slow",
+    "paper": "As published: 20 x 20 pixel patches, 10,000 of each class; slow",
+    "embeddings": "Embeddings: what a pretrained network sees; the most accurate, needs PyTorch",
+    "regions": "Regions: neighbouring patches are judged together",
+}
+# An offer that is no preset of the package: the preset that it changes, and how.
+_CHANGED = {
     "quick": (
         "default",
-        "Quick look: few building blocks, a minute or less",
         {"n_atoms": "80", "n_iter": "10", "patches_per_class": "2000", "downsample": "1"},
-    ),
-    "default": ("default", "Balanced: against differences of stain between patients", {}),
-    "auto": (
-        "auto",
-        "Panel: seven views of the tissue decide together, with probabilities; slow",
-        {},
-    ),
-    "paper": ("paper", "As published: 20 x 20 pixel patches, 10,000 of each class; slow", {}),
-    "embeddings": (
-        "embeddings",
-        "Embeddings: what a pretrained network sees; the most accurate, needs PyTorch",
-        {},
-    ),
-    "regions": ("regions", "Regions: neighbouring patches are judged together", {}),
+    )
 }
 
 
@@ -39,7 +34,7 @@ def offered_plan(offer: str, method: str) -> Plan:
     """The plan behind an offer, for a method; settings that the method lacks are left out."""
     if offer not in OFFERS:
         raise ValueError(f"preset must be one of {sorted(OFFERS)}, not {offer!r}")
-    base, _, changes = OFFERS[offer]
+    base, changes = _CHANGED.get(offer, (offer, {}))
     plan = Plan.named(base, method)
     known = {*plan.to_dict(), *plan.recipe.method_parameters}
     return plan.with_settings({k: v for k, v in changes.items() if k in known})
@@ -100,8 +95,8 @@ def training_request(dataset: Dataset, wish: Wish) -> dict[str, Any]:
         "kind": "train",
         "data": dataset.id,
         "name": dataset.source.name if dataset.source.is_dir() else dataset.source.parent.name,
-        "root": str(manifest.root),
-        "records": [plain_record(record) for record in manifest.records],
+        "root": manifest.root,
+        "records": [asdict(record) for record in manifest.records],
         "n_images": len(dataset.manifest.records),  # those after them are marked rectangles
         "recipe": wish.plan.to_dict(),
         "regions": wish.regions,
@@ -126,15 +121,8 @@ def train_and_test(request: Mapping[str, Any]) -> tuple[Manifest, Manifest]:
     A rectangle that was marked is learnt from, never tested on: it is no image of the set.
     """
     manifest = request_manifest(request)
-    kept = set(request["test_patients"])
-    test = [i for i, record in enumerate(manifest.records) if record.patient in kept]
-    train = [i for i, record in enumerate(manifest.records) if record.patient not in kept]
+    records, kept = manifest.records, set(request["test_patients"])
+    learn = [i for i, record in enumerate(records) if record.patient not in kept]
     n_images = request["n_images"]
-    return manifest.select(train), manifest.select([i for i in test if i < n_images])
-
-
-def plain_record(record: Record) -> dict[str, Any]:
-    return asdict(record) | {
-        "path": str(record.path),
-        "mask": str(record.mask) if record.mask else None,
-    }
+    test = [i for i, record in enumerate(records[:n_images]) if record.patient in kept]
+    return manifest.select(learn), manifest.select(test)

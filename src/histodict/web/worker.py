@@ -13,41 +13,37 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ..execution.progress import Progress
+from ..execution.progress import Callback, Progress
 from ..images.manifest import Manifest
 from ..model_file import ModelFileError
 from ..pipeline import Model, Plan, load_model, save_model
 from ..pipeline.gallery import Gallery
-from .data_sources import image_id_of
 from .jobs import CANCELLED, DONE, FAILED, RUNNING, Job
-from .maps import answer_image, stored_answer
+from .maps import answer_image, answer_once
 from .training import request_manifest, train_and_test
-from .workspace import read_json, write_json
+from .workspace import read_json, short_id, write_json
 
 _BEAT = 1.0
-MODEL_NAME = "model.histodict"
 
 
-class Diary:
-    """Progress, a line per step, with the seconds since the start."""
+def diary(job: Job) -> Callback:
+    """Writes progress, a line per step, with the seconds since the start."""
+    file = (job.folder / "progress.jsonl").open("a", encoding="utf-8")
+    started = time.perf_counter()
 
-    def __init__(self, job: Job) -> None:
-        self._file = (job.folder / "progress.jsonl").open("a", encoding="utf-8")
-        self._started = time.perf_counter()
-
-    def tell(self, progress: Progress) -> None:
-        line = {
-            "stage": progress.stage,
-            "done": progress.done,
-            "total": progress.total,
+    def tell(progress: Progress) -> None:
+        line = asdict(progress) | {
             "objective": [None if x != x else float(x) for x in progress.objective],
-            "seconds": round(time.perf_counter() - self._started, 2),
+            "seconds": round(time.perf_counter() - started, 2),
         }
-        self._file.write(json.dumps(line) + "\n")
-        self._file.flush()
+        file.write(json.dumps(line) + "\n")
+        file.flush()
+
+    return tell
 
 
 def main(folder: Path, run: int) -> int:
@@ -56,7 +52,7 @@ def main(folder: Path, run: int) -> int:
     if hasattr(os, "nice"):
         os.nice(5)  # the page comes first
     try:
-        WORK[job.request["kind"]](job, Diary(job))
+        WORK[job.request["kind"]](job, diary(job))
     except (ValueError, OSError, MemoryError) as error:
         job.set_state(FAILED, run, str(error) or type(error).__name__)
         return 1
@@ -88,28 +84,28 @@ def _stay_in_touch(job: Job, run: int) -> None:
 # --- training -----------------------------------------------------------------------------------
 
 
-def train(job: Job, diary: Diary) -> None:
-    request = job.request
-    learn, test = train_and_test(request)
-    path = job.folder / MODEL_NAME
-    if path.is_file():  # an earlier run got so far
-        model = load_model(path)
+def train(job: Job, tell: Callback) -> None:
+    learn, test = train_and_test(job.request)
+    if job.model_file.is_file():  # an earlier run got so far
+        model = load_model(job.model_file)
     else:
-        model = _learn(job, learn, diary)
-        save_model(model, path)
-    if model.recipe.on_patches and not (job.folder / "gallery.npz").is_file():
-        gallery = Gallery.of(model.model_, learn.records, request["seed"], diary.tell)
-        gallery.save(job.folder / "gallery.npz")
-    rows = _answers(model, test, job.folder / "maps", diary)
-    write_json(job.folder / "results.json", _results(model, rows))
+        model = _learn(job, learn, tell)
+        save_model(model, job.model_file)
+    if model.recipe.on_patches and not job.gallery_file.is_file():
+        gallery = Gallery.of(model.model_, learn.records, job.request["seed"], tell)
+        gallery.save(job.gallery_file)
+    rows = _answers(model, test, job.folder / "maps", tell)
+    point = model.operating_point and model.operating_point.to_dict()
+    results = {"classes": model.classes_, "operating_point": point, "images": rows}
+    write_json(job.folder / "results.json", results)
 
 
-def _learn(job: Job, learn: Manifest, diary: Diary) -> Model:
+def _learn(job: Job, learn: Manifest, tell: Callback) -> Model:
     request = job.request
     plan = Plan.from_dict(request["recipe"])
     cache = job.folder.parents[1] / "cache"  # the user's; a second training is quicker
     model = plan.model(region=request["regions"], random_state=request["seed"], cache=cache)
-    return model.fit(learn, callback=diary.tell, start_from=_parent(job, plan, learn))
+    return model.fit(learn, callback=tell, start_from=_parent(job, plan, learn))
 
 
 def _parent(job: Job, plan: Plan, learn: Manifest) -> Any:
@@ -118,63 +114,46 @@ def _parent(job: Job, plan: Plan, learn: Manifest) -> Any:
     It learnt from the same patients: those kept for testing are kept from it too.
     """
     parent_id = job.request.get("parent")
-    path = job.folder.parent / str(parent_id) / MODEL_NAME
+    path = Job(job.folder.parent / str(parent_id)).model_file
     if not parent_id or not path.is_file():
         return None
     try:
         parent = load_model(path)
     except ModelFileError:  # of an earlier version
         return None
-    same = plan.is_single and parent.recipe == plan.recipe
+    is_calibrated = parent.kind == "panel"
+    same = plan.recipes == [parent.recipe] and is_calibrated != plan.is_single
     same = same and (parent.finds_regions or parent.classes_ == learn.classes)
     return parent if same and "warm_start" in parent.model_.method_.get_params() else None
 
 
-def _answers(model: Model, test: Manifest, folder: Path, diary: Diary) -> list[dict[str, Any]]:
+def _answers(model: Model, test: Manifest, folder: Path, tell: Callback) -> list[dict[str, Any]]:
     """A row per image of the patients kept for testing; one that cannot be read says why."""
     rows = []
     for record in test.records:
         facts: dict[str, Any]
         try:
-            facts = stored_answer(folder, record.path) or answer_image(model, record, folder)
+            facts = answer_once(model, record, folder)
         except (ValueError, OSError) as error:
             facts = {"answer": None, "score": None, "value": None, "failure": str(error)}
-        name = test.name(record)
-        rows.append(
-            {
-                "image": image_id_of(name),
-                "name": name,
-                "label": model.truth(record),
-                "patient": record.patient,
-                **facts,
-            }
-        )
-        diary.tell(Progress("answer", len(rows), len(test.records)))
+        name, label = test.name(record), model.truth(record)
+        own = {"image": short_id(name), "name": name, "label": label, "patient": record.patient}
+        rows.append(own | facts)
+        tell(Progress("answer", len(rows), len(test.records)))
     return rows
-
-
-def _results(model: Model, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    point = model.operating_point
-    return {
-        "classes": model.classes_,
-        "operating_point": point.to_dict() if point else None,
-        "images": rows,
-    }
 
 
 # --- the map of one large image -----------------------------------------------------------------
 
 
-def draw_map(job: Job, diary: Diary) -> None:
-    request = job.request
-    folder = Path(request["folder"])
-    record = request_manifest(request).records[0]
-    diary.tell(Progress("map", 0, 1))
-    answer_image(load_model(Path(request["model"])), record, folder)
-    diary.tell(Progress("map", 1, 1))
+def draw_map(job: Job, tell: Callback) -> None:
+    record = request_manifest(job.request).records[0]
+    tell(Progress("map", 0, 1))
+    answer_image(load_model(job.request["model"]), record, Path(job.request["folder"]))
+    tell(Progress("map", 1, 1))
 
 
-WORK: dict[str, Callable[[Job, Diary], None]] = {"train": train, "map": draw_map}
+WORK: dict[str, Callable[[Job, Callback], None]] = {"train": train, "map": draw_map}
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ WORKSPACE/users/NAME/jobs/ID/        a training: request, state, progress, model
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -28,11 +29,17 @@ def read_json(path: Path) -> Any:
 
 def write_json(path: Path, content: Any) -> None:
     with written_whole(path) as partial:
-        partial.write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
+        text = json.dumps(content, ensure_ascii=False, default=os.fspath)  # paths as text
+        partial.write_text(text, encoding="utf-8")
 
 
 def new_id() -> str:
     return secrets.token_hex(6)
+
+
+def short_id(text: str) -> str:
+    """The id of what goes by this name, the same each time."""
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def is_id(text: str) -> bool:

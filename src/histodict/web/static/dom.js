@@ -74,6 +74,10 @@ export function labelled(words, control, hint) {
     hint ? h("small", { class: "soft" }, hint) : null);
 }
 
+export const pause = (ms) => new Promise((done) => setTimeout(done, ms));
+
+export const isActive = (job) => ["waiting", "running"].includes(job.state);
+
 export const count = (n, word) => `${n} ${word}${n === 1 ? "" : "s"}`;
 
 // Distinguishable for colour-blind readers; the same as in the reports.

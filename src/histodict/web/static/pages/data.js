@@ -1,5 +1,5 @@
 // Data: choose a folder or table; see images by class and patient, counts and warnings.
-import { choice, classTag, count, get, guarded, h, post } from "../dom.js";
+import { choice, classTag, count, get, guarded, h, pause, post } from "../dom.js";
 import { go, here } from "../way.js";
 
 export async function showData(content, [id], session) {
@@ -101,7 +101,7 @@ async function watchChecks(data, place, isOver) {
     const checks = await get(`/api/data/${data.id}/checks`).catch(() => null);
     if (checks) show(checks);
     if (!checks || checks.ready) return;
-    await new Promise((done) => setTimeout(done, 700));
+    await pause(700);
   }
 }
 

@@ -1,5 +1,5 @@
 // Look: an image or slide up close, the model's map over it, the why of a patch, corrections.
-import { choice, classTag, colourOf, count, get, guarded, h, post } from "../dom.js";
+import { choice, classTag, colourOf, count, get, guarded, h, isActive, pause, post } from "../dom.js";
 import { Viewer, scaleBar } from "../viewer.js";
 import { go, here } from "../way.js";
 import { whyView } from "./why.js";
@@ -65,7 +65,7 @@ async function followMap(state, status) {
       status.textContent = "";
       return showMap(state, found);
     }
-    if (!["waiting", "running"].includes(found.state)) {
+    if (!isActive(found)) {
       status.textContent = "";
       const again = found.job ? h("button", { onclick: guarded(async () => {
         await post(`/api/jobs/${found.job}/resume`);
@@ -75,7 +75,7 @@ async function followMap(state, status) {
       return;
     }
     status.textContent = found.state === "running" ? "The model is looking at this image…" : "Waiting for other work to end…";
-    await new Promise((done) => setTimeout(done, 1000));
+    await pause(1000);
   }
 }
 

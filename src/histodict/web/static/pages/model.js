@@ -148,11 +148,13 @@ function slider(model, given, point, show) {
   const input = h("input", { type: "range", id: "operating", min: String(low), max: String(high),
     step: whole ? "1" : String((high - low) / 200), value: String(given.value),
     "aria-label": "Operating point", oninput: () => set(Number(input.value)) });
+  const say = (value) => {
+    words.textContent = `${SIGNS[given.kind]} = ${whole ? value : value.toFixed(3)}. ` + MEANINGS[given.kind](value, model.classes[1]);
+  };
   const set = (value) => {
     point.value = whole ? Math.round(value) : value;
     input.value = String(value);
-    words.textContent = `${SIGNS[given.kind]} = ${whole ? point.value : point.value.toFixed(3)}. ` +
-      MEANINGS[given.kind](point.value, model.classes[1]);
+    say(point.value);
     input.setAttribute("aria-valuetext", words.textContent);
     show();
   };
@@ -162,8 +164,7 @@ function slider(model, given, point, show) {
     h("button", { onclick: () => set(given.value) }, "Back to the model's own"),
     h("p", { class: "soft" }, "Downloads use the point chosen here. A line chosen on test images makes them look ",
       "better than new ones will: check it on further patients."));
-  words.textContent = `${SIGNS[given.kind]} = ${whole ? given.value : given.value.toFixed(3)}. ` +
-    MEANINGS[given.kind](given.value, model.classes[1]);
+  say(given.value);
   return { element, set };
 }
 

@@ -1,6 +1,6 @@
 // Train: method and preset, a few plain settings, live progress, cancel, go on.
 import { curves } from "../charts.js";
-import { choice, count, get, guarded, h, labelled, post } from "../dom.js";
+import { choice, count, get, guarded, h, isActive, labelled, post } from "../dom.js";
 import { go, here } from "../way.js";
 
 const STAGES = {
@@ -11,10 +11,6 @@ const STAGES = {
   rule: "Finding where to draw the line",
   gallery: "Keeping examples",
   answer: "Testing on patients it never saw",
-};
-const STATES = {
-  waiting: "waiting", running: "running", done: "done", failed: "failed",
-  cancelled: "cancelled", interrupted: "interrupted",
 };
 const PLAIN = [
   ["patch_px", "Patch size", "pixels; a patch should hold a few cells"],
@@ -33,7 +29,7 @@ export async function showTrain(content, [id, jobId]) {
   here.data = dataId;
   const data = await get(`/api/data/${dataId}`);
   const { jobs } = await get("/api/jobs");
-  const watched = jobId ?? jobs.find((job) => job.state === "running" || job.state === "waiting")?.id;
+  const watched = jobId ?? jobs.find(isActive)?.id;
   const side = h("div", {});
   content.append(h("div", { class: "split wide" }, await form(data), side));
   const list = h("div", {});
@@ -57,7 +53,7 @@ async function form(data) {
   const first = await refresh();
   if (!first) return h("div", {});
   const presets = () => Object.entries(first.presets);
-  const methods = Object.entries(first.methods).map(([name, entry]) => [name, `${name}: ${entry.summary}`]);
+  const methods = Object.entries(first.methods).map(([name, words]) => [name, `${name}: ${words}`]);
   const picker = h("div", {});
   const pick = () => picker.replaceChildren(labelled("Preset", choice(presets(), wish.preset,
     (value) => { wish.preset = value; refresh(); })));
@@ -129,7 +125,7 @@ function watch(jobId, place, list) {
     try {
       const { jobs } = await get("/api/jobs");
       list.replaceChildren(jobList(jobs, jobId));
-      const busy = jobs.some((job) => job.state === "running" || job.state === "waiting");
+      const busy = jobs.some(isActive);
       const job = jobId ? await get(`/api/jobs/${jobId}`) : null;
       place.replaceChildren(...(job ? jobView(job, tick) : [h("p", { class: "soft" },
         "Progress is shown here. Work goes on when this page is closed, and when the server restarts.")]));
@@ -149,7 +145,7 @@ function jobView(job, again) {
     await post(`/api/jobs/${job.id}/${name}`);
     again();
   }) }, words);
-  const parts = [h("h2", {}, `${job.name}: `, h("span", { class: `state ${job.state}`, id: "job-state" }, STATES[job.state])),
+  const parts = [h("h2", {}, `${job.name}: `, h("span", { class: `state ${job.state}`, id: "job-state" }, job.state)),
     h("p", { class: "soft" }, job.words)];
   if (job.state === "waiting") {
     parts.push(h("p", {}, job.ahead ? `${count(job.ahead, "other job")} first.` : "Starting…"), act("cancel", "Cancel"));
@@ -189,7 +185,7 @@ function jobList(jobs, current) {
       h("td", {}, job.regions ? `regions: ${job.regions}` : job.method),
       h("td", { class: "soft" }, new Date(job.made * 1000).toLocaleString()),
       h("td", {}, job.n_corrections ? count(job.n_corrections, "correction") : ""),
-      h("td", {}, h("span", { class: `state ${job.state}` }, STATES[job.state])),
+      h("td", {}, h("span", { class: `state ${job.state}` }, job.state)),
       h("td", {}, job.has_model ? h("a", { href: `#/model/${job.id}` }, "model") : "")))));
 }
 
