@@ -16,9 +16,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from ..demo.sets import write_synthetic_set
 from ..execution.files import written_whole
 from ..execution.progress import Callback, Progress, ignore
 from ..execution.tables import write_table
+from ..images.manifest import read_manifest
 from . import (
     EXPERIMENTS,
     FULL,
@@ -30,7 +32,6 @@ from . import (
     complexity,
 )
 from .datasets import Dataset, load_datasets
-from .datasets.synthetic import draw_synthetic
 from .figures import save_figure
 from .page import write_paper_page
 
@@ -86,7 +87,11 @@ def _datasets(data: Path | str, output: Path, sizes: Sizes, part: str | None) ->
         return load_datasets(data, part)
     n_patients, n_images, (width, height) = sizes.synthetic
     folder = output / f"drawn-{n_patients}x{n_images}-{width}x{height}"
-    return [draw_synthetic(folder, n_patients, n_images, (width, height))]
+    tables = folder / "manifest.csv", folder / "regions" / "manifest.csv"
+    if not tables[0].is_file():
+        write_synthetic_set(folder, *sizes.synthetic)
+    images, regions = map(read_manifest, tables)
+    return [Dataset(SYNTHETIC, images, regions, region="inflamed", diseased="inflamed")]
 
 
 def _on(setting: Setting, what: str) -> Iterator[Outcome]:

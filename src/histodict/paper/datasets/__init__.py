@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ...images.manifest import MANIFEST_NAME, ManifestError, read_manifest
-from . import breakhis, camelyon, class_folders, glas, pcam, ucsb
+from . import camelyon, file_names, glas, pcam
 from .dataset import Dataset, named
 
 __all__ = ["DATA_VARIABLE", "LAYOUTS", "Dataset", "load_datasets"]
@@ -22,13 +22,13 @@ DATA_VARIABLE = "HISTODICT_DATA"
 Layout = Callable[[Path], list[Dataset]]
 LAYOUTS: dict[str, Layout] = {
     "GlaS": glas.find,
-    "UCSB": ucsb.find,
-    "BreakHis": breakhis.find,
-    "LC25000": class_folders.find_lc25000,
-    "Kather CRC": class_folders.find_kather,
+    "UCSB": file_names.find_ucsb,
+    "BreakHis": file_names.find_breakhis,
+    "LC25000": file_names.find_lc25000,
+    "Kather CRC": file_names.find_kather,
     "PCam": pcam.find,
     "CAMELYON": camelyon.find,
-    "TCGA": class_folders.find_tcga,
+    "TCGA": file_names.find_tcga,
 }
 
 
@@ -39,7 +39,7 @@ def load_datasets(source: Path | str, part: str | None = None) -> list[Dataset]:
     """
     folder = _folder(source)
     tasks = _from_manifest(folder, only_with_patients=True)
-    if not tasks:
+    if not tasks and folder.is_dir():
         found = (find(folder) for find in LAYOUTS.values())
         tasks = next((tasks for tasks in found if tasks), [])
     tasks = tasks or _from_manifest(folder, only_with_patients=False)

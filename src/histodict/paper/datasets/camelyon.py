@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ...images.manifest import ManifestError, Record
-from .dataset import Dataset, images_in, manifest_of, named, sub_folders
+from .dataset import Dataset, images_in, sub_folders, task_of
 
 _PATIENT = re.compile(r"patient_?\d+", re.IGNORECASE)
 _SLIDE = re.compile(r"(tumor|normal|test)_\d+", re.IGNORECASE)
@@ -29,7 +29,7 @@ def find(root: Path) -> list[Dataset]:
         f"{root}: NO SLIDE is known for {n_unknown} images. Those whose numbers differ in the last "
         "digit only are kept together; others of one slide may stand on both sides of a split"
     )
-    task = named(root.name, manifest_of(root, records, *([warning] if n_unknown else [])))
+    task = task_of(root.name, root, records, *([warning] if n_unknown else []))
     return [replace(task, region="tumour")]
 
 
