@@ -83,19 +83,13 @@ def scientific(number: float) -> str:
 
 def _row(method: str, problem: Problem, seconds: float) -> Row:
     name = paper_name(method)
-    said = {
-        int(row["q"]): row["operations"]
-        for row in read_table("operations")
-        if row["method"] == name
-    }
+    printed = [row for row in read_table("operations") if row["method"] == name]
     times = next(row for row in read_table("run_times") if row["method"] == name)
-    counts = {f"operations q={q}": count_operations(method, problem, q) for q in STEPS}
-    printed = {f"published q={q}": said[q] for q in STEPS}
     return {
         "method": name,
         "formula": FORMULAS[method],
-        **counts,
-        **printed,
+        **{f"operations q={q}": count_operations(method, problem, q) for q in STEPS},
+        **{f"published q={row['q']}": row["operations"] for row in printed},
         "published time": times["printed"],
         "published seconds": 3600 * float(times["hours"]),
         "measured seconds": seconds,

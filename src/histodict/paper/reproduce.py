@@ -23,16 +23,7 @@ from ..execution.tables import write_table
 from ..execution.work import Work
 from ..images.manifest import read_manifest
 from ..reports.pages import write_page
-from . import (
-    EXPERIMENTS,
-    FULL,
-    Choice,
-    NotPossibleError,
-    Outcome,
-    Setting,
-    Sizes,
-    complexity,
-)
+from . import EXPERIMENTS, FULL, Choice, NotPossibleError, Outcome, Setting, Sizes, complexity
 from .datasets import Dataset, load_datasets
 from .look import save_figure
 

@@ -138,9 +138,7 @@ def _theta(model: TissueClassifier, setting: Setting) -> float:
 
 
 def theta_rates(
-    healthy_shares: NDArray[np.float64],
-    diseased: NDArray[np.bool_],
-    thetas: NDArray[np.float64],
+    healthy_shares: NDArray[np.float64], diseased: NDArray[np.bool_], thetas: NDArray[np.float64]
 ) -> Rates:
     """(false alarm, miss) for every θ: an image is called healthy if its share is at least θ."""
     called_healthy = healthy_shares >= thetas[:, None]

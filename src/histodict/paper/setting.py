@@ -186,7 +186,8 @@ class Setting:
 
         They are kept as files, and trained where there is none yet.
         """
-        images, region = (regions, self.dataset.region) if regions else (self.images, None)
+        region = None if regions is None else self.dataset.region
+        images = self.images if regions is None else regions
         made: list[Any] = []
         for task in tasks:
             self.work.callback(Progress("models", len(made), len(tasks)))

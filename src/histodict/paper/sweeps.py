@@ -13,7 +13,6 @@ from ..compare.evaluation import Evaluation
 from ..evaluation.protocols import hold_outs
 from ..execution.tables import Row
 from ..images.manifest import Manifest
-from ..pipeline import Plan
 from . import published
 from .look import by, style
 from .outcome import OURS, Outcome, accuracy_of, failures_of
@@ -52,18 +51,14 @@ BASES = Sweep(
 
 def training_patches(setting: Setting) -> Outcome:
     methods = setting.choose(LEARNERS, ON_PATCHES, "patches are what some methods learn from")
-    sizes = setting.sizes.patches
-    plans = {(m, n): setting.plan(m, patches_per_class=n) for m in methods for n in sizes}
-    return _by_plans(setting, PATCHES, plans)
+    return _of_plans(setting, PATCHES, methods, "patches_per_class", setting.sizes.patches)
 
 
 def bases_count(setting: Setting) -> Outcome:
     """A method with one dictionary for all classes gets k atoms for each of them."""
     possible = (*CLASS_LEARNERS, "nayak")
     methods = setting.choose(LEARNERS, possible, "bases are what some methods learn")
-    sizes = setting.sizes.bases
-    plans = {(m, k): setting.plan(m, n_atoms=k) for m in methods for k in sizes}
-    return _by_plans(setting, BASES, plans)
+    return _of_plans(setting, BASES, methods, "n_atoms", setting.sizes.bases)
 
 
 def training_images(setting: Setting) -> Outcome:
@@ -92,16 +87,17 @@ def training_sizes(manifest: Manifest, n_repeats: int, n_sizes: int) -> list[int
     return np.unique(np.linspace(2, most, n_sizes).round().astype(int)).tolist()
 
 
-def _by_plans(setting: Setting, sweep: Sweep, plans: dict[tuple[str, int], Plan]) -> Outcome:
-    """Plans by method and size, all of them on the same splits."""
-    named = {f"{method} {size}": plan for (method, size), plan in plans.items()}
-    evaluation = setting.run(named, setting.splits)
-    complete = evaluation.methods
+def _of_plans(
+    setting: Setting, sweep: Sweep, methods: list[str], grows: str, sizes: Sequence[int]
+) -> Outcome:
+    """A plan for every method and size, all of them on the same splits."""
+    steps = {f"{method} {size}": (method, size) for method in methods for size in sizes}
+    plans = {name: setting.plan(method, **{grows: size}) for name, (method, size) in steps.items()}
+    evaluation = setting.run(plans, setting.splits)
     (per_class,) = evaluation.sizes()
     rows = [
         setting.row(method) | {sweep.axis: size} | accuracy_of(evaluation, name, per_class)
-        for (method, size), name in zip(plans, named, strict=True)
-        if name in complete
+        for name, (method, size) in ((name, steps[name]) for name in evaluation.methods)
     ]
     return _outcome(setting, sweep, rows, evaluation)
 

@@ -1,21 +1,20 @@
 """Data sets whose folders and file names tell class, patient and slide.
 
-Patterns name what they tell: label, patient, slide, site. Where a name tells no patient, a warning
-says so.
+Where a name tells no patient, a warning says so.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ...images.manifest import Record
+from ...images.manifest import ManifestError, Record
 from .dataset import Dataset, images_in, images_under, sub_folders, task_of
 
 _MASKS = "masks"
-
 
 # --- names that tell everything, whichever folders they lie in ----------------------------------
 
@@ -114,13 +113,53 @@ def find_kather(root: Path) -> list[Dataset]:
 def _of_classes(
     root: Path, classes: Mapping[str, Path], pattern: re.Pattern[str] | None = None
 ) -> list[Record]:
-    """The images of each class's folder; masks of the same name in root/masks go with them."""
+    """The images of each class's folder; masks of the same name in root/masks go with them.
+
+    The groups of `pattern` are what a file's name tells of its image: patient, slide, site.
+    """
     place = sub_folders(root).get(_MASKS)
     masks = {path.stem: path for path in images_in(place)} if place else {}
     records = []
     for label, folder in classes.items():
         for path in images_in(folder):
-            found = pattern.search(path.name) if pattern else None
-            told: dict[str, Any] = found.groupdict() if found else {"patient": ""}
+            name = pattern.search(path.name) if pattern else None
+            told: dict[str, Any] = name.groupdict() if name else {"patient": ""}
             records.append(Record(path, label, mask=masks.get(path.stem), **told))
     return records
+
+
+# --- images/ and masks/ with the same names -----------------------------------------------------
+
+_PATIENT = re.compile(r"patient_?\d+", re.IGNORECASE)
+_SLIDE = re.compile(r"(tumor|normal|test)_\d+", re.IGNORECASE)
+
+
+def find_camelyon(root: Path) -> list[Dataset]:
+    """Tiles of slides of lymph nodes, whose masks outline tumour."""
+    folders = sub_folders(root)
+    if not {"images", _MASKS} <= set(folders):
+        return []
+    masks = {path.stem: path for path in images_in(folders[_MASKS])}
+    files = images_in(folders["images"])
+    missing = [path.name for path in files if path.stem not in masks]
+    if missing:
+        raise ManifestError(f"{root}: {len(missing)} images have no mask, {missing[0]} for one")
+    records = [Record(path, "", _group(path.stem), mask=masks[path.stem]) for path in files]
+    n_unknown = sum(_told(path.stem) is None for path in files)
+    warning = (
+        f"{root}: NO SLIDE is known for {n_unknown} images. Those whose numbers differ in the last "
+        "digit only are kept together; others of one slide may stand on both sides of a split"
+    )
+    task = task_of(root.name, root, records, *([warning] if n_unknown else []))
+    return [replace(task, region="tumour")]
+
+
+def _told(name: str) -> str | None:
+    """The patient or, in CAMELYON16, the slide in a tile's name."""
+    found = _PATIENT.search(name) or _SLIDE.search(name)
+    return found[0].lower() if found else None
+
+
+def _group(name: str) -> str:
+    # Tiles are numbered along a slide: neighbours in number overlap or touch.
+    return _told(name) or (f"{name[:-1]}x" if name.isdigit() and len(name) > 1 else name)
