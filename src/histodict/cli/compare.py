@@ -196,6 +196,7 @@ def reproduce(
 
         histodict reproduce all --quick
     """
+    from ..execution.work import Work
     from ..paper import FULL, QUICK
     from ..paper.reproduce import reproduce as run_experiments
 
@@ -207,8 +208,7 @@ def reproduce(
             sizes=QUICK if quick else FULL,
             part=choice.part,
             choice=choice.choice(),
-            n_jobs=jobs,
-            callback=callback,
+            work=Work(jobs, callback=callback),
         )
     _tell_outcomes(made, output)
 

@@ -11,8 +11,10 @@ from PIL import Image
 from scipy.ndimage import binary_erosion
 
 from ..evaluation.metrics import RocCurve, roc_curve
+from ..images.manifest import Record
 from ..images.masks import RegionMask
 from ..images.readers import open_image
+from ..pipeline import ImageAnswer, RegionAnswer
 from ..pipeline.answers import outlines
 from ..reports.charts import roc_curves_svg
 from ..reports.overlay import draw_overlay
@@ -66,13 +68,11 @@ def _roc(result: DemoResult) -> RocCurve:
 
 def _examples(result: DemoResult) -> list[int]:
     """Some images of each class in turn, wrong answers first."""
+    truth = result.test.labels
+    right = [answer.label == label for answer, label in zip(result.answers, truth, strict=True)]
     by_class: dict[str, list[int]] = {}
-    wrong_first = sorted(
-        range(len(result.answers)),
-        key=lambda i: result.answers[i].label == result.test.records[i].label,
-    )
-    for place in wrong_first:
-        by_class.setdefault(result.test.records[place].label, []).append(place)
+    for place in sorted(range(len(right)), key=right.__getitem__):
+        by_class.setdefault(truth[place], []).append(place)
     per_class = _N_IMAGES // len(by_class)
     return [place for places in by_class.values() for place in places[:per_class]]
 
@@ -80,14 +80,8 @@ def _examples(result: DemoResult) -> list[int]:
 def _image(result: DemoResult, place: int) -> dict[str, Any]:
     record, answer = result.test.records[place], result.answers[place]
     assert answer.patch_map is not None
-    return {
-        "uri": _shown(draw_overlay(answer.patch_map)),
-        "name": record.path.stem,
-        "truth": record.label,
-        "answer": answer.label or "no tissue",
-        "right": answer.label == record.label,
-        "share": round(100 * answer.proportions.get(result.model.classes_[-1], 0.0)),
-    }
+    share = round(100 * answer.proportions.get(result.model.classes_[-1], 0.0))
+    return _shown(draw_overlay(answer.patch_map), record, answer) | {"share": share}
 
 
 def _regions(result: DemoResult, place: int) -> dict[str, Any]:
@@ -102,21 +96,20 @@ def _regions(result: DemoResult, place: int) -> dict[str, Any]:
     planted = np.where(border[..., None], np.uint8(0), pixels)
     found = draw_overlay(answer.patch_map, rings)
     area = sum(region.area_um2 or 0 for region in answer.regions) / 1e6
+    counted = f"{len(answer.regions)} region{'' if len(answer.regions) == 1 else 's'}"
+    words = f"{counted}, {area:.3f} mm²" if rings else "no region"
+    return _shown(np.concatenate([planted, found], axis=1), record, answer) | {"found": words}
+
+
+def _shown(
+    pixels: NDArray[np.uint8], record: Record, answer: ImageAnswer | RegionAnswer
+) -> dict[str, Any]:
+    """A picture at the page's width, and whether its answer is right."""
+    height = round(pixels.shape[0] * _SHOWN_WIDTH / pixels.shape[1])
     return {
-        "uri": _shown(np.concatenate([planted, found], axis=1)),
+        "uri": image_uri(np.asarray(Image.fromarray(pixels).resize((_SHOWN_WIDTH, height)))),
         "name": record.path.stem,
         "truth": record.label,
         "answer": answer.label or "no tissue",
         "right": answer.label == record.label,
-        "found": f"{_counted(len(answer.regions))}, {area:.3f} mm²" if rings else "no region",
     }
-
-
-def _shown(pixels: NDArray[np.uint8]) -> str:
-    """The picture at the page's width, as a data URI."""
-    height = round(pixels.shape[0] * _SHOWN_WIDTH / pixels.shape[1])
-    return image_uri(np.asarray(Image.fromarray(pixels).resize((_SHOWN_WIDTH, height))))
-
-
-def _counted(n_regions: int) -> str:
-    return f"{n_regions} region{'' if n_regions == 1 else 's'}"

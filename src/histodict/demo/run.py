@@ -43,9 +43,8 @@ class DemoResult:
     @property
     def answered(self) -> tuple[list[str], list[ImageAnswer]]:
         """True classes and answers of the test images; one of glass alone is left out."""
-        pairs = zip(self.test.labels, self.answers, strict=True)
-        kept = [(truth, answer) for truth, answer in pairs if answer.label is not None]
-        return [truth for truth, _ in kept], [answer for _, answer in kept]
+        kept = [place for place, answer in enumerate(self.answers) if answer.label is not None]
+        return self.test.select(kept).labels, [self.answers[place] for place in kept]
 
     @property
     def confusion(self) -> NDArray[np.int64]:

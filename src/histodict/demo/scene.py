@@ -12,7 +12,7 @@ Map = NDArray[np.float32]
 Mask = NDArray[np.bool_]
 
 _SMALLEST_SIDE = 64
-BORDER = 24  # drawn around the image and cut off, so that nuclei may lie across its edge
+_BORDER = 24  # drawn around the image and cut off, so that nuclei may lie across its edge
 
 
 class Scene:
@@ -28,11 +28,11 @@ def canvas_shape(size: tuple[int, int]) -> tuple[int, int]:
     """The shape to draw on for an image of `size`, (width, height)."""
     width = check_whole_number("width", size[0], _SMALLEST_SIDE)
     height = check_whole_number("height", size[1], _SMALLEST_SIDE)
-    return height + 2 * BORDER, width + 2 * BORDER
+    return height + 2 * _BORDER, width + 2 * _BORDER
 
 
 def cut_border(canvas: NDArray) -> NDArray:
-    return canvas[BORDER:-BORDER, BORDER:-BORDER]
+    return canvas[_BORDER:-_BORDER, _BORDER:-_BORDER]
 
 
 def smooth_noise(

@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from ..parameters import check_whole_number
-from .places import INFLAMMATION
 from .scanner import draw_stain
 from .scene import canvas_shape
-from .tissue import MICRONS_PER_PIXEL, draw_image, draw_region_image
+from .tissue import INFLAMMATION, MICRONS_PER_PIXEL, draw_image, draw_region_image
 
 
 def write_synthetic_set(

@@ -1,24 +1,14 @@
-"""The paper's experiments, one file each, by name.
+"""The paper's experiments, by name.
 
-Each takes a `Setting` (a data set, methods, sizes) and gives an `Outcome`: tables, words, and what
-its figure is drawn from. `complexity` needs no data.
+Each takes a `Setting` (a data set, methods, sizes) and gives an `Outcome`: tables, words and a
+figure. `complexity` needs no data.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from . import (
-    accuracy,
-    bases,
-    bases_count,
-    codes,
-    complexity,
-    confusion,
-    roc,
-    training_images,
-    training_patches,
-)
+from . import accuracy, bases, codes, complexity, confusion, roc, sweeps
 from .outcome import Outcome
 from .setting import FULL, QUICK, Choice, NotPossibleError, Setting, Sizes
 
@@ -41,7 +31,7 @@ EXPERIMENTS: dict[str, Callable[[Setting], Outcome]] = {
     accuracy.NAME: accuracy.run,
     confusion.NAME: confusion.run,
     roc.NAME: roc.run,
-    training_patches.NAME: training_patches.run,
-    training_images.NAME: training_images.run,
-    bases_count.NAME: bases_count.run,
+    sweeps.PATCHES.name: sweeps.training_patches,
+    sweeps.IMAGES.name: sweeps.training_images,
+    sweeps.BASES.name: sweeps.bases_count,
 }

@@ -6,54 +6,47 @@ method whose classes share atoms cannot tell patches by who rebuilds them best.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from ..execution.tables import Row
 from ..networks import vectors_named
-from .models import trained_classifiers
+from ..reports.pictures import atom_sheet
+from .look import grid
 from .outcome import Outcome
 from .published import paper_name
 from .setting import CLASS_LEARNERS, NotPossibleError, Setting
 
 NAME = "bases"
 _USUAL = ("dfdl", "lcksvd", "fddl")
+_N_ATOMS = 40  # shown of each class
 
 
-@dataclass(frozen=True, kw_only=True)
-class BasesOutcome(Outcome):
-    """dictionaries : (n_classes, n_atoms, n_features) by method, in the order of `classes`."""
-
-    classes: list[str]
-    patch_px: int
-    dictionaries: dict[str, NDArray[Any]]
-
-
-def run(setting: Setting) -> BasesOutcome:
+def run(setting: Setting) -> Outcome:
     """Dictionaries of the first split's training images."""
-    methods = setting.choose(_USUAL, CLASS_LEARNERS, "bases are shown of methods with class atoms")
-    plans = {method: setting.plan(method) for method in methods}
-    recipe = plans[methods[0]].recipe
+    plans = setting.plans(_USUAL, CLASS_LEARNERS, "bases are shown of methods with class atoms")
+    recipe = next(iter(plans.values())).recipe
     if not vectors_named(recipe.vectors).are_pictures or recipe.components:
         raise NotPossibleError(
             "bases are pictures only of pixels: take vectors rgb, without components"
         )
-    tasks = setting.tasks(plans, setting.splits)[: len(methods)]
-    models = trained_classifiers(setting, tasks)
+    classes = setting.dataset.classes
+    models = setting.trained(setting.tasks(plans, setting.splits)[: len(plans)])
     dictionaries = {}
-    for method, model in zip(methods, models, strict=True):
-        order = [model.classes_.index(name) for name in setting.dataset.classes]
+    for method, model in zip(plans, models, strict=True):
+        order = [model.classes_.index(name) for name in classes]
         dictionaries[paper_name(method)] = model.model_.method_.dictionaries_[order]
-    rows = _rows(setting.dataset.classes, dictionaries)
+    rows = _rows(classes, dictionaries)
     typical = {
         name: np.median([row["closest_other"] for row in rows if row["method"] == name])
         for name in dictionaries
     }
     words = ", ".join(f"{name} {value:.2f}" for name, value in typical.items())
-    return BasesOutcome(
+    return Outcome(
         name=NAME,
         title="Bases of each class",
         note="Atoms most used by each class, each stretched to its own range. Median over the "
@@ -61,9 +54,7 @@ def run(setting: Setting) -> BasesOutcome:
         f"split of {setting.describe()}.",
         rows=rows,
         words=f"largest cosine to another class's atom, median: {words}",
-        classes=setting.dataset.classes,
-        patch_px=recipe.patch_px,
-        dictionaries=dictionaries,
+        draw=partial(_draw, classes, dictionaries, recipe.patch_px),
     )
 
 
@@ -86,3 +77,16 @@ def closest_other(D: NDArray[Any]) -> NDArray[np.float64]:
         cosines[i, :, i] = 0
     largest: NDArray[np.float64] = cosines.max(axis=(2, 3))
     return largest
+
+
+def _draw(classes: list[str], dictionaries: dict[str, NDArray[Any]], patch_px: int) -> Figure:
+    """A sheet of atoms per method (rows) and class (columns)."""
+    n_lines = -(-min(_N_ATOMS, next(iter(dictionaries.values())).shape[1]) // 10)
+    height = 0.35 + 0.36 * n_lines
+    figure, axes = grid(len(dictionaries), len(classes), width=3.6, height=height)
+    for line, (method, D) in zip(axes, dictionaries.items(), strict=True):
+        for place, name, atoms in zip(line, classes, D, strict=True):
+            place.imshow(atom_sheet(atoms, patch_px, _N_ATOMS), interpolation="nearest")
+            place.set_title(f"{method}: {name}")
+            place.set_axis_off()
+    return figure

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
@@ -15,7 +18,7 @@ from ..images.manifest import Record
 from ..images.readers import open_image
 from ..pipeline import TissueClassifier
 from ..pipeline.view import open_view
-from .models import trained_classifiers
+from .look import grid, style
 from .outcome import Outcome
 from .published import paper_name
 from .setting import CLASS_LEARNERS, Setting
@@ -25,6 +28,7 @@ _USUAL = ("dfdl", "lcksvd")
 # Patches whose codes are shown: more would only blacken the picture.
 _MOST_PATCHES = 400
 _PICTURE_SIDE = 600
+_BORDER = "#cc0000"
 
 
 @dataclass(frozen=True)
@@ -40,45 +44,34 @@ class ImageCodes:
     own_share: float
 
 
-@dataclass(frozen=True, kw_only=True)
-class CodesOutcome(Outcome):
-    """pictures : by class, the image; codes : one entry per method and image."""
-
-    classes: list[str]
-    pictures: dict[str, NDArray[np.uint8]]
-    codes: list[ImageCodes]
-
-
-def run(setting: Setting) -> CodesOutcome:
+def run(setting: Setting) -> Outcome:
     """Codes of two test images, by models of the first split."""
-    methods = setting.choose(_USUAL, CLASS_LEARNERS, "codes are shown of methods with class atoms")
-    plans = {method: setting.plan(method) for method in methods}
-    tasks = setting.tasks(plans, setting.splits)[: len(methods)]
-    models = trained_classifiers(setting, tasks)
+    plans = setting.plans(_USUAL, CLASS_LEARNERS, "codes are shown of methods with class atoms")
+    classes = setting.dataset.classes
+    tasks = setting.tasks(plans, setting.splits)[: len(plans)]
+    models = setting.trained(tasks)
     shown = _one_of_each(setting, tasks[0].split.test)
     codes = [
-        _codes(model, record, setting.dataset.classes, paper_name(method))
-        for method, model in zip(methods, models, strict=True)
+        _codes(model, record, classes, paper_name(method))
+        for method, model in zip(plans, models, strict=True)
         for record in shown
     ]
-    rows = [row for part in codes for row in _rows(part, setting.dataset.classes)]
     shares: list[Row] = [
         {"method": part.method, "truth": part.truth, "own_share": part.own_share} for part in codes
     ]
     words = "; ".join(f"{s['method']} on {s['truth']} {s['own_share']:.0%}" for s in shares)
     names = " and ".join(setting.images.name(record) for record in shown)
-    return CodesOutcome(
+    pictures = {record.label: _picture(record.path) for record in shown}
+    return Outcome(
         name=NAME,
         title="Sparse codes of two images",
         note=f"Non-zero codes of the patches of {names}, which were not trained on; the red line "
         f"parts the atoms of the classes. Share of |codes| on the image's own side: {words}. "
         f"First split of {setting.describe()}.",
-        rows=rows,
+        rows=[row for part in codes for row in _rows(part, classes)],
         more={"shares": shares},
         words=f"share of |codes| on the own class: {words}",
-        classes=setting.dataset.classes,
-        pictures={record.label: _picture(record.path) for record in shown},
-        codes=codes,
+        draw=partial(_draw, codes, pictures, classes),
     )
 
 
@@ -128,3 +121,31 @@ def _rows(part: ImageCodes, classes: list[str]) -> list[Row]:
 def _picture(path: Path) -> NDArray[np.uint8]:
     with open_image(path) as source:
         return source.thumbnail(min(_PICTURE_SIDE, max(source.size)))
+
+
+def _draw(codes: list[ImageCodes], pictures: dict[str, NDArray[Any]], classes: list[str]) -> Figure:
+    """The images, and below each one its codes by every method, with the class border."""
+    methods = list(dict.fromkeys(part.method for part in codes))
+    names = list(pictures)
+    figure, axes = grid(1 + len(methods), len(names), width=3.8, height=2.1)
+    for place, (name, picture) in zip(axes[0], pictures.items(), strict=True):
+        place.imshow(picture)
+        place.set_title(f"image of {name}")
+        place.set_axis_off()
+    for part in codes:
+        place = axes[1 + methods.index(part.method), names.index(part.truth)]
+        _scatter_codes(place, part, classes)
+    return figure
+
+
+def _scatter_codes(place: Axes, part: ImageCodes, classes: list[str]) -> None:
+    entries: Any = part.codes.tocoo()
+    colour, _ = style(part.method)
+    place.scatter(entries.col, entries.data, 3, color=colour, linewidths=0, rasterized=True)
+    n_codes = part.codes.shape[1]
+    for i in range(1, len(classes)):
+        place.axvline(i * n_codes / len(classes) - 0.5, color=_BORDER, linewidth=1.2)
+    place.set_xlim(-0.5, n_codes - 0.5)
+    place.set_title(f"{part.method} on {part.truth}: {part.own_share:.0%} on its own side")
+    place.set_xlabel(f"atoms: {' | '.join(classes)}")
+    place.set_ylabel("code")

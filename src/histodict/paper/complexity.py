@@ -1,103 +1,78 @@
 """What training costs: the paper's operation counts, and times measured and published.
 
 With c classes, k bases and N samples of each, d features, L non-zeros per code and q steps of an l1
-solver, the coding of one iteration takes about
-
-| method   | operations                          |
-|----------|-------------------------------------|
-| DFDL     | c²kN(2d + L²)                       |
-| LC-KSVD  | c²kN(2d + 2ck + L²)                 |
-| Nayak's  | c²kN(2d + 2qck) + c²dk²             |
-| FDDL     | c²kN(2d + 2qck) + c³dk²             |
+solver, FORMULAS say how many operations the coding of one iteration takes, about.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
+from matplotlib.axis import Axis
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from ..execution.local import count_jobs
-from ..execution.progress import Callback, Progress, ignore
+from ..execution.progress import Progress
 from ..execution.tables import Row
+from ..execution.work import Work
 from ..methods.registry import method_entry
+from .look import bar, panels, style
 from .outcome import Outcome
 from .problem import PAPER_PROBLEM, SMALL_PROBLEM, Problem
 from .published import paper_name, read_table
 
 NAME = "complexity"
 STEPS = (1, 3, 10)  # q
+_KINDS = ("published seconds", "recorded seconds", "measured seconds")
 
-
-def _dfdl(p: Problem, q: int) -> int:
-    c, k, N, d, L = p.n_classes, p.n_atoms, p.n_samples, p.n_features, p.n_nonzero
-    return c**2 * k * N * (2 * d + L**2)
-
-
-def _lcksvd(p: Problem, q: int) -> int:
-    c, k, N, d, L = p.n_classes, p.n_atoms, p.n_samples, p.n_features, p.n_nonzero
-    return c**2 * k * N * (2 * d + 2 * c * k + L**2)
-
-
-def _nayak(p: Problem, q: int) -> int:
-    c, k, N, d = p.n_classes, p.n_atoms, p.n_samples, p.n_features
-    return c**2 * k * N * (2 * d + 2 * q * c * k) + c**2 * d * k**2
-
-
-def _fddl(p: Problem, q: int) -> int:
-    c, k, N, d = p.n_classes, p.n_atoms, p.n_samples, p.n_features
-    return c**2 * k * N * (2 * d + 2 * q * c * k) + c**3 * d * k**2
-
-
+# Each with arguments c, k, N, d, L and q.
+OPERATIONS: dict[str, Callable[..., int]] = {
+    "dfdl": lambda c, k, N, d, L, q: c**2 * k * N * (2 * d + L**2),
+    "lcksvd": lambda c, k, N, d, L, q: c**2 * k * N * (2 * d + 2 * c * k + L**2),
+    "nayak": lambda c, k, N, d, L, q: c**2 * k * N * (2 * d + 2 * q * c * k) + c**2 * d * k**2,
+    "fddl": lambda c, k, N, d, L, q: c**2 * k * N * (2 * d + 2 * q * c * k) + c**3 * d * k**2,
+}
 FORMULAS = {
     "dfdl": "c²kN(2d + L²)",
     "lcksvd": "c²kN(2d + 2ck + L²)",
     "nayak": "c²kN(2d + 2qck) + c²dk²",
     "fddl": "c²kN(2d + 2qck) + c³dk²",
 }
-OPERATIONS: dict[str, Callable[[Problem, int], int]] = {
-    "dfdl": _dfdl,
-    "lcksvd": _lcksvd,
-    "nayak": _nayak,
-    "fddl": _fddl,
-}
-
-
-@dataclass(frozen=True, kw_only=True)
-class ComplexityOutcome(Outcome):
-    """Drawn from the rows; `measured_at` and `counted_at` say for which sizes they hold."""
-
-    counted_at: Problem
-    measured_at: Problem
 
 
 def run(
-    counted_at: Problem = PAPER_PROBLEM,
     measured_at: Problem = SMALL_PROBLEM,
+    work: Work = Work(),  # noqa: B008 (it is frozen)
     *,
-    n_jobs: int | None = None,
-    callback: Callback = ignore,
-) -> ComplexityOutcome:
+    counted_at: Problem = PAPER_PROBLEM,
+) -> Outcome:
     """Counts at one size, times measured at another."""
-    seconds = measure(measured_at, n_jobs=n_jobs, callback=callback)
+    seconds = measure(measured_at, work)
     rows = [_row(method, counted_at, seconds[method]) for method in OPERATIONS]
-    return ComplexityOutcome(
+    return Outcome(
         name=NAME,
         title="Operations and run times",
         note=f"Operations of one iteration's coding at {counted_at}. Times: published for that "
         "size (MATLAB); measured here for a whole training at "
-        f"{measured_at}, {measured_at.n_iter} iterations, {count_jobs(n_jobs)} threads; recorded "
-        "with histodict at the published size with its own number of iterations, where the table "
-        "of recorded times has the method.",
+        f"{measured_at}, {measured_at.n_iter} iterations, {count_jobs(work.n_jobs)} threads; "
+        "recorded with histodict at the published size with its own number of iterations, where "
+        "the table of recorded times has the method.",
         rows=rows,
         words=_printed(rows, counted_at, measured_at),
-        counted_at=counted_at,
-        measured_at=measured_at,
+        draw=partial(_draw, rows, counted_at, measured_at),
     )
+
+
+def count_operations(method: str, problem: Problem, q: int) -> int:
+    p = problem
+    sizes = p.n_classes, p.n_atoms, p.n_samples, p.n_features, p.n_nonzero
+    return OPERATIONS[method](*sizes, q)
 
 
 def scientific(number: float) -> str:
@@ -108,19 +83,13 @@ def scientific(number: float) -> str:
 
 def _row(method: str, problem: Problem, seconds: float) -> Row:
     name = paper_name(method)
-    said = {
-        int(row["q"]): row["operations"]
-        for row in read_table("operations")
-        if row["method"] == name
-    }
+    printed = [row for row in read_table("operations") if row["method"] == name]
     times = next(row for row in read_table("run_times") if row["method"] == name)
-    counts = {f"operations q={q}": OPERATIONS[method](problem, q) for q in STEPS}
-    printed = {f"published q={q}": said[q] for q in STEPS}
     return {
         "method": name,
         "formula": FORMULAS[method],
-        **counts,
-        **printed,
+        **{f"operations q={q}": count_operations(method, problem, q) for q in STEPS},
+        **{f"published q={row['q']}": row["operations"] for row in printed},
         "published time": times["printed"],
         "published seconds": 3600 * float(times["hours"]),
         "measured seconds": seconds,
@@ -149,34 +118,68 @@ def _printed(rows: list[Row], counted_at: Problem, measured_at: Problem) -> str:
     lines = [[*header, "recorded"]]
     for row in rows:
         counts = [scientific(row[f"operations q={q}"]) for q in STEPS]
-        recorded = row["recorded seconds"]
         times = [row["published time"], f"{row['measured seconds']:.2f} s"]
-        rounds = row["recorded iterations"]
+        recorded, rounds = row["recorded seconds"], row["recorded iterations"]
         times.append("not recorded" if recorded is None else f"{recorded:.0f} s ({rounds} it.)")
         lines.append([row["method"], row["formula"], *counts, *times])
-    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
-    table = [
-        "  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)) for line in lines
-    ]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    table = ["  ".join(map(str.ljust, line, widths)).rstrip() for line in lines]
     sizes = (
         f"Operations of one iteration, and times recorded with histodict, at {counted_at}; "
         f"measured here at {measured_at}, {measured_at.n_iter} iterations"
     )
-    return "\n".join([*(line.rstrip() for line in table), sizes])
+    return "\n".join([*table, sizes])
+
+
+# --- the figure -----------------------------------------------------------------------------------
+
+
+def _draw(rows: list[Row], counted_at: Problem, measured_at: Problem) -> Figure:
+    """Operations by q, and seconds: published, recorded at the same size, measured at a small."""
+    figure, (left, right) = panels(2, width=4.2, height=3.0)
+    for row in rows:
+        colour, marker = style(row["method"])
+        counts = [row[f"operations q={q}"] for q in STEPS]
+        # FDDL's line lies on that of Nayak's, nearly.
+        dash = "--" if row["method"] == "FDDL" else "-"
+        left.plot(STEPS, counts, dash, color=colour, marker=marker, label=row["method"])
+    left.set(xlabel="q, steps of the l1 solver", ylabel="operations", yscale="log")
+    left.set_title(f"coding of one iteration\n{counted_at}", fontsize=7)
+    left.set_xticks(STEPS)
+    _plain_ticks(left.yaxis)
+    left.legend(fontsize=8)
+    for place, row in enumerate(rows):
+        for i, kind in enumerate(_KINDS):
+            if row[kind] is not None:
+                bar(right, place + 0.27 * (i - 1), row[kind], row["method"], i > 0, 0.24)
+                words = f"{kind.split()[0]} {row[kind]:.3g} s"
+                if kind == "recorded seconds":
+                    words += f", {row['recorded iterations']} it."
+                right.text(row[kind], place + 0.27 * (i - 1), f" {words}", va="center", fontsize=7)
+    right.set_yticks(range(len(rows)), [row["method"] for row in rows])
+    right.invert_yaxis()
+    least = min(row["measured seconds"] for row in rows)
+    right.set(xscale="log", xlabel="seconds", xlim=(least / 3, 2e7))
+    right.set_title(f"training; measured at\n{measured_at}", fontsize=7)
+    _plain_ticks(right.xaxis)
+    return figure
+
+
+def _plain_ticks(axis: Axis) -> None:
+    axis.set_major_formatter(lambda value, _: scientific(value))
+    axis.set_minor_formatter(lambda value, _: "")
 
 
 # --- measuring ----------------------------------------------------------------------------------
 
 
-def measure(
-    problem: Problem, *, n_jobs: int | None = None, callback: Callback = ignore
-) -> dict[str, float]:
+def measure(problem: Problem, work: Work) -> dict[str, float]:
     """Seconds of a whole training, by method."""
     seconds: dict[str, float] = {}
     for method in OPERATIONS:
-        callback(Progress("measure", len(seconds), len(OPERATIONS)))
-        seconds[method] = measure_one(method, problem, n_jobs=n_jobs)
-    callback(Progress("measure", len(seconds), len(OPERATIONS)))
+        work.callback(Progress("measure", len(seconds), len(OPERATIONS)))
+        seconds[method] = measure_one(method, problem, n_jobs=work.n_jobs)
+    work.callback(Progress("measure", len(seconds), len(OPERATIONS)))
     return seconds
 
 

@@ -1,18 +1,22 @@
-"""What the figures of the paper's experiments share: one look per method, panels, bars."""
+"""What the figures of the paper's experiments share: one look per method, panels, bars, files."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
+from ..execution.files import written_whole
 from ..execution.tables import Row
 from ..reports import charts
+from .outcome import Outcome
 
-LOOK: Any = charts.LOOK | {"font.size": 9, "axes.titlesize": 9, "svg.hashsalt": "histodict"}
+_LOOK: Any = charts.LOOK | {"font.size": 9, "axes.titlesize": 9, "svg.hashsalt": "histodict"}
 # One look per method in all figures: colours that colour-blind readers tell apart, and markers.
 _STYLES = {
     "DFDL": ("#0072b2", "o"),
@@ -24,6 +28,20 @@ _STYLES = {
     "WND-CHARM": ("#222222", "X"),
 }
 _OTHER = ("#8c564b", "*")
+_PNG_DPI = 130
+
+
+def save_figure(outcome: Outcome, path: Path) -> list[Path]:
+    """path.svg, with text as text, and path.png; the same outcome gives the same bytes."""
+    with mpl.rc_context(_LOOK):
+        figure = outcome.draw()
+        svg, png = path.with_suffix(".svg"), path.with_suffix(".png")
+        with written_whole(svg) as partial:
+            figure.savefig(partial, format="svg", metadata=charts.NO_METADATA)
+        figure.set_layout_engine("none")  # places are found: finding them takes half of the time
+        with written_whole(png) as partial:
+            figure.savefig(partial, format="png", dpi=_PNG_DPI, metadata={"Software": None})
+    return [svg, png]
 
 
 def grid(n_rows: int, n_columns: int, width: float, height: float) -> tuple[Figure, Any]:

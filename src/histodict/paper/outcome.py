@@ -1,9 +1,11 @@
-"""What an experiment gives: words, tables, and what a figure is drawn from."""
+"""What an experiment gives: words, tables, and a figure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+
+from matplotlib.figure import Figure
 
 from ..compare.evaluation import Evaluation
 from ..evaluation import metrics
@@ -15,12 +17,13 @@ OURS = "histodict"
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """The result of one experiment; each experiment adds what its figure shows.
+    """The result of one experiment.
 
     title, note : heading and caption
     rows : the table of the figure
-    more : further tables by name
     words : a summary for the terminal
+    draw : makes the figure; `look.save_figure` calls it
+    more : further tables by name
     failures : trainings that did not work, each in a line
     warnings : what is wrong with the data, such as unknown patients
     """
@@ -30,6 +33,7 @@ class Outcome:
     note: str
     rows: list[Row]
     words: str
+    draw: Callable[[], Figure]
     more: Mapping[str, list[Row]] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
     warnings: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""The paper's own figures, as printed, to be shown beside ours.
+"""The paper's own figures, as printed, in rows like ours.
 
 Vu, Mousavi, Monga, Rao, Rao, "Histopathological image classification using discriminative
 feature-oriented dictionary learning", IEEE Transactions on Medical Imaging, 2016: the confusion
@@ -9,9 +9,10 @@ The curves of its figures are not printed as numbers and are not here.
 from __future__ import annotations
 
 import csv
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+
+from ..execution.tables import Row
 
 # Our names of the methods, and the paper's.
 PAPER_NAMES = {
@@ -41,87 +42,56 @@ def paper_name(method: str) -> str:
     return PAPER_NAMES.get(method, method)
 
 
-@dataclass(frozen=True)
-class ConfusionRow:
-    """Of the images of one class, the percentages called healthy and diseased.
+def confusion() -> list[Row]:
+    """The matrices in percent of the true class, in the order of CLASSES and of the paper's table.
 
-    whole_image : the method looked at the image as a whole, not at patches
+    Some printed rows do not sum to 100; they are kept as they are, and marked.
     """
-
-    dataset: str
-    method: str
-    truth: str
-    healthy: float
-    diseased: float
-    whole_image: bool
-
-    @property
-    def total(self) -> float:
-        return round(self.healthy + self.diseased, 2)
-
-    @property
-    def sums_to_100(self) -> bool:
-        """Some printed rows do not; they are kept as they are, and marked."""
-        return abs(self.total - 100) < _ROUNDING
-
-    @property
-    def right(self) -> float:
-        return self.healthy if self.truth == CLASSES[self.dataset][0] else self.diseased
+    rows: list[Row] = []
+    for data, classes in CLASSES.items():
+        truths = dict(zip(("healthy", "diseased"), classes, strict=True))
+        for line in (line for line in read_table("confusion") if line["dataset"] == data):
+            percents = float(line["called_healthy"]), float(line["called_diseased"])
+            whole = abs(round(percents[0] + percents[1], 2) - 100) < _ROUNDING
+            rows += [
+                _row(data, line["method"])
+                | {"truth": truths[line["truth"]], "answer": answer, "percent": percent}
+                | {"sums_to_100": whole}
+                for answer, percent in zip(classes, percents, strict=True)
+            ]
+    return rows
 
 
-@dataclass(frozen=True)
-class Accuracy:
-    """Overall accuracy in percent: `printed` as the text has it, or worked out from the matrix."""
-
-    dataset: str
-    method: str
-    percent: float
-    printed: str | None
-
-
-def confusion_rows(dataset: str) -> list[ConfusionRow]:
-    """The confusion matrices of a data set, in the order of the paper's table."""
-    names = dict(zip(("healthy", "diseased"), CLASSES[dataset], strict=True))
-    return [
-        ConfusionRow(
-            dataset,
-            row["method"],
-            names[row["truth"]],
-            float(row["called_healthy"]),
-            float(row["called_diseased"]),
-            row["level"] == "image",
-        )
-        for row in read_table("confusion")
-        if row["dataset"] == dataset
-    ]
+def accuracies() -> list[Row]:
+    """Overall, in percent: as the text prints it, else the mean of test images by the matrix."""
+    printed = {(line["dataset"], line["method"]): line for line in read_table("accuracy")}
+    right = [row for row in confusion() if row["truth"] == row["answer"]]
+    rows: list[Row] = []
+    for data, method in dict.fromkeys((row["data"], row["method"]) for row in right):
+        said = printed.get((data, method))
+        weights = dict(zip(CLASSES[data], _TESTED.get(data, (1, 1)), strict=True))
+        own = [row for row in right if (row["data"], row["method"]) == (data, method)]
+        mean = sum(weights[row["truth"]] * row["percent"] for row in own) / sum(weights.values())
+        accuracy = round(float(said["percent"]) if said else mean, 2)
+        text = said["printed"] if said else "from the confusion matrix"
+        rows.append(_row(data, method) | {"accuracy": accuracy, "printed": text})
+    return rows
 
 
-def accuracies(dataset: str) -> dict[str, Accuracy]:
-    """By method; where the text names none, the mean over the test images by the matrix."""
-    printed = {r["method"]: r for r in read_table("accuracy") if r["dataset"] == dataset}
-    weights = dict(zip(CLASSES[dataset], _TESTED.get(dataset, (1, 1)), strict=True))
-    rows = confusion_rows(dataset)
-    made = {}
-    for method in dict.fromkeys(row.method for row in rows):
-        own = [row for row in rows if row.method == method]
-        percent = sum(weights[row.truth] * row.right for row in own) / sum(weights.values())
-        said = printed.get(method)
-        if said:
-            percent = float(said["percent"])
-        text = said["printed"] if said else None
-        made[method] = Accuracy(dataset, method, round(percent, 2), text)
-    return made
+def operating_points() -> list[Row]:
+    """False alarm and miss rate of every method, from the confusion matrices."""
+    rows = confusion()
+    rates = {(r["data"], r["method"], r["truth"], r["answer"]): r["percent"] / 100 for r in rows}
+    points = []
+    for data, method in dict.fromkeys((row["data"], row["method"]) for row in rows):
+        healthy, ill = CLASSES[data]
+        alarm, miss = rates[data, method, healthy, ill], rates[data, method, ill, healthy]
+        points.append(_row(data, method) | {"false_alarm": alarm, "miss": miss})
+    return points
 
 
-def operating_points(dataset: str) -> dict[str, tuple[float, float]]:
-    """(false alarm rate, miss rate) of every method, from the confusion matrices."""
-    healthy, diseased = CLASSES[dataset]
-    rows = {(row.method, row.truth): row for row in confusion_rows(dataset)}
-    methods = dict.fromkeys(method for method, _ in rows)
-    return {
-        method: (rows[method, healthy].diseased / 100, rows[method, diseased].healthy / 100)
-        for method in methods
-    }
+def _row(data: str, method: str) -> Row:
+    return {"data": data, "source": "published", "method": method}
 
 
 @cache

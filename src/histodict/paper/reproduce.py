@@ -16,28 +16,25 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from ..demo.sets import write_synthetic_set
 from ..execution.files import written_whole
-from ..execution.progress import Callback, Progress, ignore
+from ..execution.progress import Progress
 from ..execution.tables import write_table
-from . import (
-    EXPERIMENTS,
-    FULL,
-    Choice,
-    NotPossibleError,
-    Outcome,
-    Setting,
-    Sizes,
-    complexity,
-)
+from ..execution.work import Work
+from ..images.manifest import read_manifest
+from ..reports.pages import write_page
+from . import EXPERIMENTS, FULL, Choice, NotPossibleError, Outcome, Setting, Sizes, complexity
 from .datasets import Dataset, load_datasets
-from .datasets.synthetic import draw_synthetic
-from .figures import save_figure
-from .page import write_paper_page
+from .look import save_figure
 
 SYNTHETIC = "synthetic"
 ALL = "all"
 WHAT = (*EXPERIMENTS, complexity.NAME, ALL)
 _PAGE = "index.html"
+_LEAD = (
+    "Made with histodict. Published figures are hollow and come from Vu, Mousavi, Monga, Rao, Rao, "
+    "IEEE Transactions on Medical Imaging, 2016; ours were measured on other images."
+)
 
 
 def reproduce(
@@ -48,8 +45,7 @@ def reproduce(
     sizes: Sizes = FULL,
     part: str | None = None,
     choice: Choice | None = None,
-    n_jobs: int | None = None,
-    callback: Callback = ignore,
+    work: Work = Work(),  # noqa: B008 (it is frozen)
 ) -> list[Outcome]:
     """Run one experiment, or all, and write the files above.
 
@@ -61,7 +57,7 @@ def reproduce(
     sizes : FULL, as in the paper, or QUICK, for a look in minutes
     part : of data with several tasks, those whose name contains this
     choice : methods, preset, settings, repeats
-    n_jobs : processes and threads; None for all cores
+    work : how many processes and threads, and who hears of it
     """
     if what not in WHAT:
         raise ValueError(f"WHAT must be one of {', '.join(WHAT)}, not {what!r}")
@@ -70,13 +66,13 @@ def reproduce(
     if what != complexity.NAME:
         for dataset in _datasets(data, output, sizes, part):
             folder = output / dataset.name
-            setting = Setting(dataset, folder, sizes, choice or Choice(), n_jobs, callback)
+            own = replace(work, cache=folder / "cache")
+            setting = Setting(dataset, folder, sizes, choice or Choice(), own)
             for outcome in _on(setting, what):
                 made.append(replace(outcome, warnings=dataset.warnings))
                 _write(made[-1], output, dataset.name)
     if what in (complexity.NAME, ALL):
-        tell = _named(callback, complexity.NAME)
-        made.append(complexity.run(measured_at=sizes.timed, n_jobs=n_jobs, callback=tell))
+        made.append(complexity.run(sizes.timed, _named(work, complexity.NAME)))
         _write(made[-1], output, "")
     return made
 
@@ -86,7 +82,11 @@ def _datasets(data: Path | str, output: Path, sizes: Sizes, part: str | None) ->
         return load_datasets(data, part)
     n_patients, n_images, (width, height) = sizes.synthetic
     folder = output / f"drawn-{n_patients}x{n_images}-{width}x{height}"
-    return [draw_synthetic(folder, n_patients, n_images, (width, height))]
+    tables = folder / "manifest.csv", folder / "regions" / "manifest.csv"
+    if not tables[0].is_file():
+        write_synthetic_set(folder, *sizes.synthetic)
+    images, regions = map(read_manifest, tables)
+    return [Dataset(SYNTHETIC, images, regions, region="inflamed", diseased="inflamed")]
 
 
 def _on(setting: Setting, what: str) -> Iterator[Outcome]:
@@ -94,19 +94,19 @@ def _on(setting: Setting, what: str) -> Iterator[Outcome]:
         if what not in (name, ALL):
             continue
         try:
-            yield experiment(replace(setting, callback=_named(setting.callback, name)))
+            yield experiment(replace(setting, work=_named(setting.work, name)))
         except NotPossibleError:
             if what != ALL:
                 raise
 
 
-def _named(callback: Callback, experiment: str) -> Callback:
+def _named(work: Work, experiment: str) -> Work:
     """Progress goes by the experiment's name, so that each has a bar of its own."""
 
     def tell(progress: Progress) -> None:
-        callback(replace(progress, stage=f"{experiment} ({progress.stage})"))
+        work.callback(replace(progress, stage=f"{experiment} ({progress.stage})"))
 
-    return tell
+    return replace(work, callback=tell)
 
 
 # --- files --------------------------------------------------------------------------------------
@@ -135,11 +135,16 @@ def _write(outcome: Outcome, output: Path, dataset: str) -> None:
     }
     with written_whole(folder / f"{outcome.name}.json") as partial:
         partial.write_text(json.dumps(entry, indent=1, ensure_ascii=False), encoding="utf-8")
-    write_paper_page(output / _PAGE, _entries(output))
+    content = {"title": "The paper's experiments", "lead": _LEAD, "entries": _entries(output)}
+    write_page(output / _PAGE, "paper/page.html.j2", content)
 
 
 def _entries(output: Path) -> list[dict[str, Any]]:
-    """Those of all experiments made so far, in the order of the paper on each data set."""
+    """What is shown of all experiments so far, in the order of the paper on each data set."""
     places = [output, *sorted(path for path in output.iterdir() if path.is_dir())]
     files = [place / f"{name}.json" for place in places for name in (*EXPERIMENTS, complexity.NAME)]
-    return [json.loads(file.read_text(encoding="utf-8")) for file in files if file.is_file()]
+    made = [json.loads(file.read_text(encoding="utf-8")) for file in files if file.is_file()]
+    for entry in made:
+        entry["anchor"] = "-".join(filter(None, (entry["dataset"], entry["experiment"])))
+        entry["picture"] = entry["files"][0]
+    return made

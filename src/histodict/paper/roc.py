@@ -8,19 +8,22 @@ The models are trained once per split; only θ or m is moved. The lowest curve w
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from ..compare.tasks import Task
 from ..decisions.regions import MOST_PATCHES, Findings, SizeCurve
 from ..execution.tables import Row
 from ..images.manifest import Manifest
-from ..pipeline import ImageAnswer, RegionDetector, TissueClassifier
+from ..pipeline import TissueClassifier
 from . import published
-from .models import trained_classifiers, trained_detectors
+from .look import by, panels, style
 from .outcome import OURS, Outcome
 from .published import paper_name
 from .setting import LEARNERS, ON_PATCHES, NotPossibleError, Setting
@@ -31,61 +34,82 @@ SIZES = np.arange(1, MOST_PATCHES + 1)
 Rates = tuple[NDArray[np.float64], NDArray[np.float64]]
 
 
-@dataclass(frozen=True, kw_only=True)
-class RocOutcome(Outcome):
-    """Rows are the curves, `moved` being "θ" or "m"; points the operating points."""
+@dataclass(frozen=True)
+class _Curve:
+    """(false alarm, miss) of a method for every value of what is moved, "θ" or "m".
 
-    points: list[Row]
+    at : the rates where the method works, with the values chosen on training images
+    """
+
+    row: Row  # data, source, method
+    moved: str
+    values: NDArray[np.generic]
+    rates: Rates
+    at: tuple[float, float]
+    chosen: Sequence[float]
+
+    def rows(self) -> list[Row]:
+        name = {"data": self.row["data"], "method": self.row["method"], "moved": self.moved}
+        points = zip(self.values.tolist(), *self.rates, strict=True)
+        return [
+            name | {"value": float(value), "false_alarm": float(alarm), "miss": float(miss)}
+            for value, alarm, miss in points
+        ]
+
+    def point(self) -> Row:
+        value = {"moved": self.moved, "mean_value": float(np.mean(self.chosen))}
+        return self.row | value | {"false_alarm": self.at[0], "miss": self.at[1]}
 
 
-def run(setting: Setting) -> RocOutcome:
+def run(setting: Setting) -> Outcome:
     """θ where there are two classes of images, m where there are masks, or both."""
     why = "curves are drawn of methods that judge patches"
     methods = setting.choose(LEARNERS, ON_PATCHES, why)
-    rows: list[Row] = []
-    points: list[Row] = []
+    curves: list[_Curve] = []
     if setting.dataset.diseased and setting.dataset.images:
-        _add(_image_curves(setting, methods), rows, points)
+        curves += _image_curves(setting, methods)
     if setting.regions is not None:
-        _add(_region_curves(setting, setting.regions, methods), rows, points)
-    if not rows:
+        curves += _region_curves(setting, setting.regions, methods)
+    if not curves:
         raise NotPossibleError(f"{setting.dataset.name}: curves need two classes, or masks")
-    ours = [f"{p['method']} {p['false_alarm']:.2f}/{p['miss']:.2f} ({p['moved']})" for p in points]
-    points += [point for data in published.CLASSES for point in _published(data)]
-    return RocOutcome(
+    rows = [row for curve in curves for row in curve.rows()]
+    ours = [curve.point() for curve in curves]
+    theirs = _published()
+    said = (f"{p['method']} {p['false_alarm']:.2f}/{p['miss']:.2f} ({p['moved']})" for p in ours)
+    return Outcome(
         name=NAME,
         title="Misses against false alarms",
         note="The lower the curve, the better. Filled points are where the methods work, with θ or "
         "m chosen on training images; open ones are the published confusion matrices. "
         f"{setting.describe(None if setting.dataset.images else setting.regions)}.",
         rows=rows,
-        more={"points": points},
-        words="false alarm/miss: " + ", ".join(ours),
-        points=points,
+        more={"points": ours + theirs},
+        words="false alarm/miss: " + ", ".join(said),
+        draw=partial(_draw, rows, ours, theirs),
     )
 
 
-def _add(made: tuple[list[Row], list[Row]], rows: list[Row], points: list[Row]) -> None:
-    rows.extend(made[0])
-    points.extend(made[1])
+def _published() -> list[Row]:
+    learners = [paper_name(method) for method in LEARNERS]
+    return [
+        point | {"moved": "m" if point["data"] == "TCGA" else "θ"}
+        for point in published.operating_points()
+        if point["method"] in learners
+    ]
 
 
 # --- images: θ ----------------------------------------------------------------------------------
 
 
-def _image_curves(setting: Setting, methods: Sequence[str]) -> tuple[list[Row], list[Row]]:
-    rows: list[Row] = []
-    points: list[Row] = []
+def _image_curves(setting: Setting, methods: Sequence[str]) -> Iterator[_Curve]:
     for method in methods:
         tasks = setting.tasks({method: setting.plan(method)}, setting.splits)
-        models = trained_classifiers(setting, tasks)
+        models = setting.trained(tasks)
         shares, diseased, called = _tested(setting, tasks, models)
-        curve = theta_rates(shares, diseased, THETAS)
-        rows += _curve(setting.dataset.name, method, "θ", THETAS, curve)
-        here = (float(np.mean(called[~diseased])), float(np.mean(~called[diseased])))
+        rates = theta_rates(shares, diseased, THETAS)
+        at = float(np.mean(called[~diseased])), float(np.mean(~called[diseased]))
         chosen = [_theta(model, setting) for model in models]
-        points.append(_point(setting.dataset.name, method, "θ", here, float(np.mean(chosen))))
-    return rows, points
+        yield _Curve(setting.row(method), "θ", THETAS, rates, at, chosen)
 
 
 def _tested(
@@ -97,15 +121,11 @@ def _tested(
     for task, model in zip(tasks, models, strict=True):
         for record in setting.images.select(task.split.test).records:
             answer = model.predict(record.path, mpp=record.mpp)
-            shares.append(_healthy_share(answer, ill))
+            # Nothing but glass shows nothing diseased.
+            shares.append(1 - answer.proportions[ill] if ill in answer.proportions else 1.0)
             diseased.append(record.label == ill)
             called.append(answer.label == ill)
     return np.array(shares), np.array(diseased), np.array(called)
-
-
-def _healthy_share(answer: ImageAnswer, ill: str | None) -> float:
-    """Nothing but glass shows nothing diseased."""
-    return 1 - answer.proportions[ill] if ill in answer.proportions else 1.0
 
 
 def _theta(model: TissueClassifier, setting: Setting) -> float:
@@ -118,9 +138,7 @@ def _theta(model: TissueClassifier, setting: Setting) -> float:
 
 
 def theta_rates(
-    healthy_shares: NDArray[np.float64],
-    diseased: NDArray[np.bool_],
-    thetas: NDArray[np.float64],
+    healthy_shares: NDArray[np.float64], diseased: NDArray[np.bool_], thetas: NDArray[np.float64]
 ) -> Rates:
     """(false alarm, miss) for every θ: an image is called healthy if its share is at least θ."""
     called_healthy = healthy_shares >= thetas[:, None]
@@ -132,25 +150,19 @@ def theta_rates(
 
 def _region_curves(
     setting: Setting, manifest: Manifest, methods: Sequence[str]
-) -> tuple[list[Row], list[Row]]:
-    data = f"{setting.dataset.name} regions"
-    rows: list[Row] = []
-    points: list[Row] = []
+) -> Iterator[_Curve]:
     splits = setting.split(manifest)
     for method in methods:
         tasks = setting.tasks({method: setting.plan(method)}, splits)
-        models = trained_detectors(setting, manifest, tasks)
-        findings = [_findings(manifest, *pair) for pair in zip(tasks, models, strict=True)]
+        models = setting.trained(tasks, manifest)
+        findings = [
+            model.findings(manifest.select(task.split.test))
+            for task, model in zip(tasks, models, strict=True)
+        ]
         curve = SizeCurve.of([finding for part in findings for finding in part])
-        rows += _curve(data, method, "m", SIZES, (curve.alarm, curve.miss))
         sizes = [model.least_patches_ for model in models]
-        points.append(_point(data, method, "m", _at(findings, sizes), float(np.mean(sizes))))
-    return rows, points
-
-
-def _findings(manifest: Manifest, task: Task, model: RegionDetector) -> list[Findings]:
-    """What the model finds in the split's test images, against their masks."""
-    return model.findings(manifest.select(task.split.test))
+        row = setting.row(method) | {"data": f"{setting.dataset.name} regions"}
+        yield _Curve(row, "m", SIZES, (curve.alarm, curve.miss), _at(findings, sizes), sizes)
 
 
 def _at(findings: Sequence[Sequence[Findings]], sizes: Sequence[int]) -> tuple[float, float]:
@@ -161,49 +173,45 @@ def _at(findings: Sequence[Sequence[Findings]], sizes: Sequence[int]) -> tuple[f
     return float(np.mean(alarms)), float(np.mean(misses))
 
 
-# --- rows ---------------------------------------------------------------------------------------
+# --- the figure ---------------------------------------------------------------------------------
 
 
-def _curve(
-    data: str, method: str, moved: str, values: NDArray[np.generic], rates: Rates
-) -> list[Row]:
-    return [
-        {
-            "data": data,
-            "method": paper_name(method),
-            "moved": moved,
-            "value": float(value),
-            "false_alarm": float(alarm),
-            "miss": float(miss),
-        }
-        for value, alarm, miss in zip(values.tolist(), *rates, strict=True)
-    ]
+def _draw(curves: list[Row], ours: list[Row], theirs: list[Row]) -> Figure:
+    """A panel of curves per data set of ours, then one of published points for θ and for m."""
+    parts, published_parts = by(curves, "data"), by(theirs, "moved")
+    figure, axes = panels(len(parts) + len(published_parts), width=3.4, height=3.2)
+    for place, (data, rows) in zip(axes, parts.items(), strict=False):
+        for method, curve in by(rows, "method").items():
+            colour, _ = style(method)
+            # Between two points only the worse of them is certain.
+            ordered = sorted(curve, key=lambda row: (row["false_alarm"], -row["miss"]))
+            place.plot(*_rates(ordered), color=colour, drawstyle="steps-post", linewidth=1.6)
+        _scatter_points(place, [point for point in ours if point["data"] == data])
+        values = [row["value"] for row in rows]
+        reach = f"{rows[0]['moved']} from {min(values):g} to {max(values):g}"
+        place.set_title(f"{data} ({OURS}), {reach}")
+        place.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
+    for place, (moved, points) in zip(axes[len(parts) :], published_parts.items(), strict=True):
+        _scatter_points(place, points, hollow=True)
+        for point in points:
+            at = (point["false_alarm"], point["miss"])
+            name = point["data"].split()[-1]
+            place.annotate(name, at, (4, 3), textcoords="offset points", fontsize=6)
+        place.set_title(f"published points ({moved})")
+        place.set(xlim=(-0.01, 0.42), ylim=(-0.01, 0.42))
+    for place in axes:
+        place.set(xlabel="false alarm rate", ylabel="miss rate")
+        place.legend(fontsize=7)
+    return figure
 
 
-def _point(data: str, method: str, moved: str, at: tuple[float, float], value: float) -> Row:
-    return {
-        "data": data,
-        "source": OURS,
-        "method": paper_name(method),
-        "moved": moved,
-        "mean_value": value,
-        "false_alarm": at[0],
-        "miss": at[1],
-    }
+def _scatter_points(place: Axes, points: Sequence[Row], *, hollow: bool = False) -> None:
+    for method, own in by(points, "method").items():
+        colour, marker = style(method)
+        inside = "none" if hollow else colour
+        x, y = _rates(own)
+        place.scatter(x, y, 40, marker=marker, edgecolors=colour, facecolors=inside, label=method)
 
 
-def _published(data: str) -> list[Row]:
-    moved = "m" if data == "TCGA" else "θ"
-    learners = [paper_name(method) for method in LEARNERS]
-    return [
-        {
-            "data": data,
-            "source": "published",
-            "method": method,
-            "moved": moved,
-            "false_alarm": alarm,
-            "miss": miss,
-        }
-        for method, (alarm, miss) in published.operating_points(data).items()
-        if method in learners
-    ]
+def _rates(rows: Sequence[Row]) -> tuple[list[float], list[float]]:
+    return [row["false_alarm"] for row in rows], [row["miss"] for row in rows]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -10,17 +11,21 @@ from typing import Any
 
 from ..compare.checks import check_measurable
 from ..compare.evaluation import Evaluation, run_plans
+from ..compare.example import trained_model
 from ..compare.tasks import Task
 from ..evaluation.protocols import hold_outs, k_folds
 from ..evaluation.splits import Splits
-from ..execution.progress import Callback, ignore
+from ..execution.progress import Progress
+from ..execution.tables import Row
 from ..execution.work import Work
 from ..images.manifest import Manifest
 from ..methods.registry import METHODS
 from ..networks import vectors_named
 from ..pipeline import Plan
 from .datasets import Dataset
+from .outcome import OURS
 from .problem import SMALL_PROBLEM, Problem
+from .published import paper_name
 
 # What the paper compares, the proposed method first; and those that learn dictionaries.
 COMPARED = ("dfdl", "lcksvd", "fddl", "nayak", "src-image", "shirc", "wndcharm")
@@ -101,8 +106,7 @@ class Setting:
     folder: Path
     sizes: Sizes = FULL
     choice: Choice = field(default_factory=Choice)
-    n_jobs: int | None = None
-    callback: Callback = ignore
+    work: Work = Work()  # noqa: RUF009 (it is frozen)
 
     @cached_property
     def images(self) -> Manifest:
@@ -117,10 +121,6 @@ class Setting:
             return None
         return few_images(self.dataset.regions, self.sizes.most_images)
 
-    @property
-    def work(self) -> Work:
-        return Work(self.n_jobs, self.folder / "cache", self.callback)
-
     def choose(self, usual: Sequence[str], possible: Sequence[str], why: str) -> list[str]:
         """The methods asked for that the experiment can show; the usual ones if none were named."""
         if not self.choice.methods:
@@ -129,6 +129,14 @@ class Setting:
         if not chosen:
             raise NotPossibleError(f"{why}: choose among {', '.join(possible)}")
         return chosen
+
+    def plans(self, usual: Sequence[str], possible: Sequence[str], why: str) -> dict[str, Plan]:
+        """By method, of those chosen."""
+        return {method: self.plan(method) for method in self.choose(usual, possible, why)}
+
+    def compared(self) -> dict[str, Plan]:
+        """The plans of experiments that compare all methods."""
+        return self.plans(COMPARED, tuple(METHODS), "every method can be compared")
 
     def plan(self, method: str, *, n_atoms: int | None = None, **changes: Any) -> Plan:
         """The preset at this size, judged by the proportion of patches as in the paper.
@@ -173,6 +181,24 @@ class Setting:
         results = run_plans(self.images, plans, splits, folder, [_SEED], self.work)
         return Evaluation(self.images, splits, dict(plans), [_SEED], results, [], [], [])
 
+    def trained(self, tasks: Sequence[Task], regions: Manifest | None = None) -> list[Any]:
+        """One model per task: classifiers of the labelled images, or detectors of `regions`.
+
+        They are kept as files, and trained where there is none yet.
+        """
+        region = None if regions is None else self.dataset.region
+        images = self.images if regions is None else regions
+        made: list[Any] = []
+        for task in tasks:
+            self.work.callback(Progress("models", len(made), len(tasks)))
+            made.append(trained_model(task, images, self.folder / "models", self.work, region))
+        self.work.callback(Progress("models", len(made), len(tasks)))
+        return made
+
+    def row(self, method: str) -> Row:
+        """The first columns of all tables."""
+        return {"data": self.dataset.name, "source": OURS, "method": paper_name(method)}
+
     def describe(self, manifest: Manifest | None = None) -> str:
         """The images, if not the labelled ones, and how they are split, for a caption."""
         manifest = manifest or self.images
@@ -200,16 +226,12 @@ def few_images(manifest: Manifest, most: int | None) -> Manifest:
     """At most so many images of each class, from as many patients as possible."""
     if most is None:
         return manifest
-    ranks: dict[tuple[str, str], int] = {}
+    seen: Counter[tuple[str, str]] = Counter()  # images so far of a class and patient
     order = []
     for place, record in enumerate(manifest.records):
-        rank = ranks[record.label, record.patient] = (
-            ranks.get((record.label, record.patient), -1) + 1
-        )
-        order.append((rank, record.patient, place))
+        seen[record.label, record.patient] += 1
+        order.append((seen[record.label, record.patient], record.patient, place))
     kept: dict[str, list[int]] = {}
     for _, _, place in sorted(order):
-        own = kept.setdefault(manifest.records[place].label, [])
-        if len(own) < most:
-            own.append(place)
-    return manifest.select(sorted(place for places in kept.values() for place in places))
+        kept.setdefault(manifest.records[place].label, []).append(place)
+    return manifest.select(sorted(place for places in kept.values() for place in places[:most]))

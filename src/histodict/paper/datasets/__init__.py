@@ -10,8 +10,8 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from ...images.manifest import MANIFEST_NAME, ManifestError, read_manifest
-from . import breakhis, camelyon, class_folders, glas, pcam, ucsb
+from ...images.manifest import MANIFEST_NAME, Manifest, ManifestError, read_manifest
+from . import file_names, glas, pcam
 from .dataset import Dataset, named
 
 __all__ = ["DATA_VARIABLE", "LAYOUTS", "Dataset", "load_datasets"]
@@ -22,13 +22,13 @@ DATA_VARIABLE = "HISTODICT_DATA"
 Layout = Callable[[Path], list[Dataset]]
 LAYOUTS: dict[str, Layout] = {
     "GlaS": glas.find,
-    "UCSB": ucsb.find,
-    "BreakHis": breakhis.find,
-    "LC25000": class_folders.find_lc25000,
-    "Kather CRC": class_folders.find_kather,
+    "UCSB": file_names.find_ucsb,
+    "BreakHis": file_names.find_breakhis,
+    "LC25000": file_names.find_lc25000,
+    "Kather CRC": file_names.find_kather,
     "PCam": pcam.find,
-    "CAMELYON": camelyon.find,
-    "TCGA": class_folders.find_tcga,
+    "CAMELYON": file_names.find_camelyon,
+    "TCGA": file_names.find_tcga,
 }
 
 
@@ -38,11 +38,15 @@ def load_datasets(source: Path | str, part: str | None = None) -> list[Dataset]:
     `part` keeps those whose name contains it, such as an organ or a magnification.
     """
     folder = _folder(source)
-    tasks = _from_manifest(folder, only_with_patients=True)
-    if not tasks:
+    is_table = folder.is_file() or (folder / MANIFEST_NAME).is_file()
+    manifest = read_manifest(folder) if is_table else None
+    tasks: list[Dataset] = []
+    if folder.is_dir() and (manifest is None or not _tells_patients(manifest)):
         found = (find(folder) for find in LAYOUTS.values())
         tasks = next((tasks for tasks in found if tasks), [])
-    tasks = tasks or _from_manifest(folder, only_with_patients=False)
+    if not tasks:
+        name = folder.stem if folder.is_file() else folder.name
+        tasks = [named(name, manifest or read_manifest(folder))]
     kept = [task for task in tasks if part is None or part.casefold() in task.name.casefold()]
     if not kept:
         names = ", ".join(task.name for task in tasks)
@@ -61,13 +65,5 @@ def _folder(source: Path | str) -> Path:
     raise ManifestError(f"{source}: there is no such folder, and none of this name; {known}")
 
 
-def _from_manifest(folder: Path, *, only_with_patients: bool) -> list[Dataset]:
-    """The folder's own table or, if patients do not matter, its sub-folders."""
-    is_table = folder.is_file() or (folder / MANIFEST_NAME).is_file()
-    if only_with_patients and not is_table:
-        return []
-    manifest = read_manifest(folder)
-    nameless = all(record.patient == manifest.name(record) for record in manifest.records)
-    if only_with_patients and nameless:
-        return []
-    return [named(folder.stem if folder.is_file() else folder.name, manifest)]
+def _tells_patients(manifest: Manifest) -> bool:
+    return any(record.patient != manifest.name(record) for record in manifest.records)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ...images.manifest import Manifest, Record
@@ -42,6 +43,25 @@ class Dataset:
     def warnings(self) -> tuple[str, ...]:
         manifest = self.images or self.regions
         return manifest.warnings if manifest else ()
+
+
+def task_of(
+    name: str, root: Path, records: Iterable[Record], *warnings: str, why: str = ""
+) -> Dataset:
+    """The data set of records, in order of their paths.
+
+    An image without a patient counts as its own; `why` is said at the end of that warning.
+    """
+    ordered = sorted(records, key=lambda record: record.path)
+    n_unknown = sum(not record.patient for record in ordered)
+    if n_unknown:
+        unknown = (
+            f"{root}: NO PATIENT is known for {n_unknown} images, and each counts as its own: "
+            f"every accuracy measured on them is too good. {why}"
+        )
+        warnings = (unknown, *warnings)
+    known = (replace(r, patient=r.patient or r.path.relative_to(root).as_posix()) for r in ordered)
+    return named(name, Manifest(tuple(known), warnings, root))
 
 
 def named(name: str, manifest: Manifest) -> Dataset:
@@ -88,21 +108,11 @@ def _is_image(path: Path) -> bool:
 
 def sub_folders(folder: Path) -> dict[str, Path]:
     """By name in lower case."""
-    if not folder.is_dir():
-        return {}
     places = sorted(path for path in folder.iterdir() if path.is_dir())
     return {path.name.casefold(): path for path in places if not path.name.startswith(".")}
 
 
-def manifest_of(root: Path, records: Iterable[Record], *warnings: str) -> Manifest:
-    """Records in order of their paths."""
-    ordered = tuple(sorted(records, key=lambda record: record.path))
-    return Manifest(ordered, warnings, root)
-
-
-def own_patients(root: Path, n_images: int, why: str) -> str:
-    """The warning for images that count as one patient each."""
-    return (
-        f"{root}: NO PATIENT is known for {n_images} images, and each counts as its own: every "
-        f"accuracy measured on them is too good. {why}"
-    )
+def read_rows(table: Path) -> list[dict[str, str]]:
+    """Of a CSV file with a header."""
+    with table.open(newline="", encoding="utf-8-sig") as file:
+        return list(csv.DictReader(file))

@@ -5,11 +5,10 @@ Patients are in both of the official sets, so `split` is kept as information onl
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 
 from ...images.manifest import ManifestError, Record
-from .dataset import Dataset, images_in, manifest_of, named
+from .dataset import Dataset, images_in, read_rows, task_of
 
 _TABLE = "Grade.csv"
 
@@ -20,17 +19,16 @@ def find(root: Path) -> list[Dataset]:
         return []
     files = {path.stem: path for path in images_in(root)}
     records = [_record(root, row, files) for row in _rows(root / _TABLE)]
-    found = named("glas", manifest_of(root, records))
+    found = task_of("glas", root, records)
     # The masks show glands, healthy ones too: they are not what is to be found.
     return [Dataset(found.name, found.images, diseased=found.diseased)]
 
 
 def _rows(table: Path) -> list[dict[str, str]]:
-    with table.open(newline="", encoding="utf-8-sig") as file:
-        rows = [
-            {str(name).strip().casefold(): str(cell).strip() for name, cell in row.items()}
-            for row in csv.DictReader(file)
-        ]
+    rows = [
+        {str(name).strip().casefold(): str(cell).strip() for name, cell in row.items()}
+        for row in read_rows(table)
+    ]
     wanted = {"name", "patient id", "grade (glas)"}
     if not rows or not wanted <= set(rows[0]):
         raise ManifestError(f"{table}: is not GlaS's table; it must have the columns {wanted}")

@@ -6,7 +6,6 @@ PNG beside it, once.
 
 from __future__ import annotations
 
-import csv
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -16,62 +15,43 @@ from PIL import Image
 
 from ...execution.files import written_whole
 from ...images.manifest import ManifestError, Record
-from .dataset import Dataset, images_in, manifest_of, named, own_patients, sub_folders
+from .dataset import Dataset, images_in, read_rows, sub_folders, task_of
 
 _SPLITS = ("train", "valid", "test")
 _LABELS = ("normal", "tumour")
 _MOST_PER_CLASS = 1000
 _PICTURES = "pcam-images"
+_PACKED = "camelyonpatch_level_2_split_"  # SPLIT_x.h5, SPLIT_y.h5, SPLIT_meta.csv
 
 
 def find(root: Path) -> list[Dataset]:
     """Tumour in the middle of a tile of a lymph node, or not."""
-    if not root.is_dir():
-        return []
-    packed = {split: root / _packed(split, "x") for split in _SPLITS}
-    packed = {split: path for split, path in packed.items() if path.is_file()}
-    records: list[Record] = []
-    for split in packed:
-        records += _unpacked(root, split)
+    packed = [split for split in _SPLITS if (root / f"{_PACKED}{split}_x.h5").is_file()]
+    records = [record for split in packed for record in _unpacked(root, split)]
     records = records or _from_table(root) or _from_folders(root)
     if not records:
         return []
-    n_unknown = sum(record.patient == _own(root, record.path) for record in records)
+    limit = f"{root}: at most {_MOST_PER_CLASS} images of each class and split are used"
     why = "PCam tells slides in the files …_meta.csv alone."
-    warnings = [own_patients(root, n_unknown, why)] if n_unknown else []
-    if packed:
-        warnings.append(
-            f"{root}: at most {_MOST_PER_CLASS} images of each class and split are used"
-        )
-    return [named("pcam", manifest_of(root, records, *warnings))]
-
-
-def _own(root: Path, path: Path) -> str:
-    """The name of an image whose patient is not known."""
-    return path.relative_to(root).as_posix()
-
-
-def _packed(split: str, part: str) -> str:
-    suffix = "csv" if part == "meta" else "h5"
-    return f"camelyonpatch_level_2_split_{split}_{part}.{suffix}"
-
-
-# --- HDF5 ---------------------------------------------------------------------------------------
+    return [task_of("pcam", root, records, *([limit] if packed else []), why=why)]
 
 
 def _unpacked(root: Path, split: str) -> list[Record]:
     h5py = _load_h5py(root)
-    with h5py.File(root / _packed(split, "y"), "r") as file:
+    with h5py.File(root / f"{_PACKED}{split}_y.h5", "r") as file:
         labels = np.asarray(file["y"]).ravel().astype(int)
-    slides = _slides(root / _packed(split, "meta"))
+    table = root / f"{_PACKED}{split}_meta.csv"
+    slides = read_rows(table) if table.is_file() else []
     records = []
-    with h5py.File(root / _packed(split, "x"), "r") as file:
+    with h5py.File(root / f"{_PACKED}{split}_x.h5", "r") as file:
         for place in _chosen(labels):
             path = root / _PICTURES / split / f"{place:06d}.png"
             if not path.is_file():
-                _write(path, np.asarray(file["x"][place], dtype=np.uint8))
-            patient = slides[place] if slides else _own(root, path)
-            records.append(Record(path, _LABELS[labels[place]], patient, split=split))
+                with written_whole(path) as partial:
+                    pixels = np.asarray(file["x"][place], dtype=np.uint8)
+                    Image.fromarray(pixels).save(partial, format="PNG")
+            slide = slides[place]["wsi"] if slides else ""
+            records.append(Record(path, _LABELS[labels[place]], slide, split=split))
     return records
 
 
@@ -94,49 +74,28 @@ def _chosen(labels: Any) -> list[int]:
     return sorted(places)
 
 
-def _slides(table: Path) -> list[str]:
-    if not table.is_file():
-        return []
-    with table.open(newline="", encoding="utf-8-sig") as file:
-        return [row["wsi"] for row in csv.DictReader(file)]
-
-
-def _write(path: Path, pixels: Any) -> None:
-    with written_whole(path) as partial:
-        Image.fromarray(pixels).save(partial, format="PNG")
-
-
-# --- files --------------------------------------------------------------------------------------
-
-
 def _from_table(root: Path) -> list[Record]:
     """train/<id>.tif with train_labels.csv, columns id and label."""
     table = root / "train_labels.csv"
     if not table.is_file():
         return []
-    with table.open(newline="", encoding="utf-8-sig") as file:
-        labels = {row["id"]: int(row["label"]) for row in csv.DictReader(file)}
-    files = images_in(root / "train")
-    return [
-        Record(path, _LABELS[labels[path.stem]], _own(root, path))
-        for path in files
-        if path.stem in labels
-    ]
+    labels = {row["id"]: int(row["label"]) for row in read_rows(table)}
+    files = [path for path in images_in(root / "train") if path.stem in labels]
+    return [Record(path, _LABELS[labels[path.stem]], "") for path in files]
 
 
 def _from_folders(root: Path) -> list[Record]:
     """0/ and 1/, of all images or within train/, valid/ and test/."""
-    places = {split: sub_folders(root).get(split) for split in _SPLITS}
-    inside: dict[str | None, Path] = {s: place for s, place in places.items() if place}
+    folders = sub_folders(root)
+    inside: dict[str | None, Path] = {s: folders[s] for s in _SPLITS if s in folders}
     records = []
     for split, place in (inside or {None: root}).items():
         folders = sub_folders(place)
         if not {"0", "1"} <= set(folders):
             return []
-        for name in ("0", "1"):
-            label = _LABELS[int(name)]
-            records += [
-                Record(path, label, _own(root, path), split=split)
-                for path in images_in(folders[name])
-            ]
+        records += [
+            Record(path, label, "", split=split)
+            for name, label in zip("01", _LABELS, strict=True)
+            for path in images_in(folders[name])
+        ]
     return records
