@@ -483,3 +483,15 @@ def test_wrong_words_are_refused(tmp_path):
         reproduce("everything", output=tmp_path)
     with pytest.raises(ValueError, match="there is no such folder"):
         reproduce("bases", "nowhere", tmp_path)
+
+
+def test_matrices_are_drawn_where_only_some_methods_saw_no_tissue():
+    from histodict.paper import confusion
+
+    common = {"data": "x", "source": "histodict", "truth": "a", "sums_to_100": True}
+    rows = [
+        common | {"method": method, "answer": answer, "percent": 50.0}
+        for method, answer in (("DFDL", "a"), ("DFDL", "no tissue"), ("ODL", "a"))
+    ]
+    (axes,) = confusion._draw(rows).axes
+    assert [text.get_text() for text in axes.texts] == ["50.00", "50.00", "50.00", "0.00"]
