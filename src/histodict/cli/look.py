@@ -64,7 +64,7 @@ def atoms(
         names = [manifest.name(record) for record in manifest.records]
         print_json({"page": str(output)} | plain_facts(found, names))
         return
-    shown = sum(len(use.most_used) for use in found.classes)
+    shown = sum(len(use.atoms) for use in found.classes)
     typer.echo(f"{shown} atoms, as {len(found.labels)} patches use them. Open {output}")
 
 
