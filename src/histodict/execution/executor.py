@@ -13,6 +13,7 @@ from .local import map_blocks
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+Lost = Callable[[Exception], Result] | None
 OpenItems = Callable[[], Iterator[Any]]
 
 
@@ -24,7 +25,7 @@ class Executor(Protocol):
         function: Callable[[Item], Result],
         items: Iterable[Item],
         *,
-        lost: Callable[[Exception], Result] | None = None,
+        lost: Lost[Result] = None,
     ) -> Iterator[Result]:
         """function(item) for every item, in order; a bounded number of them is under way.
 
@@ -47,7 +48,7 @@ class Threads:
         function: Callable[[Item], Result],
         items: Iterable[Item],
         *,
-        lost: Callable[[Exception], Result] | None = None,
+        lost: Lost[Result] = None,
     ) -> Iterator[Result]:
         return map_blocks(function, items, self.n_jobs)
 

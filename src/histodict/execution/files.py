@@ -1,15 +1,17 @@
-"""Files that are complete or not there."""
+"""Files that are complete or not there, and whether one is still the same."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import secrets
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
+from typing import Any
 
 # What a run that was killed leaves behind, and after how many seconds nobody writes to it any more.
 _PARTIAL = re.compile(r"\.[0-9a-f]+\.partial\..+")
@@ -53,3 +55,24 @@ def _sweep(folder: Path) -> None:
         with suppress(OSError):  # another process was faster, or it is another user's file
             if _PARTIAL.fullmatch(path.name) and time.time() - path.stat().st_mtime > _STALE_S:
                 path.unlink()
+
+
+def file_key(path: Path) -> list[Any]:
+    """Changes when the file is another one, or was changed.
+
+    What was written under the same size and time of modification still has another time of change,
+    which nobody can set.
+    """
+    state = path.stat()
+    return [str(path.resolve()), state.st_size, state.st_mtime_ns, state.st_ctime_ns]
+
+
+def content_digest(path: Path) -> str:
+    """SHA-256 of a file; read once as long as its size and its times stay as they are."""
+    return _digest(*file_key(path))
+
+
+@lru_cache(maxsize=100_000)
+def _digest(path: str, *state: int) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
