@@ -102,10 +102,8 @@ def leave_one_site_out(manifest: Manifest) -> Splits:
     names = sorted({site for site in sites if site})
     if len(names) < 2:
         raise SplitError(f"all images come from the site {names[0]!r}: there must be two or more")
-    made = []
-    for name in names:
-        test = np.array([site == name for site in sites])
-        made.append(Split(f"site {name}", _places(~test), _places(test)))
+    tests = {f"site {name}": np.array([site == name for site in sites]) for name in names}
+    made = [Split(name, _places(~test), _places(test)) for name, test in tests.items()]
     return _checked(manifest, made, kind="leave one site out")
 
 
@@ -198,12 +196,9 @@ def _queues(
     manifest: Manifest, chosen: NDArray[np.bool_], rng: np.random.Generator
 ) -> dict[str, list[int]]:
     """Chosen images of each class in random order, which does not depend on the manifest's."""
-    names, labels = image_names(manifest), manifest.labels
-    places = sorted(_places(chosen), key=names.__getitem__)
-    queues: dict[str, list[int]] = {}
-    for place in places:
-        queues.setdefault(labels[place], []).append(place)
-    return {name: rng.permutation(queues[name]).tolist() for name in sorted(queues)}
+    labels, places = manifest.labels, sorted(_places(chosen), key=image_names(manifest).__getitem__)
+    queues = {name: [i for i in places if labels[i] == name] for name in np.unique(labels).tolist()}
+    return {name: rng.permutation(queue).tolist() for name, queue in queues.items() if queue}
 
 
 def _first(queues: Mapping[str, Sequence[int]], n: int, split: str) -> list[int]:
