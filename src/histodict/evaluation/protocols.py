@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ..images.manifest import Manifest
 from ..parameters import check_whole_number
 from .folds import balanced_folds, fold_totals
-from .splits import Split, SplitError, Splits, check_by, check_splits, image_names
+from .splits import Split, SplitError, Splits, check_splits, image_names
 
 # Divisions tried, per repeat, to find one that no earlier repeat has.
 _N_TRIES = 50
@@ -156,7 +156,6 @@ class _Groups:
 
     @classmethod
     def of(cls, manifest: Manifest, by: str) -> _Groups:
-        check_by(by)
         if not manifest.records:
             raise SplitError("there are no images to split")
         together = manifest.patients if by == "patient" else image_names(manifest)

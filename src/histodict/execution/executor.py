@@ -7,6 +7,7 @@ pixels and open files do not.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from .local import map_blocks
@@ -37,11 +38,11 @@ class Executor(Protocol):
         """The same items for several maps, sent to where the work is done once."""
 
 
+@dataclass(frozen=True)
 class Threads:
     """Threads of this process; `n_jobs` of them, None for all cores."""
 
-    def __init__(self, n_jobs: int | None = None) -> None:
-        self.n_jobs = n_jobs
+    n_jobs: int | None = None
 
     def map(
         self,
