@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +40,7 @@ class Figures:
             values = {name: self.done.value(name, metric, size) for name in self.done.methods}
             rows = [_estimate(row, name) for name, row in values.items()]
             line = (chance[metric], "chance") if metric in chance else None
-            chart = intervals_svg(_slug(metric), rows, metric, (0.5, 1.0), line)
-            charts.append(self._svg(_slug(metric), chart))
+            charts.append(self._drawn(intervals_svg, _slug(metric), rows, metric, (0.5, 1.0), line))
         return charts
 
     def differences(self) -> str | None:
@@ -51,8 +50,7 @@ class Figures:
         estimates = [Estimate(r["against"], r["difference"], r["low"], r["high"]) for r in rows]
         label = f"balanced accuracy of {rows[0]['method']} less that of …"
         ends, line = (-0.1, 0.1), (0.0, "equal")
-        chart = intervals_svg("differences", estimates, label, ends, line, first_style=1)
-        return self._svg("differences", chart)
+        return self._drawn(intervals_svg, "differences", estimates, label, ends, line, 1)
 
     def sizes(self) -> str | None:
         """Balanced accuracy against training images per class, where these were varied."""
@@ -63,8 +61,8 @@ class Figures:
         for method in self.done.methods:
             rows = [self.done.value(method, "balanced accuracy", size) for size in sizes]
             curves[method] = [_estimate(row, str(row["n_per_class"])) for row in rows]
-        chart = sizes_svg("training-size", curves, "balanced accuracy", "training images per class")
-        return self._svg("training-size", chart)
+        labels = "balanced accuracy", "training images per class"
+        return self._drawn(sizes_svg, "training-size", curves, *labels)
 
     def roc(self) -> str | None:
         """Of two classes; the answers of all repeats and seeds together."""
@@ -76,7 +74,7 @@ class Figures:
             labels = np.concatenate([repeat.labels for repeat in repeats])
             scores = np.concatenate([repeat.answers for repeat in repeats])
             curves[method] = metrics.roc_curve(labels, scores, positive=self.done.classes[1])
-        return self._svg("roc", roc_curves_svg("roc", curves))
+        return self._drawn(roc_curves_svg, "roc", curves)
 
     def calibration(self) -> dict[str, Any] | None:
         """Of the methods whose models give probabilities."""
@@ -102,8 +100,7 @@ class Figures:
             rows.append({"method": method} | {k: f"{v:.3f}" for k, v in figures.items()})
         if not rows:
             return None
-        svg = self._svg("calibration", calibration_svg("calibration", curves))
-        return {"rows": rows, "svg": svg}
+        return {"rows": rows, "svg": self._drawn(calibration_svg, "calibration", curves)}
 
     def bases(self, example: Example) -> list[dict[str, str]]:
         """Per class the atoms as a sheet of pictures."""
@@ -115,7 +112,8 @@ class Figures:
             sheets.append({"name": name, "uri": image_uri(pixels, quality=92)})
         return sheets
 
-    def _svg(self, name: str, text: str) -> str:
+    def _drawn(self, draw: Callable[..., str], name: str, *given: Any) -> str:
+        text = draw(name, *given)
         with written_whole(self.folder / f"{name}.svg") as partial:
             partial.write_text(text, encoding="utf-8")
         return text
