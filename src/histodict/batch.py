@@ -15,20 +15,24 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable
+import warnings
 from dataclasses import dataclass
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from .execution.executor import Executor, Threads
-from .execution.files import written_whole
+from .execution.files import file_key, written_whole
+from .execution.progress import Callback, Progress, ignore
 from .execution.tables import Row, write_table
 from .images.readers import READERS
 from .pipeline import Model, RegionAnswer
 from .pipeline.answers import outlines, region_rows
 from .reports.geojson import features, save_geojson
 from .reports.overlay import save_overlay
+
+_FORM = 2  # goes up when an image's files are written otherwise
 
 
 @dataclass(frozen=True)
@@ -60,17 +64,14 @@ def run_images(
     folder: Path,
     *,
     mpp: float | None = None,
-    tell: Callable[[Path], None] = lambda path: None,
+    callback: Callback = ignore,
     executor: Executor | None = None,
 ) -> RunResult:
-    """Answer for every image and write the files above. `tell(path)` after each image.
+    """Answer for every image and write the files above. The callback hears of each image.
 
     `executor` takes an image at a time, and what works there writes into `folder`; None: one image
     after another, with threads for the parts of each.
     """
-    rows: list[Row] = []
-    regions: list[Row] = []
-    failures = []
     stamps = [_stamp(image, model_digest, mpp) for image in images]
     files = [folder / "done" / f"{image_key(image)}.json" for image in images]
     finished = [_finished(file, stamp) for file, stamp in zip(files, stamps, strict=True)]
@@ -78,20 +79,16 @@ def run_images(
     missing = [image.absolute() for image, found in zip(images, finished, strict=True) if not found]
     answer = partial(_answer_one, model.with_jobs(1) if executor else model, folder.absolute())
     results = (executor or Threads(1)).map(partial(answer, mpp), missing, lost=str)
-    for image, file, stamp, found in zip(images, files, stamps, finished, strict=True):
-        content = found or next(results)
+    done, failures = [], []
+    for n, (image, file, stamp) in enumerate(zip(images, files, stamps, strict=True)):
+        content = finished[n] or next(results)
         if isinstance(content, str):
             failures.append((image, content))
-            tell(image)
-            continue
-        if not found:
-            for row in (content["row"], *content["regions"]):
-                row["path"] = _text(image)
-            with written_whole(file) as partial_file:
-                partial_file.write_text(json.dumps(content | {"stamp": stamp}), encoding="utf-8")
-        rows.append(content["row"])
-        regions.extend(content["regions"])
-        tell(image)
+        else:
+            done.append(content if finished[n] else _kept(content, file, image, stamp))
+        callback(Progress("answer", n + 1, len(images)))
+    rows = [content["row"] for content in done]
+    regions = [row for content in done for row in content["regions"]]
     write_table(folder / model.table, rows, model.columns)
     if model.finds_regions:
         write_table(folder / "regions", regions, RegionAnswer.REGION_COLUMNS)
@@ -110,16 +107,29 @@ def _text(path: Path) -> str:
 
 
 def _stamp(image: Path, model_digest: str, mpp: float | None) -> list[Any]:
-    """Changes when the image, the model or the pixel size does."""
-    state = image.stat() if image.exists() else None
-    return [model_digest, mpp, state.st_size if state else 0, state.st_mtime_ns if state else 0]
+    """Changes when the image, the model, the pixel size or what is written does."""
+    state = file_key(image) if image.exists() else []
+    return [model_digest, mpp, version("histodict"), _FORM, *state]
 
 
 def _finished(done: Path, stamp: list[Any]) -> dict[str, Any] | None:
     if not done.is_file():
         return None
-    content: dict[str, Any] = json.loads(done.read_text(encoding="utf-8"))
-    return content if content["stamp"] == stamp else None
+    try:
+        content: dict[str, Any] = json.loads(done.read_text(encoding="utf-8"))
+        return content if content["stamp"] == stamp else None
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        warnings.warn(f"{done}: is damaged, and the image is done again ({error})", stacklevel=3)
+        return None
+
+
+def _kept(content: dict[str, Any], done: Path, image: Path, stamp: list[Any]) -> dict[str, Any]:
+    """On disk, under the path that was asked for."""
+    for row in (content["row"], *content["regions"]):
+        row["path"] = _text(image)
+    with written_whole(done) as partial_file:
+        partial_file.write_text(json.dumps(content | {"stamp": stamp}), encoding="utf-8")
+    return content
 
 
 def _answer_one(model: Model, folder: Path, mpp: float | None, image: Path) -> dict[str, Any] | str:

@@ -114,3 +114,21 @@ def test_killed_in_mid_run_and_started_again_it_finishes_the_rest(trained, tissu
     for folder, count in (("overlays", 16), ("maps", 16), ("geojson", 16)):
         whole = [p for p in (out / folder).iterdir() if not p.name.startswith(".")]
         assert len(whole) == count
+
+
+def test_what_is_damaged_or_was_done_otherwise_is_done_again(trained, tissue, tmp_path):
+    image = sorted((tissue / "healthy").iterdir())[0]
+    out = tmp_path / "o"
+    arguments = ["predict", str(trained), str(image), "-o", str(out)]
+    assert CliRunner().invoke(app, arguments).exit_code == 0
+    (done,) = (out / "done").iterdir()
+    before = rows_of(out)
+    for content in ("", "{}", json.dumps(json.loads(done.read_text()) | {"stamp": ["old", None]})):
+        done.write_text(content)
+        if content in ("", "{}"):
+            with pytest.warns(UserWarning, match="is damaged"):
+                again = CliRunner().invoke(app, arguments)
+        else:
+            again = CliRunner().invoke(app, arguments)
+        assert again.exit_code == 0 and "were done before" not in again.output
+        assert rows_of(out) == before

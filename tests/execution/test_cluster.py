@@ -227,14 +227,14 @@ def test_a_worker_killed_during_prediction_loses_nothing(cluster, tissue, model,
     expected = run_images(model, "m", images, tmp_path / "threads")
     told = []
 
-    def kill_at_first(path):
-        told.append(path)
+    def kill_at_first(progress):
+        told.append(progress.done)
         if len(told) == 1:
             kill_a_worker(cluster)
 
     folder = tmp_path / "cluster"
-    found = run_images(model, "m", images, folder, tell=kill_at_first, executor=cluster)
-    assert told == images
+    found = run_images(model, "m", images, folder, callback=kill_at_first, executor=cluster)
+    assert told == [n + 1 for n in range(len(images))]
     assert found == expected
     assert [path for path, _ in found.failures] == [tmp_path / "none.png"]
     assert_same_files(tmp_path / "threads", folder)

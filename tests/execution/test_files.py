@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from histodict.execution.files import written_whole
+from histodict.execution.files import content_digest, written_whole
 
 DAY = 24 * 3600
 TEXTS = [str(i) * (20_000 + i) for i in range(4)]
@@ -74,3 +74,33 @@ def test_partial_files_of_runs_that_were_killed_are_swept(tmp_path):
     with written_whole(folder / "a.csv") as partial:
         partial.write_text("")
     assert names(folder) == sorted(["a.csv", fresh.name, *(path.name for path in others)])
+
+
+def test_other_bytes_are_noticed_even_if_size_and_time_are_the_same(tmp_path):
+    file = tmp_path / "a.png"
+    file.write_bytes(b"one")
+    state, before = file.stat(), content_digest(file)
+    file.write_bytes(b"two")
+    os.utime(file, ns=(state.st_atime_ns, state.st_mtime_ns))
+    assert content_digest(file) != before
+    other = tmp_path / "b.png"
+    other.write_bytes(b"one")
+    assert content_digest(other) == before
+
+
+def test_slides_that_lie_in_several_files(tmp_path):
+    index, folder = tmp_path / "a.mrxs", tmp_path / "a"
+    index.write_bytes(b"index")
+    alone = content_digest(index)
+    folder.mkdir()
+    (folder / "Data0000.dat").write_bytes(b"pixels")
+    whole = content_digest(index)
+    (folder / "Data0000.dat").write_bytes(b"others, and more")
+    assert len({alone, whole, content_digest(index)}) == 3
+    series = tmp_path / "series"
+    series.mkdir()
+    for name in ("1.dcm", "2.dcm"):
+        (series / name).write_bytes(name.encode())
+    before = content_digest(series / "1.dcm")
+    (series / "2.dcm").write_bytes(b"changed pixels")
+    assert content_digest(series / "1.dcm") != before

@@ -37,11 +37,11 @@ def gallery_of(codes=CODES, corners=None):
 def test_atoms_stand_in_the_order_of_their_class_s_use():
     of_a, of_b = most_used(ATOMS, gallery_of(), LABELS, ["a", "b"], 5)
     # By patches of a: atom 1 in both, 0 in one, 2 in none; weights do not count.
-    assert [use.atom for use in of_a.most_used] == [1, 0, 2]
-    assert of_a.most_used[1].shares == {"a": 0.5, "b": 0.25}
-    assert [use.atom for use in of_b.most_used] == [5, 3]
-    assert of_b.most_used[0].shares == {"a": 0.0, "b": 0.75}
-    assert of_b.most_used[0].users == [(4, -3.0), (3, 2.0), (2, 1.0)]
+    assert [use.atom for use in of_a.atoms] == [1, 0, 2]
+    assert of_a.atoms[1].shares == {"a": 0.5, "b": 0.25}
+    assert [use.atom for use in of_b.atoms] == [5, 3]
+    assert of_b.atoms[0].shares == {"a": 0.0, "b": 0.75}
+    assert of_b.atoms[0].patches == [(4, -3.0), (3, 2.0), (2, 1.0)]
     assert (of_b.n_atoms, of_b.n_used) == (3, 2)
     assert of_a.per_patch == {"a": 1.5, "b": 0.75}
     assert of_b.per_patch == {"a": 0.5, "b": 1.0}
@@ -49,13 +49,13 @@ def test_atoms_stand_in_the_order_of_their_class_s_use():
 
 def test_only_so_many_atoms_as_asked_for():
     found = most_used(ATOMS, gallery_of(), LABELS, ["a", "b"], 1)
-    assert [[use.atom for use in group.most_used] for group in found] == [[1], [5]]
+    assert [[use.atom for use in group.atoms] for group in found] == [[1], [5]]
 
 
 def test_images_of_other_classes_put_atoms_in_order_by_all_patches():
     of_a, of_b = most_used(ATOMS, gallery_of(), ["other"] * 6, ["a", "b"], 5)
-    assert [use.atom for use in of_a.most_used] == [0, 1, 2]
-    assert of_b.most_used[0].shares == {"other": 0.5}
+    assert [use.atom for use in of_a.atoms] == [0, 1, 2]
+    assert of_b.atoms[0].shares == {"other": 0.5}
 
 
 def test_labels_are_the_images_own_or_for_regions_the_masks(tmp_path):

@@ -92,7 +92,7 @@ def test_the_outline_is_around_the_patch_and_leaves_it_alone():
 
 def test_the_page_shows_what_was_found(model, manifest, tmp_path):
     found, page = page_of(model, manifest, tmp_path / "atoms.html", 5)
-    lines = [line for use in found.classes for line in use.most_used]
+    lines = [line for use in found.classes for line in use.atoms]
     assert len(lines) == 10
     assert re.findall(r"<b>Atom (\d+)</b>", page) == [str(line.atom + 1) for line in lines]
     assert page.count('class="atom-picture"') == 10
@@ -100,7 +100,7 @@ def test_the_page_shows_what_was_found(model, manifest, tmp_path):
     titles = [
         f"{names[found.gallery.images[patch]]}: {found.labels[patch]}, weight {weight:.2f}"
         for line in lines
-        for patch, weight in line.users
+        for patch, weight in line.patches
     ]
     assert [title for _, title in IMAGES.findall(page)] == titles
     percents = [f"{100 * share:.0f} %" for line in lines for share in line.shares.values()]
@@ -119,9 +119,9 @@ def test_users_weigh_most_and_are_two_of_an_image_at_most(model, manifest):
     found = find_atoms(model, manifest, n_atoms=3)
     codes = np.abs(found.gallery.codes.toarray())
     for use in found.classes:
-        for line in use.most_used:
-            weights = np.abs([weight for _, weight in line.users])
-            images = found.gallery.images[[patch for patch, _ in line.users]].tolist()
+        for line in use.atoms:
+            weights = np.abs([weight for _, weight in line.patches])
+            images = found.gallery.images[[patch for patch, _ in line.patches]].tolist()
             assert weights[0] == codes[:, line.atom].max()
             assert (np.diff(weights) <= 0).all()
             assert all(images.count(image) <= 2 for image in images)
@@ -162,7 +162,7 @@ def test_a_network_s_atoms_are_shown_by_their_patches(manifest, tmp_path):
         NETWORKS.pop("tiny")
         forget_networks()
     assert 'class="atom-picture"' not in page and "vectors of tiny" in page
-    n_users = sum(len(line.users) for use in found.classes for line in use.most_used)
+    n_users = sum(len(line.patches) for use in found.classes for line in use.atoms)
     assert len(IMAGES.findall(page)) == n_users >= 40
 
 

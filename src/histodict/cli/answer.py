@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..execution.progress import Progress
 from .console import end_with, plain_errors, print_json, printable
 from .options import ImageOptions, JsonOption, ModelArgument, ResultsOutput, WorkOptions
 
@@ -77,7 +75,6 @@ def _run(
 
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     found = images.find()
-    n_done = count(1)
     with work.begin() as begun:
         return run_images(
             model,
@@ -85,7 +82,7 @@ def _run(
             found,
             output,
             mpp=images.mpp,
-            tell=lambda _: begun.callback(Progress("answer", next(n_done), len(found))),
+            callback=begun.callback,
             executor=begun.executor,
         )
 

@@ -64,12 +64,8 @@ def progress_bars() -> Iterator[Callback]:
         yield show
 
 
-def warn(words: str) -> None:
-    _say("[yellow]Warning:[/]", words)
-
-
-def note(words: str) -> None:
-    _say("[yellow]Note:[/]", words)
+def warn(words: str, head: str = "Warning") -> None:
+    _say(f"[yellow]{head}:[/]", words)
 
 
 def end_with(failures: Iterable[str]) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from .console import note, plain_errors, print_json, progress_bars
+from .console import plain_errors, print_json, progress_bars, warn
 from .options import CacheOption, JobsOption, JsonOption, ModelArgument, PartOptions, check_folder
 
 
@@ -59,12 +59,12 @@ def atoms(
             found = find_atoms(trained, manifest, n_atoms=number, cache=cache, callback=callback)
             write_atoms_page(output, trained, manifest, found, callback=callback)
     if panel_note(trained):
-        note(panel_note(trained))
+        warn(panel_note(trained), "Note")
     if as_json:
         names = [manifest.name(record) for record in manifest.records]
         print_json({"page": str(output)} | plain_facts(found, names))
         return
-    shown = sum(len(use.most_used) for use in found.classes)
+    shown = sum(len(use.atoms) for use in found.classes)
     typer.echo(f"{shown} atoms, as {len(found.labels)} patches use them. Open {output}")
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import dataclass, is_dataclass
 from functools import wraps
 from inspect import Parameter, Signature, signature
 from pathlib import Path
@@ -28,23 +28,14 @@ Command = Callable[..., None]
 
 def flat(command: Command) -> Command:
     """The command with the fields of its dataclasses as parameters, in their place."""
-    own = signature(command).parameters.values()
     hints = get_type_hints(command, include_extras=True)
-    groups = {p.name: hints[p.name] for p in own if is_dataclass(hints[p.name])}
-    laid_out = [
-        part
-        for p in own
-        for part in (
-            _parts(groups[p.name])
-            if p.name in groups
-            else [p.replace(kind=Parameter.KEYWORD_ONLY, annotation=hints[p.name])]
-        )
-    ]
+    groups: dict[str, Any] = {name: h for name, h in hints.items() if is_dataclass(h)}
+    laid_out = _parameters(command)
 
     @wraps(command)
     def run(**given: Any) -> None:
         made = {
-            name: group(**{f.name: given.pop(f.name) for f in fields(group)})
+            name: group(**{field: given.pop(field) for field in signature(group).parameters})
             for name, group in groups.items()
         }
         command(**given, **made)
@@ -54,17 +45,15 @@ def flat(command: Command) -> Command:
     return run
 
 
-def _parts(group: Any) -> list[Parameter]:
-    hints = get_type_hints(group, include_extras=True)
-    return [
-        Parameter(
-            f.name,
-            Parameter.KEYWORD_ONLY,
-            default=Parameter.empty if f.default is MISSING else f.default,
-            annotation=hints[f.name],
-        )
-        for f in fields(group)
-    ]
+def _parameters(call: Any) -> list[Parameter]:
+    """Of a command or of a dataclass."""
+    hints = get_type_hints(call, include_extras=True)
+    found = []
+    for own in signature(call).parameters.values():
+        hint = hints[own.name]
+        alone = own.replace(kind=Parameter.KEYWORD_ONLY, annotation=hint)
+        found += _parameters(hint) if is_dataclass(hint) else [alone]
+    return found
 
 
 # --- single options -----------------------------------------------------------------------------

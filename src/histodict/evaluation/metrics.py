@@ -35,17 +35,20 @@ def balanced_accuracy(labels: ArrayLike, predictions: ArrayLike) -> float:
 def sensitivity(labels: ArrayLike, predictions: ArrayLike, *, positive: object) -> float:
     """Share of the images of class `positive` that are called so; 1 less the miss rate."""
     truth, said = _checked(labels, predictions)
-    chosen = truth == positive
-    _check_some(chosen, f"of class {positive!r}", "sensitivity")
-    return float(np.mean(said[chosen] == positive))
+    return _share(said == positive, truth == positive, f"class {positive!r}: sensitivity")
 
 
 def specificity(labels: ArrayLike, predictions: ArrayLike, *, positive: object) -> float:
     """Share of the other images that are not called `positive`; 1 less the false-alarm rate."""
     truth, said = _checked(labels, predictions)
-    chosen = truth != positive
-    _check_some(chosen, f"of a class other than {positive!r}", "specificity")
-    return float(np.mean(said[chosen] != positive))
+    other = f"a class other than {positive!r}: specificity"
+    return _share(said != positive, truth != positive, other)
+
+
+def _share(right: NDArray[np.bool_], chosen: NDArray[np.bool_], what: str) -> float:
+    if not chosen.any():
+        raise ValueError(f"there is no image of {what} is not defined")
+    return float(np.mean(right[chosen]))
 
 
 # --- scores -------------------------------------------------------------------------------------
@@ -224,8 +227,3 @@ def _check_columns(truth: NDArray[Any], scores: NDArray[Any]) -> NDArray[Any]:
             f"{classes.tolist()}"
         )
     return classes
-
-
-def _check_some(chosen: NDArray[np.bool_], what: str, metric: str) -> None:
-    if not chosen.any():
-        raise ValueError(f"there is no image {what}: {metric} is not defined")

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ..images.manifest import Manifest
 from ..parameters import check_whole_number
 from .folds import balanced_folds, fold_totals
-from .splits import Split, SplitError, Splits, check_by, check_splits, image_names
+from .splits import Split, SplitError, Splits, check_splits, image_names
 
 # Divisions tried, per repeat, to find one that no earlier repeat has.
 _N_TRIES = 50
@@ -102,10 +102,8 @@ def leave_one_site_out(manifest: Manifest) -> Splits:
     names = sorted({site for site in sites if site})
     if len(names) < 2:
         raise SplitError(f"all images come from the site {names[0]!r}: there must be two or more")
-    made = []
-    for name in names:
-        test = np.array([site == name for site in sites])
-        made.append(Split(f"site {name}", _places(~test), _places(test)))
+    tests = {f"site {name}": np.array([site == name for site in sites]) for name in names}
+    made = [Split(name, _places(~test), _places(test)) for name, test in tests.items()]
     return _checked(manifest, made, kind="leave one site out")
 
 
@@ -158,7 +156,6 @@ class _Groups:
 
     @classmethod
     def of(cls, manifest: Manifest, by: str) -> _Groups:
-        check_by(by)
         if not manifest.records:
             raise SplitError("there are no images to split")
         together = manifest.patients if by == "patient" else image_names(manifest)
@@ -198,12 +195,9 @@ def _queues(
     manifest: Manifest, chosen: NDArray[np.bool_], rng: np.random.Generator
 ) -> dict[str, list[int]]:
     """Chosen images of each class in random order, which does not depend on the manifest's."""
-    names, labels = image_names(manifest), manifest.labels
-    places = sorted(_places(chosen), key=names.__getitem__)
-    queues: dict[str, list[int]] = {}
-    for place in places:
-        queues.setdefault(labels[place], []).append(place)
-    return {name: rng.permutation(queues[name]).tolist() for name in sorted(queues)}
+    labels, places = manifest.labels, sorted(_places(chosen), key=image_names(manifest).__getitem__)
+    queues = {name: [i for i in places if labels[i] == name] for name in np.unique(labels).tolist()}
+    return {name: rng.permutation(queue).tolist() for name, queue in queues.items() if queue}
 
 
 def _first(queues: Mapping[str, Sequence[int]], n: int, split: str) -> list[int]:

@@ -39,7 +39,8 @@ class Split:
     n_per_class: int | None = None
 
     def __post_init__(self) -> None:
-        check_by(self.by)
+        if self.by not in ("patient", "image"):
+            raise SplitError(f"by must be 'patient' or 'image', not {self.by!r}")
         if not self.train or not self.test:
             side = "test on" if self.train else "train on"
             raise SplitError(f"split {self.name!r}: there is no image to {side}")
@@ -71,11 +72,6 @@ class Splits:
 def image_names(manifest: Manifest) -> list[str]:
     """Paths relative to the manifest's root, in its order."""
     return [manifest.name(record) for record in manifest.records]
-
-
-def check_by(by: str) -> None:
-    if by not in ("patient", "image"):
-        raise SplitError(f"by must be 'patient' or 'image', not {by!r}")
 
 
 def shared_patients(manifest: Manifest, split: Split) -> list[str]:

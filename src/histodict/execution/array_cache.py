@@ -27,19 +27,9 @@ class ArrayCache:
         return array
 
     def write(self, key: list[Any], array: NDArray[Any]) -> None:
-        with written_whole(self._file(key)) as partial:
+        with written_whole(self._file(key), durable=False) as partial:
             np.save(partial, array, allow_pickle=False)
 
     def _file(self, key: list[Any]) -> Path:
         digest = hashlib.sha256(json.dumps(key).encode()).hexdigest()
         return self.folder / digest[:2] / f"{digest[:32]}.npy"
-
-
-def file_key(path: Path) -> list[Any]:
-    """Changes when the file is another one, or was changed.
-
-    What was written under the same size and time of modification still has another time of change,
-    which nobody can set.
-    """
-    state = path.stat()
-    return [str(path.resolve()), state.st_size, state.st_mtime_ns, state.st_ctime_ns]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -35,46 +35,40 @@ def open_cluster(text: str) -> Iterator[Cluster]:
         except OSError as error:
             raise ClusterError(f"no Dask scheduler answers at {text}: {error}") from error
         with client:
-            _wait_for_workers(client, text)
+            # Jobs may stand in a queue for hours; whoever asked for them can stop waiting.
+            patience = None if Path(text).suffix in _SETTINGS else _CONNECT_SECONDS
+            try:
+                client.wait_for_workers(1, timeout=patience)
+            except TimeoutError as error:
+                raise ClusterError(
+                    f"the Dask scheduler at {text} has no workers: start some"
+                ) from error
             _check_versions(client)
             yield Cluster(client)
 
 
-def _wait_for_workers(client: Any, text: str) -> None:
-    # Jobs may stand in a queue for hours; whoever asked for them can stop waiting.
-    patience = None if Path(text).suffix in _SETTINGS else _CONNECT_SECONDS
-    try:
-        client.wait_for_workers(1, timeout=patience)
-    except TimeoutError as error:
-        raise ClusterError(f"the Dask scheduler at {text} has no workers: start some") from error
-
-
-@contextmanager
-def _start(text: str, distributed: Any) -> Iterator[Any]:
+def _start(text: str, distributed: Any) -> AbstractContextManager[Any]:
     """What a client connects to."""
     kind, colon, rest = text.partition(":")
     if kind in ("tcp", "tls") and rest.startswith("//"):
-        yield text
-    elif kind == "local" and colon:
+        return nullcontext(text)
+    if kind == "local" and colon:
         if not rest.isdecimal():
             raise ValueError(f"--cluster {text}: write local:N with N processes, such as local:4")
-        n_workers = check_whole_number("the number of workers", int(rest), 1)
-        with distributed.LocalCluster(
-            n_workers=n_workers,
+        cluster: AbstractContextManager[Any] = distributed.LocalCluster(
+            n_workers=check_whole_number("the number of workers", int(rest), 1),
             threads_per_worker=1,
             dashboard_address=None,
             # Dask calls data lost that is sent again at once.
             silence_logs=logging.CRITICAL,
-        ) as cluster:
-            yield cluster
-    elif Path(text).suffix in _SETTINGS:
-        with _start_jobs(Path(text)) as cluster:
-            yield cluster
-    else:
-        raise ValueError(
-            f"--cluster {text}: give tcp://HOST:PORT of a Dask scheduler, local:N for N processes "
-            "here, or a .yaml file with the settings of a batch system"
         )
+        return cluster
+    if Path(text).suffix in _SETTINGS:
+        return _start_jobs(Path(text))
+    raise ValueError(
+        f"--cluster {text}: give tcp://HOST:PORT of a Dask scheduler, local:N for N processes "
+        "here, or a .yaml file with the settings of a batch system"
+    )
 
 
 @contextmanager
@@ -127,12 +121,12 @@ def _check_versions(client: Any) -> None:
     """Other versions on a worker would give other bits, or fail halfway."""
     own = _versions()
     for worker, found in client.run(_versions).items():
-        others = [f"{name} {found[name]}" for name in own if found[name] != own[name]]
-        if others:
+        differ = [name for name in own if found[name] != own[name]]
+        if differ:
+            theirs, ours = (", ".join(f"{name} {v[name]}" for name in differ) for v in (found, own))
             raise ClusterError(
-                f"the worker {worker} has {', '.join(others)}, but here it is "
-                f"{', '.join(f'{name} {own[name]}' for name in own if found[name] != own[name])}: "
-                "install the same versions"
+                f"the worker {worker} has {theirs}, but here it is {ours}: install the same "
+                "versions"
             )
 
 

@@ -15,7 +15,7 @@ from importlib import import_module
 from itertools import islice
 from typing import Any
 
-from .executor import Item, OpenItems, Result
+from .executor import Item, Lost, OpenItems, Result
 from .local import one_blas_thread
 
 _RETRIES = 2  # of an item that raised an error, such as a file that could not be read just now
@@ -44,7 +44,7 @@ class Cluster:
         function: Callable[[Item], Result],
         items: Iterable[Item],
         *,
-        lost: Callable[[Exception], Result] | None = None,
+        lost: Lost[Result] = None,
     ) -> Iterator[Result]:
         sent = _Function(self.client, function)
         waiting: deque[_Task] = deque()
@@ -78,9 +78,7 @@ class Cluster:
             or len(waiting) >= _FINISHED_PER_THREAD * self._n_threads
         )
 
-    def _result(
-        self, task: _Task, others: Iterable[_Task], lost: Callable[[Exception], Result] | None
-    ) -> Result:
+    def _result(self, task: _Task, others: Iterable[_Task], lost: Lost[Result]) -> Result:
         alone = False
         for attempt in range(_SENDINGS):
             try:
@@ -164,7 +162,7 @@ def _same(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-def _give_up(error: Exception, lost: Callable[[Exception], Result] | None) -> Result:
+def _give_up(error: Exception, lost: Lost[Result]) -> Result:
     reason = ClusterError(
         "its worker ended each time it was tried, also when nothing else was under way: it may "
         "need more memory than a worker has"

@@ -7,12 +7,14 @@ pixels and open files do not.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from .local import map_blocks
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+Lost = Callable[[Exception], Result] | None
 OpenItems = Callable[[], Iterator[Any]]
 
 
@@ -24,7 +26,7 @@ class Executor(Protocol):
         function: Callable[[Item], Result],
         items: Iterable[Item],
         *,
-        lost: Callable[[Exception], Result] | None = None,
+        lost: Lost[Result] = None,
     ) -> Iterator[Result]:
         """function(item) for every item, in order; a bounded number of them is under way.
 
@@ -36,18 +38,18 @@ class Executor(Protocol):
         """The same items for several maps, sent to where the work is done once."""
 
 
+@dataclass(frozen=True)
 class Threads:
     """Threads of this process; `n_jobs` of them, None for all cores."""
 
-    def __init__(self, n_jobs: int | None = None) -> None:
-        self.n_jobs = n_jobs
+    n_jobs: int | None = None
 
     def map(
         self,
         function: Callable[[Item], Result],
         items: Iterable[Item],
         *,
-        lost: Callable[[Exception], Result] | None = None,
+        lost: Lost[Result] = None,
     ) -> Iterator[Result]:
         return map_blocks(function, items, self.n_jobs)
 

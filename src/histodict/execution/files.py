@@ -1,28 +1,32 @@
-"""Files that are complete or not there."""
+"""Files that are complete or not there, and whether one is still the same."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import secrets
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
+from typing import Any
 
 # What a run that was killed leaves behind, and after how many seconds nobody writes to it any more.
 _PARTIAL = re.compile(r"\.[0-9a-f]+\.partial\..+")
 _STALE_S = 24 * 3600
+# Slides of which the file that is named is but the index of others in its folder.
+_INDEXES = (".dcm", ".vms", ".vmu")
 
 
 @contextmanager
-def written_whole(path: Path) -> Iterator[Path]:
+def written_whole(path: Path, *, durable: bool = True) -> Iterator[Path]:
     """A name to write to, in the same folder; on success the file gets its final name.
 
     The name is new each time, so that any number of threads and processes may write the same file:
-    the last one stays. The content is on the disk before the file has its name, and the name when
-    this returns.
+    the last one stays. If `durable`, the content is on the disk before the file has its name, and
+    the name when this returns; what can be made again need not wait for that.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     _sweep(path.parent)
@@ -30,10 +34,12 @@ def written_whole(path: Path) -> Iterator[Path]:
     partial = path.with_name(f".{secrets.token_hex(8)}.partial.{path.name}")
     try:
         yield partial
-        _flush(partial, os.O_RDWR)
+        if durable:
+            _flush(partial, os.O_RDWR)
         os.replace(partial, path)
         with suppress(OSError):  # not every system lets one open or flush a folder
-            _flush(path.parent, os.O_RDONLY)
+            if durable:
+                _flush(path.parent, os.O_RDONLY)
     finally:
         partial.unlink(missing_ok=True)
 
@@ -53,3 +59,44 @@ def _sweep(folder: Path) -> None:
         with suppress(OSError):  # another process was faster, or it is another user's file
             if _PARTIAL.fullmatch(path.name) and time.time() - path.stat().st_mtime > _STALE_S:
                 path.unlink()
+
+
+def file_key(path: Path) -> list[Any]:
+    """Changes when the file is another one, or was changed.
+
+    What was written under the same size and time of modification still has another time of change,
+    which nobody can set.
+    """
+    states = [[p.name, *_state(p)] for p in _beside(path)]
+    return [str(path.resolve()), *_state(path), *states]
+
+
+def _state(path: Path) -> list[int]:
+    state = path.stat()
+    return [state.st_size, state.st_mtime_ns, state.st_ctime_ns]
+
+
+def _beside(path: Path) -> list[Path]:
+    """The other files of a slide that lies in several."""
+    kind = path.suffix.lower()
+    if kind not in (*_INDEXES, ".mrxs"):
+        return []
+    folder = path.with_suffix("") if kind == ".mrxs" else path.parent
+    files = sorted(folder.iterdir()) if folder.is_dir() else []
+    return [other for other in files if other != path and other.is_file()]
+
+
+def content_digest(path: Path) -> str:
+    """SHA-256 of a file; read once as long as its size and its times stay as they are.
+
+    Of a slide that lies in several files the others count by their names, sizes and times.
+    """
+    own = _digest(str(path.resolve()), *_state(path))
+    others = [[p.name, *_state(p)[:2]] for p in _beside(path)]
+    return hashlib.sha256(f"{own} {others}".encode()).hexdigest() if others else own
+
+
+@lru_cache(maxsize=100_000)
+def _digest(path: str, *state: int) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..execution.array_cache import ArrayCache, file_key
+from ..execution.array_cache import ArrayCache
+from ..execution.files import file_key
 from ..execution.local import count_jobs
 from ..execution.progress import Callback, Progress, ignore
 from . import FEATURES
@@ -42,8 +43,7 @@ def image_features(
     pixels_key : says what load_pixels does (scale, stain, …); other words, other files
     cache : keeps the vectors; None keeps nothing
     n_jobs : processes; None for all cores
-    callback : gets a `Progress` of the stage "features": once for all images that were there, then
-        after every image
+    callback : hears of "features": once of all images that were there, then of every other one
     """
     if name not in FEATURES:
         raise ValueError(f"features must be one of {sorted(FEATURES)}, not {name!r}")
@@ -52,17 +52,15 @@ def image_features(
     keys = [_key(image, name, pixels_key) if cache else [] for image in images]
     vectors = [_read(cache, key, length) if cache else None for key in keys]
     missing = [i for i, vector in enumerate(vectors) if vector is None]
-    done = len(images) - len(missing)
-    if done:
-        callback(Progress("features", done, len(images)))
+    n_there = len(images) - len(missing)
+    if n_there:
+        callback(Progress("features", n_there, len(images)))
     jobs = [(images[i], name, load_pixels, cache, keys[i]) for i in missing]
     with closing(_run(jobs, n_jobs)) as results:
-        for i, vector in zip(missing, results, strict=True):
+        for n, (i, vector) in enumerate(zip(missing, results, strict=True), start=n_there + 1):
             vectors[i] = vector
-            done += 1
-            callback(Progress("features", done, len(images)))
-    found = [vector for vector in vectors if vector is not None]
-    return np.stack(found) if found else np.empty((0, length))
+            callback(Progress("features", n, len(images)))
+    return np.array(vectors, np.float64).reshape(len(images), length)
 
 
 def _key(image: Path, name: str, pixels_key: str) -> list[Any]:

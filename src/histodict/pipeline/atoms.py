@@ -18,12 +18,12 @@ from .plan import Model
 class AtomUse:
     """One atom: per label the share of its patches that use it; the patches that use it most.
 
-    users : (place in the gallery, weight), the largest |weight| first
+    patches : (place in the gallery, weight), the largest |weight| first
     """
 
     atom: int
     shares: dict[str, float]
-    users: list[tuple[int, float]]
+    patches: list[tuple[int, float]]
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class ClassUse:
     n_atoms: int
     n_used: int
     per_patch: dict[str, float]
-    most_used: list[AtomUse]
+    atoms: list[AtomUse]
 
 
 def most_used(

@@ -22,9 +22,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Protocol
 
-from ..execution.digests import content_digest
 from ..execution.executor import Executor
-from ..execution.files import written_whole
+from ..execution.files import content_digest, written_whole
 from ..execution.progress import Callback
 from ..images.manifest import Manifest, Record
 from ..patches.patch_map import PatchMap

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..execution.array_cache import ArrayCache, file_key
+from ..execution.array_cache import ArrayCache
+from ..execution.files import file_key
 from ..images.readers import ImageError, ImageSource, open_image
 from ..images.stain import NORMALISERS
 from ..images.tissue import TissueThreshold, tissue_fraction

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,17 +33,11 @@ class AtomsInUse:
 
     @classmethod
     def of(
-        cls,
-        model: Model,
-        gallery: Gallery,
-        records: Sequence[Record],
-        n_atoms: int,
+        cls, model: Model, gallery: Gallery, records: Sequence[Record], n_atoms: int
     ) -> AtomsInUse:
-        atoms = _atoms(model)
-        labels = patch_labels(model, gallery, records)
-        return cls(
-            atoms, gallery, labels, most_used(atoms, gallery, labels, model.classes_, n_atoms)
-        )
+        atoms, labels = _atoms(model), patch_labels(model, gallery, records)
+        classes = most_used(atoms, gallery, labels, model.classes_, n_atoms)
+        return cls(atoms, gallery, labels, classes)
 
 
 def find_atoms(
@@ -67,11 +61,7 @@ def find_atoms(
 
 
 def write_atoms_page(
-    path: Path,
-    model: Model,
-    manifest: Manifest,
-    found: AtomsInUse,
-    callback: Callback = ignore,
+    path: Path, model: Model, manifest: Manifest, found: AtomsInUse, callback: Callback = ignore
 ) -> None:
     """Everything in one file: no scripts, nothing fetched."""
     names = [manifest.name(record) for record in manifest.records]
@@ -107,18 +97,21 @@ def atom_rows(
 
     `names`: of the records, as a reader knows them.
     """
-    lines = [line for use in found.classes for line in use.most_used]
-    wanted = [patch for line in lines for patch, _ in line.users]
+    lines = [line for use in found.classes for line in use.atoms]
+    wanted = [patch for line in lines for patch, _ in line.patches]
     uris = patch_pictures(found.gallery, records, wanted, n_jobs=n_jobs, callback=callback)
-    colours = _colours([use.name for use in found.classes], found.labels)
+    classes = [use.name for use in found.classes]
+    labels = [*classes, *sorted(set(found.labels) - set(classes))]
+    colours = {name: colour_of(place) for place, name in enumerate(labels)}
     # Bars are drawn up to the largest share on the page: even common atoms serve few patches.
     top = max((share for line in lines for share in line.shares.values()), default=1.0)
     return [
         {
             "name": use.name,
-            "colour": colours[use.name],
+            "colours": colours,
+            "top": top,
             "words": _words(use),
-            "rows": [_row(found, line, uris, names, colours, top) for line in use.most_used],
+            "rows": [_row(found, line, uris, names) for line in use.atoms],
         }
         for use in found.classes
     ]
@@ -144,26 +137,10 @@ def plain_facts(found: AtomsInUse, names: Sequence[str]) -> dict[str, Any]:
         side = float(gallery.side[patch])
         return {"image": image, "x": x, "y": y, "side": side, "weight": weight}
 
-    return {
-        "n_patches": len(found.labels),
-        "classes": [
-            {
-                "name": use.name,
-                "n_atoms": use.n_atoms,
-                "n_used": use.n_used,
-                "per_patch": use.per_patch,
-                "atoms": [
-                    {
-                        "atom": line.atom,
-                        "shares": line.shares,
-                        "patches": [place(*user) for user in line.users],
-                    }
-                    for line in use.most_used
-                ],
-            }
-            for use in found.classes
-        ],
-    }
+    classes = [asdict(use) for use in found.classes]
+    for line in (line for use in classes for line in use["atoms"]):
+        line["patches"] = [place(*patch) for patch in line["patches"]]
+    return {"n_patches": len(found.labels), "classes": classes}
 
 
 def _atoms(model: Model) -> Atoms:
@@ -172,12 +149,6 @@ def _atoms(model: Model) -> Atoms:
     if atoms is None:
         raise ValueError(model.model_.why_no_atoms())
     return atoms
-
-
-def _colours(classes: Sequence[str], labels: Sequence[str]) -> dict[str, str]:
-    """A colour for every class of the model, then for labels it does not know."""
-    names = [*classes, *sorted(set(labels) - set(classes))]
-    return {name: colour_of(place) for place, name in enumerate(names)}
 
 
 def _words(use: ClassUse) -> str:
@@ -190,34 +161,20 @@ def _words(use: ClassUse) -> str:
 
 
 def _row(
-    found: AtomsInUse,
-    line: AtomUse,
-    uris: Mapping[int, str],
-    names: Sequence[str],
-    colours: Mapping[str, str],
-    top: float,
+    found: AtomsInUse, line: AtomUse, uris: Mapping[int, str], names: Sequence[str]
 ) -> dict[str, Any]:
     side = found.atoms.patch_px
     return {
         "number": line.atom + 1,
         "uri": png_uri(vector_picture(found.atoms.D[line.atom], side)) if side else "",
-        "shares": [
-            {
-                "name": name,
-                "percent": f"{100 * share:.0f}",
-                "length": f"{100 * share / top:.1f}",
-                "colour": colours[name],
-            }
-            for name, share in line.shares.items()
-        ],
+        "shares": line.shares,
         "patches": [
             {
                 "uri": uris[patch],
-                "title": f"{names[int(found.gallery.images[patch])]}: {found.labels[patch]}, "
-                f"weight {weight:.2f}",
-                "colour": colours[found.labels[patch]],
-                "reversed": weight < 0,
+                "image": names[int(found.gallery.images[patch])],
+                "label": found.labels[patch],
+                "weight": weight,
             }
-            for patch, weight in line.users
+            for patch, weight in line.patches
         ],
     }

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape
 from itertools import cycle, islice
@@ -65,8 +66,7 @@ def intervals_svg(
     The axis shows `ends` and what lies beyond, so that a tiny spread does not look large.
     `first_style`: that of the first row, so that a method looks alike in all charts.
     """
-    with mpl.rc_context(LOOK):
-        figure, axes = _open(0.9 + 0.32 * len(rows))
+    with _chart(0.9 + 0.32 * len(rows)) as (figure, axes):
         if line is not None:
             axes.axvline(line[0], color=_SOFT, linestyle=":", linewidth=1.2)
             over = axes.get_xaxis_transform()  # x in data, y in parts of the axes
@@ -79,9 +79,8 @@ def intervals_svg(
         axes.set_ylim(len(rows) - 0.4, -0.6)
         low, high = min(ends[0], *(r.low for r in rows)), max(ends[1], *(r.high for r in rows))
         axes.set_xlim(low - 0.03 * (high - low), high + 0.03 * (high - low))
-        axes.set_xlabel(label)
+        axes.set(xlabel=label, axisbelow=True)
         axes.grid(axis="x", color="#e6eaee")
-        axes.set_axisbelow(True)
         return _svg(figure, name, _words(label, rows))
 
 
@@ -89,40 +88,26 @@ def sizes_svg(
     name: str, curves: Mapping[str, Sequence[Estimate]], label: str, axis_label: str
 ) -> str:
     """A curve per method over steps named alike in all of them, side by side at every step."""
-    with mpl.rc_context(LOOK):
-        figure, axes = _open(3.6)
+    with _chart(3.6) as (figure, axes):
         n_curves = max(len(curves), 2)
-        for place, ((method, rows), style) in enumerate(
-            zip(curves.items(), _styles(len(curves)), strict=True)
-        ):
+        styles = _styles(len(curves))
+        for place, ((method, rows), style) in enumerate(zip(curves.items(), styles, strict=True)):
             shift = 0.4 * (place / (n_curves - 1) - 0.5)
-            x = [step + shift for step in range(len(rows))]
+            x, values = [step + shift for step in range(len(rows))], [row.value for row in rows]
             reach = [[r.value - r.low for r in rows], [r.high - r.value for r in rows]]
-            colour, marker, dash = style
-            axes.errorbar(
-                x,
-                [row.value for row in rows],
-                reach,
-                color=colour,
-                marker=marker,
-                linestyle=dash,
-                linewidth=1.6,
-                elinewidth=1,
-                label=method,
-            )
+            line: Any = dict(zip(("color", "marker", "linestyle"), style, strict=True))
+            axes.errorbar(x, values, reach, linewidth=1.6, elinewidth=1, label=method, **line)
         steps = [row.name for row in next(iter(curves.values()))]
         axes.set_xticks(range(len(steps)), steps)
         axes.set(xlabel=axis_label, ylabel=label)
         axes.grid(axis="y", color="#e6eaee")
-        _legend_below(figure, axes)
         every = [row for rows in curves.values() for row in rows]
         return _svg(figure, name, f"{label} against {axis_label}; {len(every)} values")
 
 
 def roc_curves_svg(name: str, curves: Mapping[str, RocCurve]) -> str:
     """Misses against false alarms, with the point at which each method works."""
-    with mpl.rc_context(LOOK):
-        figure, axes = _open(_WIDTH)
+    with _chart(_WIDTH) as (figure, axes):
         axes.plot([0, 1], [1, 0], ":", color=_SOFT, linewidth=1, label="chance")
         slimmer = np.linspace(1, 0.5, len(curves))  # a later one leaves the one beneath in sight
         for (method, curve), (colour, marker, dash), size in zip(
@@ -132,9 +117,8 @@ def roc_curves_svg(name: str, curves: Mapping[str, RocCurve]) -> str:
             axes.plot(curve.false_alarm, curve.miss, **line)
             axes.plot(*curve.operating, marker, color=colour, markersize=12 * size, clip_on=False)
             axes.plot([], [], marker=marker, label=method, **line)  # both, for the legend
-        axes.set(xlabel="false alarm rate", ylabel="miss rate", xlim=(-0.01, 1), ylim=(-0.01, 1))
-        axes.set_aspect("equal")
-        _legend_below(figure, axes)
+        axes.set(xlabel="false alarm rate", ylabel="miss rate", aspect="equal")
+        axes.set(xlim=(-0.01, 1), ylim=(-0.01, 1))
         points = (f"{m} {c.operating[0]:.3f}, {c.operating[1]:.3f}" for m, c in curves.items())
         words = "False alarm rate and miss rate at the operating points: "
         return _svg(figure, name, words + "; ".join(points))
@@ -142,26 +126,26 @@ def roc_curves_svg(name: str, curves: Mapping[str, RocCurve]) -> str:
 
 def calibration_svg(name: str, curves: Mapping[str, CalibrationCurve]) -> str:
     """How often it was so against the probability that was said; larger dots: more images."""
-    with mpl.rc_context(LOOK):
-        figure, axes = _open(_WIDTH)
+    with _chart(_WIDTH) as (figure, axes):
         axes.plot([0, 1], [0, 1], ":", color=_SOFT, linewidth=1, label="perfect")
         for (method, curve), style in zip(curves.items(), _styles(len(curves)), strict=True):
             colour, marker, dash = style
             axes.plot(curve.probability, curve.observed, color=colour, linestyle=dash, label=method)
             sizes = 20 + 130 * curve.counts / curve.counts.max()
             axes.scatter(curve.probability, curve.observed, sizes, color=colour, marker=marker)
-        axes.set(xlabel="probability said", ylabel="share that was so", xlim=(0, 1), ylim=(0, 1))
-        axes.set_aspect("equal")
-        _legend_below(figure, axes)
+        axes.set(xlabel="probability said", ylabel="share that was so", aspect="equal")
+        axes.set(xlim=(0, 1), ylim=(0, 1))
         return _svg(figure, name, f"Calibration of {', '.join(curves)}")
 
 
 # --- what they share ----------------------------------------------------------------------------
 
 
-def _open(height: float) -> tuple[Figure, Axes]:
-    figure = Figure(figsize=(_WIDTH, height), layout="constrained")
-    return figure, figure.add_subplot()
+@contextmanager
+def _chart(height: float) -> Iterator[tuple[Figure, Axes]]:
+    with mpl.rc_context(LOOK):
+        figure = Figure(figsize=(_WIDTH, height), layout="constrained")
+        yield figure, figure.add_subplot()
 
 
 def _styles(n: int) -> list[tuple[str, str, str]]:
@@ -173,10 +157,12 @@ def _styles(n: int) -> list[tuple[str, str, str]]:
 
 
 def _legend_below(figure: Figure, axes: Axes) -> None:
+    """Of what has a label, if anything has."""
     handles, labels = axes.get_legend_handles_labels()
-    longest = max(len(label) for label in labels)
+    longest = max(map(len, labels), default=0)
     n_columns = 1 if longest > 22 else 2 if longest > 12 else 3
-    figure.legend(handles, labels, loc="outside lower center", ncols=n_columns, fontsize=9)
+    if labels:
+        figure.legend(handles, labels, loc="outside lower center", ncols=n_columns, fontsize=9)
 
 
 def _words(label: str, rows: Sequence[Estimate]) -> str:
@@ -186,6 +172,7 @@ def _words(label: str, rows: Sequence[Estimate]) -> str:
 
 def _svg(figure: Figure, name: str, words: str) -> str:
     """The figure as an <svg> element whose ids are its own, with words for who cannot see it."""
+    _legend_below(figure, figure.axes[0])
     text = io.StringIO()
     with mpl.rc_context({"svg.hashsalt": name}):
         figure.savefig(text, format="svg", metadata=NO_METADATA)

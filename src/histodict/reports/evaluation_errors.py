@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
-from sklearn.metrics import confusion_matrix
 
 from ..compare.evaluation import Evaluation
 from ..compare.tasks import Result
@@ -26,145 +26,138 @@ _SHOWN_PX = 300
 _MOST_PICTURES = 150
 
 
-@dataclass
-class Errors:
-    """Of one image: by method, how many answers there were and the wrong ones among them."""
+@dataclass(frozen=True)
+class Said:
+    """An answer: the i-th of a result, for the image at this place of the manifest."""
 
     place: int
-    n_answers: Counter[str] = field(default_factory=Counter)
-    wrong: dict[str, list[str]] = field(default_factory=dict)
-    seen: list[tuple[Result, int]] = field(default_factory=list)
+    record: Record
+    method: str
+    label: str
+    result: Result
+    i: int
 
     @property
-    def n_wrong(self) -> int:
-        return sum(len(labels) for labels in self.wrong.values())
+    def is_wrong(self) -> bool:
+        return self.label != self.record.label
 
 
-def shown_results(done: Evaluation) -> Iterator[Result]:
+def shown_answers(done: Evaluation) -> list[Said]:
     """Those of the methods in the tables, at the largest training size."""
-    for result in done.results:
-        split = result.task.split
-        if result.task.method in done.methods and split.n_per_class == done.shown_size:
-            yield result
+    methods, size = done.methods, done.shown_size
+    return [
+        Said(place, done.manifest.records[place], task.method, result.answered.labels[i], result, i)
+        for result, task in ((result, result.task) for result in done.results)
+        if task.method in methods and task.split.n_per_class == size
+        for i, place in enumerate(task.split.test)
+    ]
 
 
 # --- confusions ---------------------------------------------------------------------------------
 
 
-def confusions(done: Evaluation) -> list[dict[str, Any]]:
+def confusions(done: Evaluation, shown: Sequence[Said]) -> list[dict[str, Any]]:
     """Per method: images by true class and answer, added up over repeats and seeds."""
+    counts = Counter((said.method, said.record.label, said.label) for said in shown)
     found = []
     for method in done.methods:
-        own = [result for result in shown_results(done) if result.task.method == method]
-        truth = [label for r in own for label in done.manifest.select(r.task.split.test).labels]
-        said = [label for result in own for label in result.answered.labels]
-        answers = [*done.classes, NO_TISSUE] if NO_TISSUE in said else done.classes
-        names = list(dict.fromkeys([*done.classes, NO_TISSUE]))
-        counts = confusion_matrix(truth, said, labels=names)[: len(done.classes), : len(answers)]
-        found.append({"method": method, "answers": answers, "counts": counts.tolist()})
+        glass = any((method, truth, NO_TISSUE) in counts for truth in done.classes)
+        answers = [*done.classes, NO_TISSUE] if glass else done.classes
+        table = [[counts[method, truth, label] for label in answers] for truth in done.classes]
+        found.append({"method": method, "answers": answers, "counts": table})
     return found
 
 
-def confusion_rows(done: Evaluation) -> list[Row]:
+def confusion_rows(done: Evaluation, shown: Sequence[Said]) -> list[Row]:
     return [
-        {"method": matrix["method"], "truth": truth, "label": label, "n_answers": count}
-        for matrix in confusions(done)
+        {"method": matrix["method"], "truth": truth, "label": label, "n_answers": n_answers}
+        for matrix in confusions(done, shown)
         for truth, counts in zip(done.classes, matrix["counts"], strict=True)
-        for label, count in zip(matrix["answers"], counts, strict=True)
+        for label, n_answers in zip(matrix["answers"], counts, strict=True)
     ]
 
 
 # --- images and patients ------------------------------------------------------------------------
 
 
-def image_errors(done: Evaluation) -> list[Errors]:
-    """Of every tested image, in the order of the manifest."""
-    found: dict[int, Errors] = {}
-    for result in shown_results(done):
-        method, tested = result.task.method, result.task.split.test
-        for i, (place, label) in enumerate(zip(tested, result.answered.labels, strict=True)):
-            errors = found.setdefault(place, Errors(place))
-            errors.n_answers[method] += 1
-            if label != done.manifest.records[place].label:
-                errors.wrong.setdefault(method, []).append(label)
-                errors.seen.append((result, i))
-    return [found[place] for place in sorted(found)]
-
-
-def error_rows(done: Evaluation, images: Sequence[Errors]) -> list[Row]:
+def error_rows(done: Evaluation, shown: Sequence[Said]) -> list[Row]:
     """A row for every method and image that it got wrong at least once."""
     rows = []
-    for errors in images:
-        record = done.manifest.records[errors.place]
-        for method, labels in errors.wrong.items():
+    for image in _grouped(shown, lambda said: said.place):
+        record = image[0].record
+        for method in dict.fromkeys(said.method for said in image if said.is_wrong):
+            labels, n_wrong, n_answers = _errors(image, method)
             rows.append(
                 {
                     "patient": record.patient,
                     "image": done.manifest.name(record),
                     "truth": record.label,
                     "method": method,
-                    "n_answers": errors.n_answers[method],
-                    "n_wrong": len(labels),
-                    "wrong_labels": ", ".join(sorted(set(labels))),
+                    "n_answers": n_answers,
+                    "n_wrong": n_wrong,
+                    "wrong_labels": labels,
                 }
             )
     return rows
 
 
-def patient_errors(done: Evaluation, images: Sequence[Errors]) -> list[dict[str, Any]]:
+def patient_errors(done: Evaluation, shown: Sequence[Said]) -> list[dict[str, Any]]:
     """Patients with errors: wrong answers per method, and pictures of the images; most first."""
-    by_patient: dict[str, list[Errors]] = {}
-    for errors in images:
-        by_patient.setdefault(done.manifest.records[errors.place].patient, []).append(errors)
-    wrong = {name: own for name, own in by_patient.items() if any(e.n_wrong for e in own)}
-    in_order = sorted(wrong, key=lambda name: -sum(errors.n_wrong for errors in wrong[name]))
-    n_pictures = 0
+    patients = _grouped(shown, lambda said: said.record.patient)
+    n_cards = count(1)
     found = []
-    for name in in_order:
-        cards = []
-        for errors in (errors for errors in wrong[name] if errors.n_wrong):
-            cards.append(_card(done, errors, with_picture=n_pictures < _MOST_PICTURES))
-            n_pictures += 1
-        counts = [_wrong_of(wrong[name], method) for method in done.methods]
+    for own in sorted(patients, key=lambda own: -sum(said.is_wrong for said in own)):
+        images = _grouped(own, lambda said: said.place)
+        wrong = [image for image in images if any(said.is_wrong for said in image)]
+        cards = [_card(done, image, next(n_cards) <= _MOST_PICTURES) for image in wrong]
+        counts = [_errors(own, method)[1:] for method in done.methods]
+        patient = own[0].record.patient
         found.append(
-            {"patient": name, "n_images": len(wrong[name]), "counts": counts, "images": cards}
+            {"patient": patient, "n_images": len(images), "counts": counts, "images": cards}
         )
-    return found
+    return [row for row in found if row["images"]]
 
 
-def _wrong_of(images: Sequence[Errors], method: str) -> tuple[int, int]:
-    """A method's wrong answers, and all its answers."""
-    wrong = sum(len(errors.wrong.get(method, [])) for errors in images)
-    return wrong, sum(errors.n_answers[method] for errors in images)
+def _grouped(shown: Sequence[Said], key: Callable[[Said], object]) -> list[list[Said]]:
+    """The answers by what `key` gives, in the order of the manifest."""
+    groups: dict[object, list[Said]] = {}
+    for said in sorted(shown, key=lambda said: said.place):
+        groups.setdefault(key(said), []).append(said)
+    return list(groups.values())
 
 
-def _card(done: Evaluation, errors: Errors, *, with_picture: bool) -> dict[str, Any]:
-    record, order = done.manifest.records[errors.place], done.methods.index
-    said = [
-        f"{method}: {', '.join(sorted(set(labels)))} ({len(labels)} of {errors.n_answers[method]})"
-        for method, labels in sorted(errors.wrong.items(), key=lambda item: order(item[0]))
-    ]
-    uri, map_uri, map_of = _pictures(record, errors) if with_picture else (None, None, None)
+def _errors(shown: Sequence[Said], method: str) -> tuple[str, int, int]:
+    """A method's wrong labels, the number of its wrong answers, and of all its answers."""
+    own = [said for said in shown if said.method == method]
+    wrong = [said.label for said in own if said.is_wrong]
+    return ", ".join(sorted(set(wrong))), len(wrong), len(own)
+
+
+def _card(done: Evaluation, image: Sequence[Said], with_picture: bool) -> dict[str, Any]:
+    record = image[0].record
+    errors = {method: _errors(image, method) for method in done.methods}
+    uri, map_uri, map_of = _pictures(image) if with_picture else (None, None, None)
     return {
         "name": done.manifest.name(record),
         "truth": record.label,
-        "said": said,
+        "said": [f"{m}: {labels} ({n} of {of})" for m, (labels, n, of) in errors.items() if n],
         "uri": uri,
         "map_uri": map_uri,
         "map_of": map_of,
     }
 
 
-def _pictures(record: Record, errors: Errors) -> tuple[str, str | None, str | None]:
+def _pictures(image: Sequence[Said]) -> tuple[str, str | None, str | None]:
     """The image; the patch map behind the first wrong answer that has one, and whose it is."""
-    with open_image(record.path) as source:
+    path = image[0].record.path
+    with open_image(path) as source:
         picture = _uri(source.thumbnail(min(_SHOWN_PX, max(source.size))))
-    for result, i in errors.seen:
-        patch_map = result.answered.map_of(i)
+    for said in (said for said in image if said.is_wrong):
+        patch_map = said.result.answered.map_of(said.i)
         if patch_map is not None:
-            task = result.task
+            task = said.result.task
             whose = f"{task.method}, {task.split.name}, seed {task.seed}"
-            return picture, _uri(draw_overlay(replace(patch_map, path=record.path))), whose
+            return picture, _uri(draw_overlay(replace(patch_map, path=path))), whose
     return picture, None, None
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ..compare.evaluation import Evaluation
-from ..evaluation.splits import Split
+from ..evaluation.splits import shared_patients
 from ..execution.tables import Row
 from ..images.manifest import Record
 from ..pipeline import Plan
@@ -28,6 +28,10 @@ def span(values: Iterable[int]) -> str:
     return str(low) if low == high else f"{low} to {high}"
 
 
+def listed(named: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in named.items())
+
+
 def figure_words(row: Row) -> str:
     """A value with its interval, as everywhere in the report."""
     return f"{row['value']:.3f} ({row['low']:.3f} to {row['high']:.3f})"
@@ -45,7 +49,7 @@ def plan_words(plan: Plan) -> str:
 
 def recipe_words(recipe: Recipe) -> str:
     """A recipe's settings on one line; those of the patches only where there are patches."""
-    parameters = ", ".join(f"{name} {value}" for name, value in recipe.method_parameters.items())
+    parameters = listed(recipe.method_parameters)
     parts = [parameters or "no parameters", scale_words(recipe), f"stain correction {recipe.stain}"]
     if recipe.on_patches:
         patches = f"patches of {recipe.patch_px} px every {recipe.grid_stride_px} px"
@@ -112,29 +116,24 @@ def split_by_image(done: Evaluation) -> bool:
 
 def n_shared_patients(done: Evaluation) -> int:
     """Patients that were trained on and tested in one and the same split."""
-    patients = done.manifest.patients
-    shared: set[str] = set()
-    for split in done.splits:
-        shared |= {patients[i] for i in split.train} & {patients[i] for i in split.test}
-    return len(shared)
+    shared = (shared_patients(done.manifest, split) for split in done.splits)
+    return len(set().union(*shared))
 
 
 def protocol_facts(done: Evaluation) -> list[Fact]:
-    splits = list(done.splits)
     apart = "patients: no patient is on both sides of a split"
-    n_trainings = len(splits) * len(done.seeds) * len(done.plans)
-    facts = [
+    n_splits, n_seeds, n_methods = len(done.splits), len(done.seeds), len(done.plans)
+    return [
         ("Kept apart", "images only, NOT patients" if split_by_image(done) else apart),
         ("Protocol", _protocol_words(done)),
         ("Trained on", f"{side_words(done, 'train')} each time"),
         ("Tested on", f"{side_words(done, 'test')} each time"),
         (
             "Trainings",
-            f"{n_trainings}: {counted(len(splits), 'split')}, "
-            f"{counted(len(done.seeds), 'seed')}, {counted(len(done.plans), 'method')}",
+            f"{n_splits * n_seeds * n_methods}: {counted(n_splits, 'split')}, "
+            f"{counted(n_seeds, 'seed')}, {counted(n_methods, 'method')}",
         ),
     ]
-    return facts
 
 
 def _protocol_words(done: Evaluation) -> str:
@@ -153,9 +152,7 @@ def _protocol_words(done: Evaluation) -> str:
 
 
 def side_words(done: Evaluation, side: str) -> str:
-    def places(split: Split) -> list[int]:
-        return split.train if side == "train" else split.test
-
-    patients = done.manifest.patients
-    n_patients = [len({patients[i] for i in places(split)}) for split in done.splits]
-    return f"{span(len(places(s)) for s in done.splits)} images of {span(n_patients)} patients"
+    """Of "train" or "test"."""
+    places = [split.train if side == "train" else split.test for split in done.splits]
+    n_patients = [len({done.manifest.records[i].patient for i in own}) for own in places]
+    return f"{span(map(len, places))} images of {span(n_patients)} patients"

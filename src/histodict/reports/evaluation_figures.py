@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image
 
 from ..compare.evaluation import Evaluation
@@ -17,7 +17,7 @@ from ..evaluation import metrics
 from ..execution.files import written_whole
 from ..execution.tables import Row
 from .charts import Estimate, calibration_svg, intervals_svg, roc_curves_svg, sizes_svg
-from .evaluation_errors import shown_results
+from .evaluation_errors import Said
 from .pictures import atom_sheet, image_uri
 
 
@@ -27,19 +27,20 @@ class Figures:
     Where training sizes were compared, all but `sizes` show the largest.
     """
 
-    def __init__(self, done: Evaluation, folder: Path) -> None:
+    def __init__(self, done: Evaluation, shown: Sequence[Said], folder: Path) -> None:
         self.done = done
+        self.shown = shown
         self.folder = folder
 
     def intervals(self) -> list[str]:
         """A chart per metric."""
         chance = {"balanced accuracy": 1 / len(self.done.classes), "AUC": 0.5}
-        charts = []
+        size, charts = self.done.shown_size, []
         for metric in metrics_for(self.done.classes):
-            rows = [self._estimate(method, metric) for method in self.done.methods]
+            values = {name: self.done.value(name, metric, size) for name in self.done.methods}
+            rows = [_estimate(row, name) for name, row in values.items()]
             line = (chance[metric], "chance") if metric in chance else None
-            chart = intervals_svg(_slug(metric), rows, metric, (0.5, 1.0), line)
-            charts.append(self._svg(_slug(metric), chart))
+            charts.append(self._drawn(intervals_svg, _slug(metric), rows, metric, (0.5, 1.0), line))
         return charts
 
     def differences(self) -> str | None:
@@ -49,8 +50,7 @@ class Figures:
         estimates = [Estimate(r["against"], r["difference"], r["low"], r["high"]) for r in rows]
         label = f"balanced accuracy of {rows[0]['method']} less that of …"
         ends, line = (-0.1, 0.1), (0.0, "equal")
-        chart = intervals_svg("differences", estimates, label, ends, line, first_style=1)
-        return self._svg("differences", chart)
+        return self._drawn(intervals_svg, "differences", estimates, label, ends, line, 1)
 
     def sizes(self) -> str | None:
         """Balanced accuracy against training images per class, where these were varied."""
@@ -61,8 +61,8 @@ class Figures:
         for method in self.done.methods:
             rows = [self.done.value(method, "balanced accuracy", size) for size in sizes]
             curves[method] = [_estimate(row, str(row["n_per_class"])) for row in rows]
-        chart = sizes_svg("training-size", curves, "balanced accuracy", "training images per class")
-        return self._svg("training-size", chart)
+        labels = "balanced accuracy", "training images per class"
+        return self._drawn(sizes_svg, "training-size", curves, *labels)
 
     def roc(self) -> str | None:
         """Of two classes; the answers of all repeats and seeds together."""
@@ -74,40 +74,33 @@ class Figures:
             labels = np.concatenate([repeat.labels for repeat in repeats])
             scores = np.concatenate([repeat.answers for repeat in repeats])
             curves[method] = metrics.roc_curve(labels, scores, positive=self.done.classes[1])
-        return self._svg("roc", roc_curves_svg("roc", curves))
+        return self._drawn(roc_curves_svg, "roc", curves)
 
     def calibration(self) -> dict[str, Any] | None:
         """Of the methods whose models give probabilities."""
         rows, curves = [], {}
         for method in self.done.methods:
-            labels, p = self._probabilities(method)
-            if not labels:
+            own = [
+                (said.record.label, chances, said.result.answered.candidates[said.i])
+                for said in self.shown
+                if said.method == method and (chances := said.result.answered.probabilities[said.i])
+            ]
+            if not own:
                 continue
+            labels, p = [label for label, _, _ in own], np.array([chances for _, chances, _ in own])
+            p = p[:, 1] if len(self.done.classes) == 2 else p  # of two classes, the second's
             curves[method] = metrics.calibration_curve(labels, p)
-            brier = metrics.brier_score(labels, p)
-            gap = metrics.expected_calibration_error(labels, p)
-            rows.append(
-                {"method": method, "brier": f"{brier:.3f}", "gap": f"{gap:.3f}"}
-                | self._coverage(method)
-            )
+            figures = {
+                "brier": metrics.brier_score(labels, p),
+                "gap": metrics.expected_calibration_error(labels, p),
+                # How often the true class is not ruled out, and how often only one is left.
+                "held": np.mean([label in left for label, _, left in own]),
+                "single": np.mean([len(left) == 1 for _, _, left in own]),
+            }
+            rows.append({"method": method} | {k: f"{v:.3f}" for k, v in figures.items()})
         if not rows:
             return None
-        return {
-            "rows": rows,
-            "svg": self._svg("calibration", calibration_svg("calibration", curves)),
-        }
-
-    def _coverage(self, method: str) -> dict[str, str]:
-        """How often the true class is among those not ruled out, and how often only one is left."""
-        held, single = [], []
-        for result in (r for r in shown_results(self.done) if r.task.method == method):
-            truth = self.done.manifest.select(result.task.split.test).labels
-            said = result.answered
-            for label, p, left in zip(truth, said.probabilities, said.candidates, strict=True):
-                if p:
-                    held.append(label in left)
-                    single.append(len(left) == 1)
-        return {"held": f"{np.mean(held):.3f}", "single": f"{np.mean(single):.3f}"}
+        return {"rows": rows, "svg": self._drawn(calibration_svg, "calibration", curves)}
 
     def bases(self, example: Example) -> list[dict[str, str]]:
         """Per class the atoms as a sheet of pictures."""
@@ -119,27 +112,11 @@ class Figures:
             sheets.append({"name": name, "uri": image_uri(pixels, quality=92)})
         return sheets
 
-    def _svg(self, name: str, text: str) -> str:
+    def _drawn(self, draw: Callable[..., str], name: str, *given: Any) -> str:
+        text = draw(name, *given)
         with written_whole(self.folder / f"{name}.svg") as partial:
             partial.write_text(text, encoding="utf-8")
         return text
-
-    def _estimate(self, method: str, metric: str) -> Estimate:
-        return _estimate(self.done.value(method, metric, self.done.shown_size), method)
-
-    def _probabilities(self, method: str) -> tuple[list[str], NDArray[np.float64]]:
-        """Labels and probabilities of all images that have these; of two classes, the second's."""
-        labels: list[str] = []
-        chances: list[list[float]] = []
-        for result in (r for r in shown_results(self.done) if r.task.method == method):
-            truth = self.done.manifest.select(result.task.split.test).labels
-            said = result.answered
-            for label, p in zip(truth, said.probabilities, strict=True):
-                if p:
-                    labels.append(label)
-                    chances.append(p)
-        values = np.array(chances)
-        return labels, values[:, 1] if labels and len(self.done.classes) == 2 else values
 
 
 def _estimate(row: Row, name: str) -> Estimate:

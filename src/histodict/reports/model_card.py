@@ -8,16 +8,8 @@ from typing import Any
 from ..compare.evaluation import Evaluation
 from ..methods.registry import method_entry
 from ..recipes import Recipe
-from .evaluation_facts import (
-    Fact,
-    counted,
-    figure_words,
-    plan_words,
-    scale_words,
-    side_words,
-    split_by_image,
-    tested_patients,
-)
+from . import evaluation_facts as facts
+from .evaluation_facts import Fact, counted
 
 RESEARCH = "research. It is not a medical device: no diagnosis may rest on it."
 
@@ -32,23 +24,25 @@ def describe_model(header: Mapping[str, Any]) -> list[Fact]:
     place of "Decision".
     """
     recipe, training = Recipe.from_dict(header["recipe"]), header["training"]
-    facts = [
+    parameters = facts.listed(recipe.method_parameters)
+    adapted = counted(training.get("adapted", {}).get("n_images", 0), "image")
+    known = [
         ("Kind", header["kind"]),
         ("What it does", _purpose_words(header)),
         ("Meant for", RESEARCH),
         ("Learnt from", _learnt_words(training)),
-        ("Method", _method_words(recipe)),
-        ("Scale", scale_words(recipe)),
+        ("Method", f"{recipe.method} ({parameters})" if parameters else recipe.method),
+        ("Scale", facts.scale_words(recipe)),
         ("Patches", _patch_words(recipe)),
         ("Stain correction", recipe.stain),
         ("Decision", _decision_words(header, recipe)),
-        ("Adapted to", _adapted_words(training)),
+        ("Adapted to", f"{adapted} without labels" if "adapted" in training else ""),
         ("Pixel size", f"{header['mpp']:g} µm" if header["mpp"] else "not known"),
         ("Seed", str(training["random_state"])),
-        ("Made with", ", ".join(f"{name} {v}" for name, v in header["versions"].items())),
+        ("Made with", facts.listed(header["versions"])),
         ("Images (digest)", training["manifest_digest"][:16]),
     ]
-    return [(heading, words) for heading, words in facts if words]
+    return [(heading, words) for heading, words in known if words]
 
 
 def describe_members(header: Mapping[str, Any]) -> list[Fact]:
@@ -73,16 +67,11 @@ def _purpose_words(header: Mapping[str, Any]) -> str:
 
 
 def _learnt_words(training: Mapping[str, Any]) -> str:
-    images = counted(training["n_images"], "image")
-    words = f"{images} of {counted(training['n_patients'], 'patient')}"
-    if "started_from" in training:
-        words += ", going on from the dictionaries of another model"
-    return words
-
-
-def _method_words(recipe: Recipe) -> str:
-    parameters = [f"{name} {value}" for name, value in recipe.method_parameters.items()]
-    return f"{recipe.method} ({', '.join(parameters)})" if parameters else recipe.method
+    of = counted(training["n_patients"], "patient")
+    onward = ", going on from the dictionaries of another model"
+    return (
+        f"{counted(training['n_images'], 'image')} of {of}{onward * ('started_from' in training)}"
+    )
 
 
 def _patch_words(recipe: Recipe) -> str:
@@ -102,12 +91,6 @@ def _decision_words(header: Mapping[str, Any], recipe: Recipe) -> str:
     if not recipe.on_patches:
         return "from the image as a whole"
     return f"from the {recipe.rule} of its patches"
-
-
-def _adapted_words(training: Mapping[str, Any]) -> str:
-    if "adapted" not in training:
-        return ""
-    return f"{counted(training['adapted']['n_images'], 'image')} without labels"
 
 
 def _differences(recipe: Mapping[str, Any], other: Mapping[str, Any]) -> str:
@@ -130,8 +113,8 @@ def model_card(done: Evaluation) -> list[Fact]:
     return [
         ("What it is", f"{method}: {method_entry(plan.recipe.method).summary}"),
         ("What it does", f"tells apart images of {' / '.join(done.classes)}"),
-        ("Settings", plan_words(plan)),
-        ("Learnt from", f"{side_words(done, 'train')}, see Protocol"),
+        ("Settings", facts.plan_words(plan)),
+        ("Learnt from", f"{facts.side_words(done, 'train')}, see Protocol"),
         ("How well", _performance(done, method)),
         ("Meant for", RESEARCH),
         ("Limits", " ".join(limits(done, n_sites))),
@@ -139,12 +122,12 @@ def model_card(done: Evaluation) -> list[Fact]:
 
 
 def limits(done: Evaluation, n_sites: int) -> list[str]:
-    n_patients = len(tested_patients(done))
+    n_patients = len(facts.tested_patients(done))
     said = [
         f"Tested on {counted(n_patients, 'patient')}: the intervals say how much that leaves open.",
         "An image of another kind than these is put into one of the classes all the same.",
     ]
-    if split_by_image(done):
+    if facts.split_by_image(done):
         said.insert(0, "Split by image: all figures are too good.")
     if n_sites < 2:
         said.append("How it does on slides of another laboratory was not tested.")
@@ -157,9 +140,9 @@ def limits(done: Evaluation, n_sites: int) -> list[str]:
 
 def _performance(done: Evaluation, method: str) -> str:
     own = [
-        f"{row['metric']} {figure_words(row)}"
+        f"{row['metric']} {facts.figure_words(row)}"
         for row in done.values
         if row["method"] == method and row["n_per_class"] == done.shown_size
     ]
-    seen = "" if not split_by_image(done) else ", on patients that it may have learnt from"
+    seen = "" if not facts.split_by_image(done) else ", on patients that it may have learnt from"
     return "; ".join(own) + seen

@@ -18,11 +18,8 @@ from ..patches.patch_map import colour_of
 
 @cache
 def _environment() -> Environment:
-    environment = Environment(
-        loader=PackageLoader("histodict", ""),
-        autoescape=True,
-        undefined=StrictUndefined,
-    )
+    loader = PackageLoader("histodict", "")
+    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined)
     environment.globals["colour_of"] = colour_of
     return environment
 

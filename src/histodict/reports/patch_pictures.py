@@ -29,18 +29,14 @@ def patch_pictures(
     callback: Callback = ignore,
 ) -> dict[int, str]:
     """The pictures of these patches as data URIs; every image is opened once."""
-    by_image: dict[int, list[int]] = {}
-    for patch in sorted(set(patches)):
-        by_image.setdefault(int(gallery.images[patch]), []).append(patch)
-    places = list(by_image)
+    wanted = np.unique(list(patches)).astype(np.int64)
+    places = np.unique(gallery.images[wanted])
 
     def work(number: int) -> dict[int, str]:
         record = records[places[number]]
+        own = wanted[gallery.images[wanted] == places[number]].tolist()
         with open_image(record.path, record.mpp) as source:
-            return {
-                patch: image_uri(_picture(source, gallery, patch), quality=85)
-                for patch in by_image[places[number]]
-            }
+            return {p: image_uri(_picture(source, gallery, p), quality=85) for p in own}
 
     found = for_every(work, len(places), "cut-outs", callback, Threads(n_jobs))
     return {patch: uri for part in found for patch, uri in part.items()}
