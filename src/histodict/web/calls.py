@@ -12,7 +12,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from ..execution.array_cache import file_key
+from ..execution.files import file_key
 from ..images.manifest import Manifest, Record
 from ..pipeline import Model, load_model
 from ..pipeline.gallery import Gallery

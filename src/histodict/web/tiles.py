@@ -13,8 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ..execution.array_cache import file_key
-from ..execution.files import written_whole
+from ..execution.files import file_key, written_whole
 from ..images.manifest import Record
 from ..images.readers import ImageSource, open_image
 from ..reports.pictures import encode_jpeg
