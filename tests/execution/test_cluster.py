@@ -19,6 +19,7 @@ from histodict.cli import app
 from histodict.compare.evaluation import run_plans
 from histodict.demo.sets import write_synthetic_set
 from histodict.execution import cluster as cluster_module
+from histodict.execution import cluster_map
 from histodict.execution.cluster import open_cluster
 from histodict.execution.cluster_map import Cluster, ClusterError
 from histodict.execution.work import Work
@@ -64,6 +65,10 @@ def model(tissue):
 
 
 def kill_a_worker(cluster: Cluster) -> None:
+    # One that has just come, for one killed before, must be settled: what ends while it starts is
+    # not started again.
+    cluster.client.wait_for_workers(2, timeout=60)
+    time.sleep(1)
     pid = next(iter(cluster.client.run(os.getpid).values()))
     os.kill(pid, signal.SIGKILL)
     deadline = time.monotonic() + 20
@@ -273,6 +278,25 @@ def test_evaluation_gives_the_same_answers(cluster, tissue, tmp_path):
     )
     assert [r.answered.scores for r in there] == [r.answered.scores for r in here]
     assert [r.answered.labels for r in there] == [r.answered.labels for r in here]
+
+
+@needs_dask
+def test_without_any_worker_it_does_not_wait_for_ever(monkeypatch):
+    import dask
+    from distributed import Client, LocalCluster
+
+    monkeypatch.setattr(cluster_map, "_MOST_ALONE", 1.0)
+    quiet = {"n_workers": 1, "threads_per_worker": 1, "dashboard_address": None}
+    with (
+        dask.config.set({"distributed.scheduler.allowed-failures": 0}),
+        LocalCluster(processes=False, **quiet) as local,
+        Client(local, set_as_default=False) as client,
+    ):
+        results = Cluster(client).map(lambda x: time.sleep(x) or x, [0.0, 60.0, 0.0])
+        assert next(results) == 0.0
+        local.scale(0)
+        with pytest.raises(ClusterError, match="no worker has been left for 1 seconds"):
+            list(results)
 
 
 # ---------------------------------------------------------------- which cluster, and none at all

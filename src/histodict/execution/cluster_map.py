@@ -10,6 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import CancelledError
+from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from itertools import islice
@@ -21,6 +22,7 @@ from .local import one_blas_thread
 _RETRIES = 2  # of an item that raised an error, such as a file that could not be read just now
 _SENDINGS = 10  # of what was lost with a worker, each time
 _PER_THREAD = 2  # items under way: one in work, one waiting beside it
+_MOST_ALONE = 300.0  # seconds without any worker until waiting for one is given up
 _FINISHED_PER_THREAD = 8  # items not taken yet: a slow one in front does not stop the others
 # Dictionaries travel with the function: 5 MB for the paper's size. Dask warns from 10 MB on.
 _FUNCTIONS_MAY_BE_LARGE = {"distributed.admin.large-graph-warning-threshold": "1GB"}
@@ -38,6 +40,7 @@ class Cluster:
         self._killed = import_module("distributed.scheduler").KilledWorker
         self._n_threads = 1
         self._counted = -float("inf")
+        self._manned = time.monotonic()  # when a worker was last seen
 
     def map(
         self,
@@ -46,6 +49,7 @@ class Cluster:
         *,
         lost: Lost[Result] = None,
     ) -> Iterator[Result]:
+        self._manned = time.monotonic()
         sent = _Function(self.client, function)
         waiting: deque[_Task] = deque()
         try:
@@ -69,20 +73,42 @@ class Cluster:
         return lambda: iter(sent)
 
     def _is_full(self, waiting: deque[_Task]) -> bool:
-        if time.monotonic() > self._counted + 2:  # workers come and go
-            self._n_threads = max(1, sum(self.client.nthreads().values()))
-            self._counted = time.monotonic()
+        self._count_workers()
         n_open = sum(not task.future.done() for task in waiting)
         return (
             n_open >= _PER_THREAD * self._n_threads
             or len(waiting) >= _FINISHED_PER_THREAD * self._n_threads
         )
 
+    def _count_workers(self) -> None:
+        """They come and go; a ClusterError if all have been gone for long."""
+        now = time.monotonic()
+        if now <= self._counted + 2:
+            return
+        self._counted = now
+        n_threads = sum(self.client.nthreads().values())
+        self._n_threads = max(1, n_threads)
+        self._manned = now if n_threads else self._manned
+        if now > self._manned + _MOST_ALONE:
+            raise ClusterError(
+                f"no worker has been left for {_MOST_ALONE:.0f} seconds: see why they ended, start "
+                "some, and run the command again; what is done is not done again"
+            )
+
+    def _wait(self, future: Any) -> Any:
+        """The result of a future, as long as there is somebody to work on it."""
+        while True:
+            with suppress(TimeoutError):
+                return future.result(timeout=2)
+            if future.done():  # and large, or the error is its own
+                return future.result()
+            self._count_workers()
+
     def _result(self, task: _Task, others: Iterable[_Task], lost: Lost[Result]) -> Result:
         alone = False
         for attempt in range(_SENDINGS):
             try:
-                result: Result = task.future.result()
+                result: Result = self._wait(task.future)
                 return result
             except CancelledError:  # the item was kept by a worker that ended
                 time.sleep(0.1 * attempt)
@@ -91,6 +117,7 @@ class Cluster:
                     return _give_up(error, lost)
                 # It may only have stood beside the one that took the workers down.
                 while not all(other.future.done() for other in others):
+                    self._count_workers()
                     time.sleep(0.01)
                 alone = True
             task = _Task(self.client, task.function, task.item)
