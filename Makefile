@@ -28,7 +28,8 @@ demo: $(READY)  ## Learn from made-up tissue and make a page of it
 	$(BIN)/python -m histodict.cli demo
 
 test: lint  ## Lint, check types and run the tests
-	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile
+	@# In the order of the files: by their number of tests, the few long ones would come last.
+	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 
 lint: $(READY)  ## Check style, formatting and types
 	$(BIN)/ruff check .
