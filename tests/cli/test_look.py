@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 from typer.testing import CliRunner
 
 from histodict.cli import app
@@ -60,3 +62,14 @@ def test_a_view_that_was_left_out_says_why():
     members = describe_members(header)
     assert len(members) == 7
     assert members[2] == ("-----", "patch_px=20, penalty=0.2; left out: too small")
+
+
+def test_a_network_that_is_not_known_here_is_said_in_a_line(tmp_path):
+    """Such as one that another program registered."""
+    file = tmp_path / "m.histodict"
+    whole = read_header(MODELS / "schema-4-dfdl.histodict")
+    whole["recipe"]["vectors"] = "mine"
+    save_file({"x": np.zeros(1)}, file, {"histodict": json.dumps(whole | {"schema": 5})})
+    run = CliRunner().invoke(app, ["info", str(file)])
+    assert run.exit_code == 2 and "vectors must be one of" in run.output
+    assert CliRunner().invoke(app, ["info", str(file), "--json"]).exit_code == 0

@@ -18,10 +18,12 @@ def info(model: ModelArgument, as_json: JsonOption = False) -> None:
 
     with plain_errors():
         header = read_header(model)
+        # A model of a network that a program brought is known to that program alone.
+        card = [] if as_json else describe_model(header)
     if as_json:
         print_json(header)
         return
-    for heading, words in describe_model(header):
+    for heading, words in card:
         typer.echo(f"{heading:17s} {words}")
     members = describe_members(header)
     if members:
