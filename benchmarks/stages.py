@@ -48,7 +48,7 @@ class Stopwatch:
 
 def watch_stages(stopwatch: Stopwatch) -> None:
     """Put the stopwatch on the stages of the pipeline."""
-    from histodict import runs
+    from histodict import batch
     from histodict.images.readers import SlideReader
     from histodict.images.stain import Reinhard
     from histodict.images.tissue import TissueThreshold
@@ -62,13 +62,12 @@ def watch_stages(stopwatch: Stopwatch) -> None:
         ("tissue", TissueThreshold, "mask"),
         ("stain", Reinhard, "__call__"),
         ("coding", ResidualClassifier, "encode"),
-        ("overlay", runs, "save_overlay"),
-        ("GeoJSON", runs, "patch_features"),
-        ("GeoJSON", runs, "save_geojson"),
+        ("overlay", batch, "save_overlay"),
+        ("GeoJSON", batch, "save_geojson"),
     ):
         setattr(owner, name, stopwatch.timed(stage, getattr(owner, name)))
-    for name, function in VECTORS.items():
-        VECTORS[name] = stopwatch.timed("vectors", function)
+    for vectors in VECTORS.values():
+        vectors.make = stopwatch.timed("vectors", vectors.make)
 
 
 def main() -> None:
