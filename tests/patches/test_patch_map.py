@@ -80,3 +80,13 @@ def test_every_pixel_of_the_image_belongs_to_the_cell_nearest_to_it():
         end = (count - 1) * grid.step + grid.patch_side
         expected = np.where(places < end, nearest, -1)
         np.testing.assert_array_equal(grid.cells_at(places, count), expected)
+
+
+def test_what_is_no_map_is_said(tmp_path):
+    for content in (b"", b"\xff\xd8\xff no map", b"PK\x03\x04 cut"):
+        (tmp_path / "a.npz").write_bytes(content)
+        with pytest.raises(ValueError, match="not a patch map"):
+            PatchMap.load(tmp_path / "a.npz")
+    np.savez(tmp_path / "a.npz", winners=np.zeros((2, 2)))  # of an earlier version
+    with pytest.raises(ValueError, match="not a patch map"):
+        PatchMap.load(tmp_path / "a.npz")

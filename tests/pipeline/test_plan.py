@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
+from histodict.model_file import read_header
 from histodict.pipeline import PLANS, Panel, Plan, RegionDetector, TissueClassifier
 from histodict.recipes import PRESETS, preset
 
@@ -70,3 +72,15 @@ def test_what_is_no_plan_is_said_in_a_line(tmp_path):
     with pytest.raises(ValueError, match="vectors must be one of"):
         Plan.named("default").with_settings({"vectors": "timm"})
     assert type(Plan.named("default").model(region="")) is TissueClassifier
+
+
+def test_what_info_says_of_a_model_makes_one_like_it(tmp_path):
+    """A panel stays a panel, in as many folds."""
+    folder = Path(__file__).parents[1] / "data" / "models"
+    for name, panel, folds in (("dfdl", False, 0), ("calibrated", False, 2), ("panel", True, 2)):
+        header = read_header(folder / f"schema-4-{name}.histodict")
+        (tmp_path / "info.json").write_text(json.dumps(header))
+        plan = Plan.named(str(tmp_path / "info.json"))
+        assert (plan.panel, plan.calibration_folds) == (panel, folds)
+        made = header["members"] or [header]
+        assert [recipe.to_dict() for recipe in plan.recipes] == [one["recipe"] for one in made]

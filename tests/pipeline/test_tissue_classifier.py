@@ -11,7 +11,13 @@ from histodict.images.manifest import read_manifest
 from histodict.images.readers import ImageError
 from histodict.model_file import read_header
 from histodict.patches.patch_map import BLANK
-from histodict.pipeline import Panel, TissueClassifier, load_model, save_model
+from histodict.pipeline import (
+    Panel,
+    RegionDetector,
+    TissueClassifier,
+    load_model,
+    save_model,
+)
 from histodict.recipes import Recipe
 
 FAST = Recipe(
@@ -136,3 +142,12 @@ def test_a_model_file_gives_the_same_answers(model, halves, tmp_path):
     assert header["classes"] == ["healthy", "inflamed"]
     assert header["training"]["manifest_digest"] == halves[0].digest()
     assert [p.name for p in tmp_path.iterdir()] == ["größe.histodict"]
+
+
+def test_a_model_that_has_learnt_nothing_says_so(tmp_path):
+    with pytest.raises(ValueError, match="call fit first"):
+        TissueClassifier("default").predict(tmp_path / "a.png")
+    with pytest.raises(ValueError, match="call fit first"):
+        Panel([FAST]).predict(tmp_path / "a.png")
+    with pytest.raises(ValueError, match="call fit first"):
+        RegionDetector("regions").detect(tmp_path / "a.png")

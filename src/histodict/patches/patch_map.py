@@ -160,5 +160,5 @@ class PatchMap:
                     facts["mpp"],
                     tuple(facts["offset"]),
                 )
-        except (KeyError, TypeError, EOFError, BadZipFile) as error:
-            raise ValueError(f"{path}: not a patch map of this version ({error!r})") from error
+        except (KeyError, TypeError, ValueError, EOFError, BadZipFile) as error:
+            raise ValueError(f"{path}: not a patch map of this version") from error

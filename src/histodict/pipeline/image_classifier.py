@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.exceptions import NotFittedError
 
 from ..decisions.image_rules import ImageRule, n_scores, winner
 from ..decisions.operating_point import OperatingPoint
@@ -99,6 +100,8 @@ class ImageClassifier:
 
         `error_rate`: how often the true class may be missing among the answer's candidates.
         """
+        if not hasattr(self, "training_"):
+            raise NotFittedError("this model has learnt nothing yet: call fit first, or load one")
         path = Path(path)
         look = self._look(path, mpp)
         if look.scores is None:  # glass

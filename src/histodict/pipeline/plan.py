@@ -127,7 +127,12 @@ PLANS["auto"] = Plan(
 
 
 def _read_plan(path: Path) -> Plan:
+    """From a file of settings, or of what `histodict info --json` says of a model."""
     try:
-        return Plan.from_dict(json.loads(path.read_text(encoding="utf-8")))
+        values = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(values, dict) and {"kind", "recipe", "training", "members"} <= set(values):
+            folds, is_panel = values["training"].get("folds", 0), len(values["members"]) > 1
+            values = values["recipe"] | {"calibration_folds": folds, "panel": is_panel}
+        return Plan.from_dict(values)
     except (OSError, json.JSONDecodeError, TypeError) as error:
         raise ValueError(f"{path}: not a recipe file ({error})") from error

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.exceptions import NotFittedError
 
 from ..decisions.image_rules import Evidence
 from ..decisions.operating_point import OperatingPoint
@@ -139,6 +140,8 @@ class RegionDetector:
 
     def detect(self, path: Path | str, *, mpp: float | None = None) -> RegionAnswer:
         """The regions of an image or slide; mpp overrides its pixel size."""
+        if not hasattr(self, "training_"):
+            raise NotFittedError("this model has learnt nothing yet: call fit first, or load one")
         path = Path(path)
         patch_map, evidence = self.model_.judge(path, mpp)
         _, sizes = label_regions(patch_map.winners == 1)
