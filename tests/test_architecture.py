@@ -204,6 +204,39 @@ def test_import_is_light_and_leaves_logging_alone(module):
     assert import_complaints(f"import {module}") == []
 
 
+def circle_in(imports: dict[str, set[str]]) -> list[str]:
+    """Modules that cannot be put in an order in which each comes after what it imports."""
+    left = dict(imports)
+    while True:
+        free = [name for name, needs in left.items() if not needs & set(left) - {name}]
+        if not free:
+            return sorted(left)
+        left = {name: needs for name, needs in left.items() if name not in free}
+
+
+def test_no_module_imports_itself_by_way_of_others():
+    sources = source_files()
+    names = {name.removesuffix(".__init__"): name for name in sources}
+    imports = {
+        name: {
+            names[home]
+            for found in imported_names(name, text)
+            for home in (found, found.rpartition(".")[0])
+            if home in names and names[home] != name
+        }
+        for name, text in sources.items()
+    }
+    # A package's own file stands for the names that it hands on, not for its modules.
+    plain = {name: needs for name, needs in imports.items() if not name.endswith("__init__")}
+    assert circle_in(plain) == []
+    assert circle_in({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["a", "b", "c"]
+
+
+def test_files_are_short_enough_to_be_read():
+    long = {name: n for name, text in source_files().items() if (n := text.count("\n")) > 350}
+    assert not long
+
+
 # --- the checks can fail ------------------------------------------------------------------------
 
 WRONG = [

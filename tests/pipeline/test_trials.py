@@ -167,4 +167,5 @@ def test_a_damaged_map_is_not_there(sides, tmp_path):
     made = Trials(tmp_path / "kept").hold(trial_of(sides))
     made.maps.mkdir(exist_ok=True)
     (made.maps / "0.npz").write_bytes(b"no map")
-    assert made.map_of(0) is None
+    with pytest.warns(UserWarning, match="is damaged"):
+        assert made.map_of(0) is None

@@ -101,9 +101,11 @@ class Verdicts:
         file = self.maps / f"{place}.npz" if self.maps else None
         if file is None or not file.is_file():
             return None
-        with suppress(ValueError):  # a damaged one
+        try:
             return PatchMap.load(file)
-        return None
+        except ValueError as error:
+            warnings.warn(f"{error}: a map that is damaged is not shown", stacklevel=2)
+            return None
 
 
 class Trials:
