@@ -73,6 +73,49 @@ def test_settings_come_from_a_file(tissue, tmp_path):
     assert run.exit_code == 2 and "recipe file" in run.output
 
 
+def renamed(tissue, folder, healthy, inflamed):
+    """The images under other names of their classes."""
+    for old, new in (("healthy", healthy), ("inflamed", inflamed)):
+        shutil.copytree(tissue / old, folder / new)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def carcinoma(tissue, tmp_path_factory):
+    """By the alphabet, the diseased class comes first."""
+    return renamed(tissue, tmp_path_factory.mktemp("carcinoma"), "normal", "adenocarcinoma")
+
+
+def test_the_class_to_be_found_is_told_by_its_name_and_scores_positive(carcinoma, tmp_path):
+    model = tmp_path / "m.histodict"
+    run = train(carcinoma, model, *SMALL)
+    assert run.exit_code == 0
+    assert "the class to be found is 'adenocarcinoma', by its name; see --positive" in run.stderr
+    assert read_header(model)["classes"] == ["normal", "adenocarcinoma"]
+    learnt = load_model(model)
+    for path in sorted(carcinoma.glob("*/*.jpg")):
+        answer = learnt.answer(path)
+        assert (answer.score > 0) == (answer.label == "adenocarcinoma")
+
+
+def test_the_class_to_be_found_is_the_one_asked_for(carcinoma, tmp_path):
+    model = tmp_path / "m.histodict"
+    run = train(carcinoma, model, *SMALL, "--positive", "normal")
+    assert run.exit_code == 0 and "to be found" not in run.stderr
+    assert read_header(model)["classes"] == ["adenocarcinoma", "normal"]
+    run = train(carcinoma, model, *SMALL, "--positive", "cancer")
+    assert run.exit_code == 2 and "there is no class 'cancer'" in run.stderr
+    run = train(carcinoma, model, *SMALL, "--regions", "normal", "--positive", "normal")
+    assert run.exit_code == 2 and "--regions names what is to be found" in run.stderr
+
+
+def test_names_that_do_not_tell_are_warned_of(tissue, tmp_path):
+    grades = renamed(tissue, tmp_path / "grades", "grade 2", "grade 1")
+    run = train(grades, tmp_path / "m.histodict", *SMALL)
+    assert run.exit_code == 0
+    assert "it is 'grade 2' unless you give --positive" in run.stderr
+
+
 @pytest.mark.parametrize("kind", ["regions", "panel"])
 def test_a_model_of_another_kind_is_not_gone_on_from(tissue, tmp_path, kind):
     start = MODELS / f"schema-4-{kind}.histodict"

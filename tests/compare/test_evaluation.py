@@ -185,6 +185,24 @@ def test_tables_agree_with_each_other(folder):
     assert len(read_csv(folder / "timing.csv")) == 4
 
 
+def test_sensitivity_is_that_of_the_class_to_be_found(tmp_path):
+    """All carcinomas are called so, and the scores say it; a normal image of one patient is, too"""
+    images = write_images(tmp_path / "images", ("adenocarcinoma", "normal"))
+    splits = k_folds(images, 2, random_state=0)
+
+    def answer(record, seed, split):
+        wrong = record.label == "normal" and record.patient == "p0"
+        found = wrong or record.label == "adenocarcinoma"
+        return "adenocarcinoma" if found else "normal", [1.0 if found else -1.0], []
+
+    done = evaluate_planted(images, splits, tmp_path / "run", {"lbp-colour": answer})
+    figures = {row["metric"]: row["value"] for row in done.values}
+    assert done.classes == ["normal", "adenocarcinoma"]
+    assert figures["sensitivity"] == 1
+    assert figures["specificity"] == pytest.approx(5 / 6)
+    assert figures["AUC"] == pytest.approx(11 / 12)
+
+
 def test_page_shows_bases_of_an_example_model(folder):
     (file,) = folder.glob("models/*.histodict")
     model = load_model(file)

@@ -103,15 +103,24 @@ def test_auc_of_turned_scores_and_of_ties(scored):
 @pytest.mark.parametrize("positive", ["benign", "malignant"])
 def test_every_point_of_the_roc_curve_is_what_its_threshold_gives(scored, positive):
     labels, scores = scored
+    (other,) = set(labels.tolist()) - {positive}
     curve = roc_curve(labels, scores, positive=positive, threshold=0.33)
     points = [*zip(curve.thresholds, curve.false_alarm, curve.miss, strict=True)]
     for threshold, false_alarm, miss in [*points, (0.33, *curve.operating)]:
-        said = np.where(scores > threshold, "malignant", "benign")
+        said = np.where(scores > threshold, positive, other)
         assert 1 - miss == pytest.approx(sensitivity(labels, said, positive=positive))
         assert 1 - false_alarm == pytest.approx(specificity(labels, said, positive=positive))
     assert len(points) == len(np.unique(scores)) + 1
     area = np.sum(np.abs(np.diff(curve.false_alarm)) * (curve.miss[1:] + curve.miss[:-1]) / 2)
-    assert area == pytest.approx(1 - auc(labels, scores), abs=1e-14)
+    assert area == pytest.approx(1 - auc(labels, scores, positive=positive), abs=1e-14)
+
+
+def test_scores_are_those_of_the_class_that_is_named(scored, likely):
+    labels, scores = scored
+    assert auc(labels, -scores, positive="benign") == pytest.approx(auc(labels, scores))
+    labels, p = likely
+    for metric in (brier_score, expected_calibration_error):
+        assert metric(labels, 1 - p, positive=NAMES[0]) == pytest.approx(metric(labels, p))
 
 
 # --- probabilities ------------------------------------------------------------------------------

@@ -15,10 +15,12 @@ from .options import (
     FolderOutput,
     JobsOption,
     JsonOption,
+    PositiveOption,
     SettingOption,
     WorkOptions,
     pairs,
     whole_numbers,
+    with_positive,
 )
 
 if TYPE_CHECKING:
@@ -98,6 +100,7 @@ def evaluate(
     compared: MethodsOptions,
     protocol: ProtocolOptions,
     data: DataOptions,
+    positive: PositiveOption = None,
     cache: CacheOption = None,
     work: WorkOptions,
     as_json: JsonOption = False,
@@ -116,7 +119,7 @@ def evaluate(
     from ..reports.evaluation_page import write_evaluation_page
 
     with plain_errors():
-        manifest = data.read(whole_paths=work.cluster is not None)
+        manifest = with_positive(data.read(whole_paths=work.cluster is not None), positive)
         plans, splits = compared.plans(), protocol.splits(manifest)
         seeds = whole_numbers("--seeds", protocol.seeds)
         with work.begin(cache) as begun:

@@ -19,10 +19,12 @@ from .options import (
     ModelArgument,
     ModelOutput,
     PartOptions,
+    PositiveOption,
     SettingOption,
     WorkOptions,
     check_folder,
     pairs,
+    with_positive,
 )
 
 if TYPE_CHECKING:
@@ -94,6 +96,7 @@ def train(
     output: ModelOutput,
     learning: LearnOptions,
     data: PartOptions,
+    positive: PositiveOption = None,
     cache: CacheOption = None,
     work: WorkOptions,
     as_json: JsonOption = False,
@@ -115,6 +118,10 @@ def train(
     with plain_errors():
         started = time.perf_counter()
         manifest = data.read(whole_paths=work.cluster is not None)
+        if learning.regions is None:
+            manifest = with_positive(manifest, positive)
+        elif positive is not None:
+            raise ValueError("--positive: leave it out, as --regions names what is to be found")
         model = learning.model(work.jobs, cache)
         check_folder(output)
         start = learning.start(model)

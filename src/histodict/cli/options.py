@@ -81,6 +81,15 @@ SettingOption = Annotated[
     ),
 ]
 
+PositiveOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="CLASS",
+        help="Of two classes, the one to be found: it scores above 0, is drawn warm, and is what "
+        "sensitivity is about. Left out: the one that is not called healthy, normal or the like.",
+    ),
+]
+
 
 # --- groups -------------------------------------------------------------------------------------
 
@@ -180,6 +189,23 @@ class WorkOptions:
 
 
 # --- reading what was written -------------------------------------------------------------------
+
+
+def with_positive(manifest: Manifest, positive: str | None) -> Manifest:
+    """The class to be found, as asked for; or by its name, and that is said."""
+    from ..images.classes import positive_by_name
+
+    if positive is not None:
+        return manifest.with_positive(positive)
+    classes = manifest.classes
+    if len(classes) == 2 and positive_by_name(classes):
+        warn(f"the class to be found is {classes[1]!r}, by its name; see --positive", "Note")
+    elif len(classes) == 2:
+        warn(
+            f"the names do not tell which of {classes[0]!r} and {classes[1]!r} is the class to be "
+            f"found; it is {classes[1]!r} unless you give --positive"
+        )
+    return manifest
 
 
 def pairs(option: str, texts: list[str] | None) -> dict[str, str]:

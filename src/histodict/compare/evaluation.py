@@ -53,7 +53,7 @@ class Evaluation:
 
     @property
     def classes(self) -> list[str]:
-        """The classes that were tested, sorted; of two, the second counts as positive."""
+        """The classes that were tested; of two, the second is the one to be found."""
         return tested_classes(self.manifest, self.splits)
 
     @property

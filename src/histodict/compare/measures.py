@@ -109,6 +109,7 @@ def metrics_for(classes: list[str]) -> dict[str, tuple[str, Callable[..., float]
     }
     if len(classes) == 2:
         positive = classes[1]
+        chosen["AUC"] = ("scores", partial(metrics.auc, positive=positive))
         chosen["sensitivity"] = ("labels", partial(metrics.sensitivity, positive=positive))
         chosen["specificity"] = ("labels", partial(metrics.specificity, positive=positive))
     return chosen

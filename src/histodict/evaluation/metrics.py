@@ -1,8 +1,9 @@
 """How good answers are: plain functions of labels (n_images,) and answers in the same order.
 
 Answers are predictions, one label per image, or scores. Scores of two classes are one number per
-image, high for the second of the sorted classes, as `decision_function` gives them; of more
-classes (n_images, n_classes), columns in sorted order. Probabilities likewise.
+image, high for the class `positive`, which is the second of the sorted ones where it is not named,
+as `decision_function` gives them; of more classes (n_images, n_classes), columns in sorted order.
+Probabilities likewise.
 """
 
 from __future__ import annotations
@@ -54,14 +55,14 @@ def _share(right: NDArray[np.bool_], chosen: NDArray[np.bool_], what: str) -> fl
 # --- scores -------------------------------------------------------------------------------------
 
 
-def auc(labels: ArrayLike, scores: ArrayLike) -> float:
+def auc(labels: ArrayLike, scores: ArrayLike, *, positive: object = None) -> float:
     """Probability that of two images the right one has the higher score; a tie counts one half.
 
     More than two classes: mean over the classes of the AUC of their column against all others.
     """
     truth, values = _checked(labels, scores)
     if values.ndim == 1:
-        return _two_class_auc(_is_second(truth), values)
+        return _two_class_auc(_is_positive(truth, positive), values)
     classes = _check_columns(truth, values)
     areas = [
         _two_class_auc(truth == name, column)
@@ -78,7 +79,7 @@ def _two_class_auc(is_positive: NDArray[np.bool_], scores: NDArray[Any]) -> floa
 
 @dataclass(frozen=True)
 class RocCurve:
-    """Rates (n_thresholds,) at which an image is the second class where its score > threshold.
+    """Rates (n_thresholds,) where an image counts as positive if its score > threshold.
 
     The lowest curve wins. `operating` is (false alarm, miss) at the threshold in use.
     """
@@ -91,28 +92,20 @@ class RocCurve:
 
 
 def roc_curve(
-    labels: ArrayLike, scores: ArrayLike, *, positive: object, threshold: float = 0.0
+    labels: ArrayLike, scores: ArrayLike, *, positive: object = None, threshold: float = 0.0
 ) -> RocCurve:
-    """False alarms and misses of class `positive`, over all thresholds on scores of two classes.
-
-    The scores stay high for the second of the sorted classes, whichever class is `positive`.
-    """
+    """False alarms and misses of class `positive`, over all thresholds on scores of two classes."""
     truth, values = _checked(labels, scores)
-    is_second = _is_second(truth)
+    is_positive = _is_positive(truth, positive)
     if values.ndim != 1:
         raise ValueError("scores must be one number per image: a ROC curve is of two classes")
-    second = truth[is_second][0]
-    if positive not in (second, truth[~is_second][0]):
-        raise ValueError(f"positive is {positive!r}; the labels are {np.unique(truth).tolist()}")
     thresholds = np.concatenate([[-np.inf], np.unique(values)])
     steps = np.append(thresholds, threshold)
-    below_second, below_first = (
+    miss, below = (
         np.searchsorted(np.sort(values[chosen]), steps, side="right") / chosen.sum()
-        for chosen in (is_second, ~is_second)
+        for chosen in (is_positive, ~is_positive)
     )
-    false_alarm, miss = 1 - below_first, below_second
-    if positive != second:
-        false_alarm, miss = miss, false_alarm
+    false_alarm = 1 - below
     operating = (float(false_alarm[-1]), float(miss[-1]))
     return RocCurve(thresholds, false_alarm[:-1], miss[:-1], float(threshold), operating)
 
@@ -120,14 +113,14 @@ def roc_curve(
 # --- probabilities ------------------------------------------------------------------------------
 
 
-def brier_score(labels: ArrayLike, probabilities: ArrayLike) -> float:
+def brier_score(labels: ArrayLike, probabilities: ArrayLike, *, positive: object = None) -> float:
     """Mean squared distance of the probabilities from 0 and 1, whichever came true.
 
-    Two classes: (p − 1[second])²; more: summed over the classes.
+    Two classes: (p − 1[positive])²; more: summed over the classes.
     """
     truth, p = _checked_probabilities(labels, probabilities)
     if p.ndim == 1:
-        return float(np.mean((p - _is_second(truth)) ** 2))
+        return float(np.mean((p - _is_positive(truth, positive)) ** 2))
     classes = _check_columns(truth, p)
     return float(np.mean(((p - (truth[:, np.newaxis] == classes)) ** 2).sum(axis=1)))
 
@@ -142,16 +135,16 @@ class CalibrationCurve:
 
 
 def calibration_curve(
-    labels: ArrayLike, probabilities: ArrayLike, n_bins: int = 10
+    labels: ArrayLike, probabilities: ArrayLike, n_bins: int = 10, *, positive: object = None
 ) -> CalibrationCurve:
     """Do things said with probability p come true p of the time? In bins of equal width.
 
-    Two classes: the probability of the second. More: that of the most probable class.
+    Two classes: the probability of `positive`. More: that of the most probable class.
     """
     n_bins = check_whole_number("n_bins", n_bins, 1)
     truth, p = _checked_probabilities(labels, probabilities)
     if p.ndim == 1:
-        came_true = _is_second(truth)
+        came_true = _is_positive(truth, positive)
     else:
         came_true = _check_columns(truth, p)[p.argmax(axis=1)] == truth
         p = p.max(axis=1)
@@ -165,13 +158,13 @@ def calibration_curve(
 
 
 def expected_calibration_error(
-    labels: ArrayLike, probabilities: ArrayLike, n_bins: int = 10
+    labels: ArrayLike, probabilities: ArrayLike, n_bins: int = 10, *, positive: object = None
 ) -> float:
     """Mean over the images of |mean probability − share that came true| of their bin.
 
     With few images it is above 0 even for perfect probabilities.
     """
-    curve = calibration_curve(labels, probabilities, n_bins)
+    curve = calibration_curve(labels, probabilities, n_bins, positive=positive)
     return float(np.average(np.abs(curve.probability - curve.observed), weights=curve.counts))
 
 
@@ -205,14 +198,16 @@ def _checked_probabilities(
     return truth, p
 
 
-def _is_second(truth: NDArray[Any]) -> NDArray[np.bool_]:
+def _is_positive(truth: NDArray[Any], positive: object) -> NDArray[np.bool_]:
     classes = np.unique(truth)
     if len(classes) != 2:
         raise ValueError(
             f"one score per image is for two classes; the labels are {classes.tolist()}. More "
             "classes need a column each"
         )
-    chosen: NDArray[np.bool_] = truth == classes[1]
+    if positive is not None and positive not in classes:
+        raise ValueError(f"positive is {positive!r}; the labels are {classes.tolist()}")
+    chosen: NDArray[np.bool_] = truth == (classes[1] if positive is None else positive)
     return chosen
 
 

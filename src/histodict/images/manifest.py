@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..parameters import check_number
+from .classes import in_order
 from .readers import READERS
 
 # The names a column may have, by field; a column of the field's own name comes first.
@@ -51,11 +52,16 @@ class Record:
 
 @dataclass(frozen=True)
 class Manifest:
-    """Images with what is known of them. `root`: the folder that names are relative to."""
+    """Images with what is known of them.
+
+    root : the folder that names are relative to
+    positive : of two classes the one to be found, if asked for; see `images.classes`
+    """
 
     records: tuple[Record, ...]
     warnings: tuple[str, ...] = ()
     root: Path = Path()
+    positive: str | None = None
 
     @property
     def labels(self) -> list[str]:
@@ -67,8 +73,8 @@ class Manifest:
 
     @property
     def classes(self) -> list[str]:
-        """The different labels, sorted."""
-        return sorted({record.label for record in self.records if record.label})
+        """The different labels, sorted; of two, the one to be found is the second."""
+        return in_order((record.label for record in self.records if record.label), self.positive)
 
     def digest(self) -> str:
         """SHA-256 of names, labels and patients, whatever their order and wherever the folder."""
@@ -81,6 +87,16 @@ class Manifest:
     def name(self, record: Record) -> str:
         """A record's path relative to the root, with forward slashes."""
         return _name(record.path, self.root)
+
+    def with_positive(self, name: str) -> Manifest:
+        """The same images, where the class of this name is the one to be found."""
+        if len(self.classes) != 2:
+            raise ManifestError(
+                f"a positive class is one of two; there are {len(self.classes)}: {self.classes}"
+            )
+        if name not in self.classes:
+            raise ManifestError(f"there is no class {name!r}; there are {self.classes}")
+        return replace(self, positive=name)
 
     def select(self, indices: Sequence[int]) -> Manifest:
         """The records at these places, in this order."""

@@ -86,7 +86,7 @@ def _datasets(data: Path | str, output: Path, sizes: Sizes, part: str | None) ->
     if not tables[0].is_file():
         write_synthetic_set(folder, *sizes.synthetic)
     images, regions = map(read_manifest, tables)
-    return [Dataset(SYNTHETIC, images, regions, region="inflamed", diseased="inflamed")]
+    return [Dataset(SYNTHETIC, images, regions, region="inflamed")]
 
 
 def _on(setting: Setting, what: str) -> Iterator[Outcome]:

@@ -108,7 +108,7 @@ def _image_curves(setting: Setting, methods: Sequence[str]) -> Iterator[_Curve]:
         shares, diseased, called = _tested(setting, tasks, models)
         rates = theta_rates(shares, diseased, THETAS)
         at = float(np.mean(called[~diseased])), float(np.mean(~called[diseased]))
-        chosen = [_theta(model, setting) for model in models]
+        chosen = [_theta(model) for model in models]
         yield _Curve(setting.row(method), "θ", THETAS, rates, at, chosen)
 
 
@@ -128,13 +128,12 @@ def _tested(
     return np.array(shares), np.array(diseased), np.array(called)
 
 
-def _theta(model: TissueClassifier, setting: Setting) -> float:
-    """The threshold on the healthy share; the rule's own is on the second class's."""
+def _theta(model: TissueClassifier) -> float:
+    """The threshold on the healthy share; the rule's own is on the diseased class's."""
     assert model.rule_ is not None
     threshold = model.rule_.threshold
-    if threshold is None:  # the training images' shares were all the same
-        return np.nan
-    return 1 - threshold if model.classes_[1] == setting.dataset.diseased else threshold
+    # None: the training images' shares were all the same.
+    return np.nan if threshold is None else 1 - threshold
 
 
 def theta_rates(

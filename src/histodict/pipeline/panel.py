@@ -294,5 +294,6 @@ def how_good(scores: NDArray[np.float64], manifest: Manifest) -> float:
     classes, labels = manifest.classes, np.array(manifest.labels)
     answers = ["" if np.isnan(row).any() else classes[winner(row)] for row in scores]
     known = np.nan_to_num(scores)
-    area = auc(labels, known[:, 0] if known.shape[1] == 1 else known)
+    two = known.shape[1] == 1
+    area = auc(labels, known[:, 0], positive=classes[1]) if two else auc(labels, known)
     return (balanced_accuracy(labels, np.array(answers)) + area) / 2

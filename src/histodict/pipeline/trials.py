@@ -67,7 +67,7 @@ class Trial:
         """
         sides = [[_facts(r) for r in side.records] for side in (self.train, self.test)]
         versions = [version(name) for name in PACKAGES]
-        decided_by = [self.model.decided_by(), sides, self.adapts, versions]
+        decided_by = [self.model.decided_by(), sides, self.train.classes, self.adapts, versions]
         text = json.dumps(decided_by, sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 

@@ -83,6 +83,7 @@ def data_facts(done: Evaluation) -> list[Fact]:
         ("Images", f"{len(records)}"),
         ("Patients", f"{len(per_patient)}, with {span(per_patient)} images each"),
         ("Classes", ", ".join(done.classes)),
+        *([("Class to be found", done.classes[1])] if len(done.classes) == 2 else []),
         ("Sites", f"{len(sites)}: {', '.join(sites)}" if sites else NOT_RECORDED),
         ("Pixel size", sizes or NOT_RECORDED),
     ]

@@ -88,11 +88,12 @@ class Figures:
             if not own:
                 continue
             labels, p = [label for label, _, _ in own], np.array([chances for _, chances, _ in own])
-            p = p[:, 1] if len(self.done.classes) == 2 else p  # of two classes, the second's
-            curves[method] = metrics.calibration_curve(labels, p)
+            two = len(self.done.classes) == 2
+            p, positive = (p[:, 1], self.done.classes[1]) if two else (p, None)
+            curves[method] = metrics.calibration_curve(labels, p, positive=positive)
             figures = {
-                "brier": metrics.brier_score(labels, p),
-                "gap": metrics.expected_calibration_error(labels, p),
+                "brier": metrics.brier_score(labels, p, positive=positive),
+                "gap": metrics.expected_calibration_error(labels, p, positive=positive),
                 # How often the true class is not ruled out, and how often only one is left.
                 "held": np.mean([label in left for label, _, left in own]),
                 "single": np.mean([len(left) == 1 for _, _, left in own]),

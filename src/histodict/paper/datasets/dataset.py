@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ...images.manifest import Manifest, Record
 from ...images.readers import READERS
-
-# Labels, in lower case, of tissue that nobody has to be called back for.
-HEALTHY = frozenset({"healthy", "health", "normal", "benign", "udh", "negative", "no tumour"})
-_NEGATED = re.compile(r"(no|not|non)[ _-]")
 
 
 @dataclass(frozen=True)
@@ -24,20 +20,22 @@ class Dataset:
     images : labelled images; None where only masks say what is where
     regions : images whose masks outline what is looked for; None where there are none
     region : what the masks outline
-    diseased : of two classes, the one whose images must not be missed; None for more classes
     """
 
     name: str
     images: Manifest | None
     regions: Manifest | None = None
     region: str = "region"
-    diseased: str | None = None
 
     @property
     def classes(self) -> list[str]:
         """In the paper's order: healthy first."""
-        names = self.images.classes if self.images else []
-        return sorted(names, key=lambda name: name == self.diseased)
+        return self.images.classes if self.images else []
+
+    @property
+    def diseased(self) -> str | None:
+        """Of two classes, the one whose images must not be missed; None for more classes."""
+        return self.classes[1] if len(self.classes) == 2 else None
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -67,24 +65,12 @@ def task_of(
 def named(name: str, manifest: Manifest) -> Dataset:
     """The data set of a manifest, with classes, masks or both."""
     classes = manifest.classes
-    diseased = _diseased(classes) if len(classes) == 2 else None
     return Dataset(
         name=re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "data",
         images=manifest if len(classes) > 1 else None,
         regions=manifest if any(record.mask for record in manifest.records) else None,
-        region=diseased or (classes[0] if len(classes) == 1 else "region"),
-        diseased=diseased,
+        region=classes[-1] if len(classes) in (1, 2) else "region",
     )
-
-
-def _diseased(classes: Sequence[str]) -> str:
-    """The class that is not healthy by its name; where that does not decide, the second."""
-    ill = [name for name in classes if not _is_healthy(name.casefold())]
-    return ill[0] if len(ill) == 1 else classes[1]
-
-
-def _is_healthy(name: str) -> bool:
-    return name in HEALTHY or _NEGATED.match(name) is not None
 
 
 # --- files --------------------------------------------------------------------------------------

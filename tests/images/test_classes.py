@@ -1,0 +1,55 @@
+"""Which of two classes is the one to be found."""
+
+from __future__ import annotations
+
+import pytest
+
+from histodict.images.classes import in_order, positive_by_name
+from histodict.images.manifest import Manifest, ManifestError, Record
+
+
+@pytest.mark.parametrize(
+    ("healthy", "ill"),
+    [
+        ("normal", "adenocarcinoma"),
+        ("benign", "malignant"),
+        ("normal", "abnormal"),
+        ("not MVP", "MVP"),
+        ("UDH", "DCIS"),
+        ("Normal tissue", "Carcinoma"),
+        ("1_normal", "0_cancer"),
+        ("non-tumour", "tumour"),
+        ("no_tumor", "tumor"),
+        ("uninvolved", "involved"),
+        ("Control", "Alport"),
+    ],
+)
+def test_the_name_tells_which_is_healthy(healthy, ill):
+    for names in ([healthy, ill], [ill, healthy]):
+        assert positive_by_name(names) == ill
+        assert in_order(names) == [healthy, ill]
+
+
+@pytest.mark.parametrize("names", [("grade 1", "grade 2"), ("benign", "normal"), ("b", "a", "c")])
+def test_names_that_do_not_tell_stay_in_order(names):
+    assert positive_by_name(names) is None
+    assert in_order(names) == sorted(names)
+
+
+def manifest(tmp_path, *labels):
+    records = (Record(tmp_path / f"{i}.png", label, str(i)) for i, label in enumerate(labels))
+    return Manifest(tuple(records))
+
+
+def test_what_is_asked_for_wins_over_the_name(tmp_path):
+    images = manifest(tmp_path, "normal", "cancer", "normal")
+    assert images.classes == ["normal", "cancer"]
+    asked = images.with_positive("normal")
+    assert asked.classes == asked.select([0, 1]).classes == ["cancer", "normal"]
+
+
+def test_a_positive_class_that_cannot_be_is_refused(tmp_path):
+    with pytest.raises(ManifestError, match="no class 'tumour'; there are"):
+        manifest(tmp_path, "normal", "cancer").with_positive("tumour")
+    with pytest.raises(ManifestError, match="one of two; there are 3"):
+        manifest(tmp_path, "a", "b", "c").with_positive("a")
