@@ -26,7 +26,7 @@ from .execution.executor import Executor, Threads
 from .execution.files import file_key, written_whole
 from .execution.progress import Callback, Progress, ignore
 from .execution.tables import Row, write_table
-from .images.readers import READERS
+from .images.layout import images_below
 from .pipeline import Model, RegionAnswer
 from .pipeline.answers import outlines, region_rows
 from .reports.geojson import features, save_geojson
@@ -45,16 +45,18 @@ class RunResult:
     n_skipped: int
 
 
-def find_images(paths: list[Path]) -> list[Path]:
-    """The files named, and all images under the folders named, in order; each once."""
+def find_images(paths: list[Path]) -> tuple[list[Path], list[Path]]:
+    """The files named, and all images under the folders named, in order, each once.
+
+    Beside them what lies in the folders and may have been meant: pictures of other formats, masks.
+    """
     found: dict[Path, None] = {}
+    left_out: list[Path] = []
     for path in paths:
-        if path.is_dir():
-            inside = (p for p in sorted(path.rglob("*")) if p.suffix.lower() in READERS)
-            found.update(dict.fromkeys(p for p in inside if p.is_file()))
-        else:
-            found[path] = None
-    return list(found)
+        images, others = images_below(path) if path.is_dir() else ([path], [])
+        found.update(dict.fromkeys(images))
+        left_out += others
+    return list(found), left_out
 
 
 def run_images(

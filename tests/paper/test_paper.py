@@ -210,7 +210,7 @@ def many(n_patients: int = 30) -> Manifest:
 
 
 def setting(manifest: Manifest, **changes) -> Setting:
-    return Setting(Dataset("x", manifest, diseased="b"), Path("unused"), **changes)
+    return Setting(Dataset("x", manifest), Path("unused"), **changes)
 
 
 def test_the_full_recipe_is_the_published_one():

@@ -151,9 +151,15 @@ class ImageOptions:
     def find(self) -> list[Path]:
         from ..batch import find_images
 
-        images = find_images(self.paths)
+        if not any(path.exists() for path in self.paths):
+            names = ", ".join(map(str, self.paths))
+            raise ValueError(f"{names}: there is no such file or folder")
+        images, left_out = find_images(self.paths)
         if not images:
             raise ValueError(f"no images found in {', '.join(map(str, self.paths))}")
+        if left_out:
+            names = ", ".join(map(str, left_out[:5])) + (", …" if len(left_out) > 5 else "")
+            warn(f"left out, as no format that is read, or as masks: {names}")
         return images
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ..parameters import check_number
 from .classes import in_order
-from .readers import READERS
+from .layout import class_folders
 
 # The names a column may have, by field; a column of the field's own name comes first.
 ALIASES = {
@@ -110,6 +110,9 @@ def _name(path: Path, root: Path) -> str:
 def read_manifest(source: Path | str, columns: Mapping[str, str] | None = None) -> Manifest:
     """The images of a CSV file, or of a folder: its manifest.csv, or one sub-folder per class.
 
+    Sub-folders of a class are its patients, those of a patient the slides. Above the classes there
+    may be folders called train, test and the like.
+
     Parameters
     ----------
     source : a folder, or a CSV file with a header. Separated by comma, semicolon or tabulator;
@@ -136,32 +139,26 @@ def read_manifest(source: Path | str, columns: Mapping[str, str] | None = None) 
 
 
 def _from_folder(folder: Path) -> Manifest:
-    classes = sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
-    records, warnings = [], []
-    for place in classes:
-        images, others = _images_in(place)
-        records += [Record(path, place.name, _name(path, folder)) for path in images]
-        if others:
-            warnings.append(f"{place}: left out, as they are no images: {_some(others)}")
-        if not images:
-            warnings.append(f"{place}: there is no image in this folder; it is not a class")
-    if not records:
+    found = class_folders(folder)
+    if not found.places:
         raise ManifestError(
             f"{folder}: neither {MANIFEST_NAME} nor sub-folders with images, one for each class"
         )
+    records = [
+        Record(p.path, p.label, p.patient or _name(p.path, folder), p.slide, split=p.split)
+        for p in found.places
+    ]
     _check_spelling(folder, [record.label for record in records])
-    warnings.append(_no_patients(folder, len(records)))
+    warnings = [
+        f"{place}: left out, as they are no images: {_some(names)}"
+        for place, names in found.left_out.items()
+    ]
+    warnings += [
+        f"{place}: there is no image in this folder; it is not a class" for place in found.empty
+    ]
+    n_nameless = sum(place.patient is None for place in found.places)
+    warnings += [_no_patients(folder, n_nameless)] if n_nameless else []
     return Manifest(tuple(records), (*warnings, *_lonely_classes(folder, records)), folder)
-
-
-def _images_in(folder: Path) -> tuple[list[Path], list[str]]:
-    """Images directly in a folder, and the names of everything else that is not hidden."""
-    entries = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
-    images = [path for path in entries if path.is_file() and path.suffix.lower() in READERS]
-    # A slide may come with a folder of its own name that holds its data.
-    companions = {path.with_suffix("") for path in images}
-    others = [path.name for path in entries if path not in images and path not in companions]
-    return images, others
 
 
 # --- a table ------------------------------------------------------------------------------------

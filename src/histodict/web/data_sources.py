@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..batch import find_images
+from ..images.layout import images_below
 from ..images.manifest import MANIFEST_NAME, Manifest, ManifestError, Record, read_manifest
 from .bytes_cache import BytesCache
 from .folders import DataFolders
@@ -86,7 +86,7 @@ def _list_images(source: Path, folders: DataFolders) -> tuple[Manifest, dict[Pat
         return read_manifest(source), watched
     except ManifestError:
         watched = _watch([Path(folder) for folder, _, _ in os.walk(source)])
-        images = find_images([source]) if source.is_dir() else []
+        images = images_below(source)[0] if source.is_dir() else []
         if not images:
             raise
     records = tuple(Record(path, "", path.relative_to(source).as_posix()) for path in images)

@@ -1,0 +1,80 @@
+"""Images in folders, as people lay them out."""
+
+from __future__ import annotations
+
+import pytest
+
+from histodict.images.layout import images_below
+from histodict.images.manifest import ManifestError, read_manifest
+
+
+def lay_out(folder, *names):
+    for name in names:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"x")
+    return folder
+
+
+def facts(manifest):
+    return [
+        (manifest.name(record), record.label, record.patient, record.slide, record.split)
+        for record in manifest.records
+    ]
+
+
+def test_sub_folders_of_a_class_are_its_patients(tmp_path):
+    names = ("normal/p1/a.png", "normal/p1/b.png", "tumour/p1/a.png", "tumour/p2/s7/a.png")
+    manifest = read_manifest(lay_out(tmp_path, *names))
+    assert facts(manifest) == [
+        ("normal/p1/a.png", "normal", "p1", None, None),
+        ("normal/p1/b.png", "normal", "p1", None, None),
+        ("tumour/p1/a.png", "tumour", "p1", None, None),
+        ("tumour/p2/s7/a.png", "tumour", "p2", "s7", None),
+    ]
+    assert not any("NO PATIENT" in words for words in manifest.warnings)
+
+
+def test_images_beside_the_patients_have_none(tmp_path):
+    manifest = read_manifest(lay_out(tmp_path, "a/p1/1.png", "a/2.png", "b/p2/3.png", "b/p3/4.png"))
+    assert [record.patient for record in manifest.records] == ["a/2.png", "p1", "p2", "p3"]
+    assert any("NO PATIENT is given for 1 image" in words for words in manifest.warnings)
+
+
+def test_folders_of_splits_are_no_classes(tmp_path):
+    names = ("train/normal/1.png", "train/tumour/2.png", "Test/normal/3.png", "Test/tumour/4.png")
+    manifest = read_manifest(lay_out(tmp_path, *names))
+    assert manifest.classes == ["normal", "tumour"]
+    assert [record.split for record in manifest.records] == ["Test", "Test", "train", "train"]
+
+
+def test_masks_are_neither_classes_nor_images_nor_patients(tmp_path):
+    names = ("masks/1.png", "a/masks/1.png", "a/1.png", "a/2.png", "b/3.png", "b/4.png")
+    manifest = read_manifest(lay_out(tmp_path, *names))
+    assert [manifest.name(r) for r in manifest.records] == [
+        "a/1.png",
+        "a/2.png",
+        "b/3.png",
+        "b/4.png",
+    ]
+    words = " ".join(manifest.warnings)
+    assert f"{tmp_path}: left out, as they are no images: masks/ (masks)" in words
+    assert f"{tmp_path / 'a'}: left out, as they are no images: masks/ (masks)" in words
+
+
+def test_pictures_of_other_formats_are_named(tmp_path):
+    lay_out(tmp_path, "a/1.png", "a/2.png", "a/3.webp", "b/4.png", "b/5.png", "b/p/6.jp2")
+    words = " ".join(read_manifest(tmp_path).warnings)
+    assert "3.webp" in words and "6.jp2" in words
+
+
+def test_a_folder_of_masks_alone_is_refused(tmp_path):
+    with pytest.raises(ManifestError, match="sub-folders with images"):
+        read_manifest(lay_out(tmp_path, "masks/1.png"))
+
+
+def test_images_below_folders(tmp_path):
+    lay_out(tmp_path, "1.png", "p/2.jpg", "masks/3.png", ".hidden/4.png", "p/5.gif", "notes.txt")
+    images, others = images_below(tmp_path)
+    assert images == [tmp_path / "1.png", tmp_path / "p" / "2.jpg"]
+    assert others == [tmp_path / "masks", tmp_path / "p" / "5.gif"]
