@@ -8,7 +8,15 @@ from typing import Annotated
 import typer
 
 from .console import plain_errors, print_json, progress_bars, warn
-from .options import CacheOption, JobsOption, JsonOption, ModelArgument, PartOptions, check_folder
+from .options import (
+    CacheOption,
+    JobsOption,
+    JsonOption,
+    ModelArgument,
+    PartOptions,
+    TrustOption,
+    check_folder,
+)
 
 
 def info(model: ModelArgument, as_json: JsonOption = False) -> None:
@@ -41,6 +49,7 @@ def atoms(
     data: PartOptions,
     cache: CacheOption = None,
     jobs: JobsOption = None,
+    trust_weights: TrustOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Show what a model has learnt: its atoms, and the real patches that use them most.
@@ -55,7 +64,7 @@ def atoms(
 
     with plain_errors():
         check_folder(output)
-        trained = load_model(model, n_jobs=jobs)
+        trained = load_model(model, n_jobs=jobs, trust_weights=trust_weights)
         manifest = data.read()
         with progress_bars() as callback:
             found = find_atoms(trained, manifest, n_atoms=number, cache=cache, callback=callback)
