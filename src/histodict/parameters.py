@@ -33,14 +33,22 @@ def _is_number(value: object) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
+def _is_whole(value: object) -> bool:
+    return _is_number(value) and isinstance(value, Integral)
+
+
 # What a value may be, by the word of an annotation; and how a message calls it.
 _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "int": (lambda value: _is_number(value) and isinstance(value, Integral), "a whole number"),
+    "int": (_is_whole, "a whole number"),
     "float": (_is_number, "a number"),
     "bool": (lambda value: isinstance(value, bool | np.bool_), "true or false"),
     "str": (lambda value: isinstance(value, str), "a word"),
     "None": (lambda value: value is None, "nothing (null)"),
     "dict[str, Any]": (lambda value: isinstance(value, dict), "settings by name"),
+    "list[int]": (
+        lambda value: isinstance(value, list) and all(_is_whole(part) for part in value),
+        "a list of whole numbers",
+    ),
     "Any": (lambda value: True, "anything"),
 }
 

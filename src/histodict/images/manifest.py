@@ -29,6 +29,7 @@ ALIASES = {
 }
 MANIFEST_NAME = "manifest.csv"
 _N_NAMED = 5  # files named in a message; the others are counted
+_MOST_LETTERS, _SHOWN = 300, 60  # of a name; of a longer one, at its start and at its end
 
 
 class ManifestError(ValueError):
@@ -289,13 +290,20 @@ def _check_files(path: Path, lines: list[int], records: list[Record]) -> None:
         f"{file} (line {line})"
         for line, record in zip(lines, records, strict=True)
         for file in (record.path, record.mask)
-        if file is not None and not file.is_file()
+        if file is not None and not _is_there(file)
     ]
     if missing:
         raise ManifestError(
             f"{path}: {len(missing)} files are not there: {_some(missing)}. Paths are relative to "
             "the folder of the CSV file"
         )
+
+
+def _is_there(file: Path) -> bool:
+    try:
+        return file.is_file()
+    except OSError:  # a name that no system would take
+        return False
 
 
 def _check_spelling(source: Path, labels: list[str]) -> None:
@@ -331,4 +339,8 @@ def _no_patients(source: Path, n_images: int) -> str:
 
 def _some(names: Sequence[str]) -> str:
     rest = f" and {len(names) - _N_NAMED} more" if len(names) > _N_NAMED else ""
-    return ", ".join(names[:_N_NAMED]) + rest
+    return ", ".join(map(_shortened, names[:_N_NAMED])) + rest
+
+
+def _shortened(name: str) -> str:
+    return name if len(name) <= _MOST_LETTERS else f"{name[:_SHOWN]} … {name[-_SHOWN:]}"
