@@ -29,7 +29,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from .execution.files import written_whole
-from .execution.texts import parse_json
+from .execution.texts import one_line, parse_json
 from .model_content import ModelContent, check_words
 from .old_model_files import UPGRADES
 from .parameters import check_kind
@@ -149,5 +149,5 @@ def _check_schema(header: dict[str, Any]) -> None:
 
 def _words_of(error: Exception) -> str:
     """Of an error, in one line."""
-    words = " ".join(str(error).split())[:300]
+    words = one_line(error)
     return f"there is no {words}" if isinstance(error, KeyError) else words

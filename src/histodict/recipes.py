@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import asdict, dataclass, field, fields, replace
+from reprlib import repr as short
 from typing import Any
 
 from .decisions.image_rules import RULES
@@ -71,7 +72,7 @@ class Recipe:
             ("rule", self.rule, RULES),
         ):
             if value not in known:
-                raise ValueError(f"{name} must be one of {sorted(known)}, not {value!r}")
+                raise ValueError(f"{name} must be one of {sorted(known)}, not {short(value)}")
         self._check_vectors()
 
     def _check_vectors(self) -> None:

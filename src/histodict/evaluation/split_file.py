@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ..execution.files import written_whole
-from ..execution.texts import read_json
+from ..execution.texts import one_line, read_json
 from ..images.manifest import Manifest
 from ..parameters import check_kind
 from .splits import Split, SplitError, Splits, check_splits, image_names
@@ -57,9 +57,9 @@ def load_splits(path: Path | str, manifest: Manifest) -> Splits:
     except SplitFileError:
         raise
     except SplitError as error:
-        raise type(error)(f"{path}: {error}") from error
+        raise type(error)(f"{path}: {one_line(error)}") from error
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise SplitFileError(f"{path}: a damaged file of splits ({error})") from error
+        raise SplitFileError(f"{path}: a damaged file of splits ({one_line(error)})") from error
     return made
 
 

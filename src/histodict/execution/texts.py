@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 _MOST_LEVELS = 50  # of lists in lists: nothing of ours has ten
+_MOST_LETTERS, _SHOWN = 500, 150  # in a message; of more than that, at the start and at the end
 
 
 def parse_json(text: str | bytes) -> Any:
@@ -26,7 +27,13 @@ def read_json(path: Path, what: str) -> Any:
     except FileNotFoundError:
         raise ValueError(f"{path}: there is no such file") from None
     except (OSError, ValueError) as error:
-        raise ValueError(f"{path}: not {what}, or a damaged one ({error})") from error
+        raise ValueError(f"{path}: not {what}, or a damaged one ({one_line(error)})") from error
+
+
+def one_line(words: object) -> str:
+    """An error's words, or others, as a part of a message: what they quote may be long."""
+    text = " ".join(str(words).split())
+    return text if len(text) <= _MOST_LETTERS else f"{text[:_SHOWN]} … {text[-_SHOWN:]}"
 
 
 def _refuse(word: str) -> NoReturn:

@@ -13,6 +13,8 @@ knows what lies around it. PyTorch is needed for this and for nothing else in th
 
 from __future__ import annotations
 
+from reprlib import repr as short
+
 from ..patches.vectors import VECTORS, Vectors
 from .cells import NetworkVectors
 from .network import (
@@ -44,4 +46,4 @@ def vectors_named(name: str) -> Vectors:
     if name in NETWORKS or (colon and family in FAMILIES):
         return NetworkVectors(name)
     known = [*VECTORS, *NETWORKS, *(f"{family}:NAME" for family in FAMILIES)]
-    raise ValueError(f"vectors must be one of {sorted(known)}, not {name!r}")
+    raise ValueError(f"vectors must be one of {sorted(known)}, not {short(name)}")

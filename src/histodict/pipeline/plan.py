@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from ..execution.texts import read_json
+from ..execution.texts import one_line, read_json
 from ..model_content import check_words
 from ..parameters import check_kind, check_whole_number
 from ..recipes import PRESETS, Recipe, for_method, preset, read_setting
@@ -138,5 +138,5 @@ def _read_plan(path: Path) -> Plan:
         plan = Plan.from_dict(values)
         plan.recipe.check_method()
     except ValueError as error:
-        raise ValueError(f"{path}: not a recipe file ({error})") from error
+        raise ValueError(f"{path}: not a recipe file ({one_line(error)})") from error
     return plan

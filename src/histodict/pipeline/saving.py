@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ..execution.texts import one_line
 from ..model_content import ModelContent
 from ..model_file import ModelFileError, read_content, write_content
 from ..networks import is_asked_for, vectors_named
@@ -47,7 +48,7 @@ def load_model(
     try:
         model = _KINDS[content.kind].of_content(content, n_jobs)
     except (KeyError, TypeError, ValueError, IndexError) as error:
-        raise ModelFileError(f"{path}: a damaged model file ({error})") from error
+        raise ModelFileError(f"{path}: a damaged model file ({one_line(error)})") from error
     for part in (content, *content.members):
         _check_weights(path, part)
     return model
