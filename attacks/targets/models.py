@@ -24,9 +24,10 @@ from histodict import TissueClassifier
 from histodict.demo.sets import write_synthetic_set
 from histodict.images.manifest import read_manifest
 from histodict.model_content import ModelContent
-from histodict.model_file import ModelFileError, _digest, read_content
+from histodict.model_file import ModelFileError, _digest, read_content, read_header
 from histodict.pipeline import load_model, save_model
 from histodict.recipes import Recipe
+from histodict.reports.model_card import describe_members, describe_model
 
 from .. import byte_edits, json_edits
 from ..target import Case, Find, Target
@@ -122,6 +123,7 @@ class Models(Target):
 
     def attempt(self, data: bytes, base: str) -> str:
         self.path.write_bytes(data)
+        self._look()
         try:
             with warnings.catch_warnings(record=True) as said:
                 warnings.simplefilter("always")
@@ -137,6 +139,15 @@ class Models(Target):
         if not is_old and _MARK not in _parts(data)[0]:
             raise Find("a model that was not saved is loaded without a word")
         return self._consistent(model)
+
+    def _look(self) -> None:
+        """What `info` says of it: a card, or a line."""
+        try:
+            header = read_header(self.path)
+            describe_model(header)
+            describe_members(header)
+        except ValueError as error:
+            self._refused(str(error), None)
 
     def _consistent(self, model: Any) -> str:
         try:
@@ -217,22 +228,23 @@ def _rebuilt(data: bytes, edits: tuple[Any, ...]) -> bytes:
 def _hurt(arrays: dict[str, Any], name: str, what: str, number: int) -> dict[str, Any]:
     array = arrays[name]
     values = {"nan": np.nan, "inf": np.inf, "huge": 1e30, "zero": 0}
-    if what == "drop":
+    if what == "drop" or not array.size:
         return {key: a for key, a in arrays.items() if key != name}
     if what == "copy":
         return arrays | {f"{name}{number % 3}": array}
     if what in values:
         new = array.copy()
         with np.errstate(all="ignore"):
-            new.flat[number % max(new.size, 1)] = values[what] if new.dtype.kind == "f" else -1
+            new.flat[number % new.size] = values[what] if new.dtype.kind == "f" else -1
     elif what == "type":
         with np.errstate(all="ignore"):
             new = array.astype(_TYPES[number % len(_TYPES)])
     else:
+        most = 2 + 10**6 // array.nbytes  # what is kept of a find is small
         new = {
             "scale": lambda: array * array.dtype.type([2, -1, 100, 3][number % 4]),
             "turn": lambda: array.T,
-            "repeat": lambda: np.concatenate([array] * (2 + number % 1000)),
+            "repeat": lambda: np.concatenate([array] * min(2 + number % 1000, most)),
             "fewer": lambda: array[: number % (len(array) + 1)],
         }[what]()
     return arrays | {name: new}

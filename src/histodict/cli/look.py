@@ -27,7 +27,10 @@ def info(model: ModelArgument, as_json: JsonOption = False) -> None:
     with plain_errors():
         header = read_header(model)
         # A model of a network that a program brought is known to that program alone.
-        card = [] if as_json else describe_model(header)
+        try:
+            card = [] if as_json else describe_model(header)
+        except ValueError as error:
+            raise ValueError(f"{model}: {error}") from error
     if as_json:
         print_json(header)
         return
