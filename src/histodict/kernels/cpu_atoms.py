@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from .compiling import compiled
 
 _ATOMS_PER_BLOCK = 32
 
@@ -23,7 +24,7 @@ def sweep(D, E, F):
         _update_block(D[block], U, np.ascontiguousarray(F[block, block]))
 
 
-@njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract", "nsz", "reassoc"})
+@compiled(fastmath={"contract", "nsz", "reassoc"})
 def _update_block(D, U, F):
     """Sequential updates inside a block: U holds e_j − (FD)_j and follows each changed atom."""
     n_atoms, d = D.shape
