@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from . import cpu_atoms, cpu_joint, cpu_lasso, cpu_omp, cpu_residuals, cpu_statistics, lanes
-from .inputs import check_range, check_result, comfortable
+from .inputs import check_range, check_result, check_sums
 
 BLOCK_ROWS = 1024
 TASK_ROWS = 256  # a mini-batch of 1024 makes four tasks, one for each of up to four threads
@@ -247,7 +247,7 @@ def class_residuals(
 def update_atoms(D: NDArray, E: NDArray, F: NDArray, n_sweeps: int, tol: float) -> NDArray:
     """Sweeps over all atoms until none moves by more than tol, n_sweeps at most."""
     D = D.copy()
-    E, F = comfortable(E, F)
+    check_sums(E, F)
     for _ in range(n_sweeps):
         before = D.copy()
         cpu_atoms.sweep(D, E, F)

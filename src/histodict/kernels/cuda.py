@@ -17,7 +17,7 @@ from torch import Tensor
 
 from . import gpu_joint
 from .gpu_device import find_device, hold, on_device, place, take
-from .inputs import check_range, check_result, comfortable
+from .inputs import check_range, check_result, check_sums
 
 __all__ = [
     "BLOCK_ROWS",
@@ -271,7 +271,8 @@ def class_residuals(
 
 def update_atoms(D: NDArray, E: NDArray, F: NDArray, n_sweeps: int, tol: float) -> NDArray:
     """Sweeps over all atoms until none moves by more than tol, n_sweeps at most."""
-    E, F = comfortable(E, F)
+    check_sums(E, F)
+    E, F = _comfortable(E, F)
     with on_device():
         atoms, E_, F_ = place(D).clone(), place(E), place(F)
         sweep = _algorithms()[2].sweep
@@ -281,5 +282,17 @@ def update_atoms(D: NDArray, E: NDArray, F: NDArray, n_sweeps: int, tol: float) 
             if (atoms - before).abs().max() <= tol:
                 break
         updated = atoms.cpu().numpy()
-    check_result("the atoms", updated)
+    lost = (updated != D).any(axis=1) & ~np.isclose(np.linalg.norm(updated, axis=1), 1, atol=1e-3)
+    check_result("the atoms", np.where(lost[:, None], np.nan, updated))
     return updated
+
+
+def _comfortable(E: NDArray, F: NDArray) -> tuple[NDArray, NDArray]:
+    """E and F over one power of two where their squares would leave the range of their type.
+
+    The atoms that minimise −2·tr(E Dᵀ) + tr(F D Dᵀ) stay the same, to the bit.
+    """
+    exponent = int(np.frexp(max(np.abs(E).max(), np.abs(F).max()))[1])
+    if abs(exponent) <= np.finfo(E.dtype).maxexp // 4:
+        return E, F
+    return np.ldexp(E, -exponent), np.ldexp(F, -exponent)

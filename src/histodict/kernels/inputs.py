@@ -76,18 +76,10 @@ def check_result(name: str, values: NDArray) -> None:
         )
 
 
-def comfortable(E: NDArray, F: NDArray) -> tuple[NDArray, NDArray]:
-    """E and F over one power of two where their squares would leave the range of their type.
-
-    The atoms that minimise −2·tr(E Dᵀ) + tr(F D Dᵀ) stay the same, to the bit.
-    """
-    largest = max(float(np.abs(E).max()), float(np.abs(F).max()))
-    if not np.isfinite(largest):
+def check_sums(E: NDArray, F: NDArray) -> None:
+    """Refuse sums over samples that overflowed before an atom is made of them."""
+    if not (np.isfinite(E).all() and np.isfinite(F).all()):
         raise ValueError(
             f"the sums over the samples, E and F, overflow in {E.dtype}: scale the samples down "
             "(rows of norm 1 are usual)"
         )
-    exponent = int(np.frexp(largest)[1])
-    if abs(exponent) <= np.finfo(E.dtype).maxexp // 4:
-        return E, F
-    return np.ldexp(E, -exponent), np.ldexp(F, -exponent)
