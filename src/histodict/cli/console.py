@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -34,9 +35,11 @@ _STAGES = {
 
 @contextmanager
 def plain_errors() -> Iterator[None]:
-    """What the user can mend is one line and exit status 2, not a traceback."""
+    """What the user can mend is one line and exit status 2, not a traceback; so is a warning."""
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            yield
     except (ValueError, OSError, ImportError) as error:
         _say("[red]Error:[/]", str(error))
         raise typer.Exit(2) from error
@@ -66,6 +69,10 @@ def progress_bars() -> Iterator[Callback]:
 
 def warn(words: str, head: str = "Warning") -> None:
     _say(f"[yellow]{head}:[/]", words)
+
+
+def _show_warning(message: Warning | str, *place: Any, **more: Any) -> None:
+    warn(" ".join(str(message).split()))
 
 
 def end_with(failures: Iterable[str]) -> None:
