@@ -9,7 +9,6 @@ Workers need the same versions of the packages, and files under the same names.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib import import_module
@@ -29,7 +28,7 @@ _CONNECT_SECONDS = 30
 def open_cluster(text: str) -> Iterator[Cluster]:
     """The cluster that `text` names, as above; what was started for it is ended with it."""
     distributed = _load("distributed", "'histodict[cluster]'")
-    with _start(text, distributed) as place:
+    with _start(text) as place:
         try:
             client = distributed.Client(place, timeout=_CONNECT_SECONDS, set_as_default=False)
         except OSError as error:
@@ -47,7 +46,7 @@ def open_cluster(text: str) -> Iterator[Cluster]:
             yield Cluster(client)
 
 
-def _start(text: str, distributed: Any) -> AbstractContextManager[Any]:
+def _start(text: str) -> AbstractContextManager[Any]:
     """What a client connects to."""
     kind, colon, rest = text.partition(":")
     if kind in ("tcp", "tls") and rest.startswith("//"):
@@ -55,13 +54,11 @@ def _start(text: str, distributed: Any) -> AbstractContextManager[Any]:
     if kind == "local" and colon:
         if not rest.isdecimal():
             raise ValueError(f"--cluster {text}: write local:N with N processes, such as local:4")
-        cluster: AbstractContextManager[Any] = distributed.LocalCluster(
-            n_workers=check_whole_number("the number of workers", int(rest), 1),
-            threads_per_worker=1,
-            dashboard_address=None,
-            # Dask calls data lost that is sent again at once.
-            silence_logs=logging.CRITICAL,
-        )
+        n_workers = check_whole_number("the number of workers", int(rest), 1)
+        _load("cryptography", "'histodict[cluster]'")
+        from .local_cluster import start_local_cluster
+
+        cluster: AbstractContextManager[Any] = start_local_cluster(n_workers)
         return cluster
     if Path(text).suffix in _SETTINGS:
         return _start_jobs(Path(text))
