@@ -1,5 +1,4 @@
-"""A command that is stopped says so in a line, has the exit status of its signal, and leaves no
-process of its own behind."""
+"""A command that is stopped says so in a line, and none of its processes is left behind."""
 
 from __future__ import annotations
 
@@ -7,6 +6,7 @@ import os
 import signal
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -23,6 +23,13 @@ def tissue(tmp_path_factory):
     return write_synthetic_set(tmp_path_factory.mktemp("set") / "tissue", 4, 2, size=(160, 120))
 
 
+def hears_signals(running) -> bool:
+    """Python itself takes Ctrl-C, and leaves SIGHUP to the system."""
+    status = Path(f"/proc/{running.process.pid}/status").read_text()
+    caught = next(line for line in status.splitlines() if line.startswith("SigCgt"))
+    return bool(int(caught.split()[1], 16) & 1 << signal.SIGHUP - 1)
+
+
 @pytest.fixture
 def begin(tissue, tmp_path):
     """Starts a command on the set and waits until it has started so many processes."""
@@ -34,7 +41,7 @@ def begin(tissue, tmp_path):
         command = [arguments[0], data, "-o", output, *settings, *arguments[1:]]
         begun.append(Running(command, tmp_path / "said", tmp_path))
         deadline = time.monotonic() + 60
-        while len(begun[0].others()) < processes:
+        while not hears_signals(begun[0]) or len(begun[0].others()) < processes:
             assert not begun[0].has_ended, begun[0].said()
             assert time.monotonic() < deadline
             time.sleep(0.05)
@@ -54,11 +61,9 @@ TRAIN = ("train",)
 @pytest.mark.parametrize(
     ("command", "processes", "number"),
     [
-        (JOBS, 2, signal.SIGTERM),
         (JOBS, 2, signal.SIGINT),
         (JOBS, 2, signal.SIGKILL),
-        (CLUSTER, 2, signal.SIGINT),
-        (CLUSTER, 2, signal.SIGKILL),
+        (CLUSTER, 2, signal.SIGTERM),
         (TRAIN, 0, signal.SIGHUP),
     ],
 )
@@ -74,7 +79,8 @@ def test_a_signal_ends_the_command_and_all_it_started(begin, command, processes,
 
 def test_a_killed_worker_of_jobs_is_said_in_a_line(begin):
     running = begin(*JOBS, processes=2)
-    workers = [p for p in running.others() if "popen_loky" in open(f"/proc/{p}/cmdline").read()]
+    lines = {p: Path(f"/proc/{p}/cmdline").read_text() for p in running.others()}
+    workers = [process for process, line in lines.items() if "popen_loky" in line]
     os.kill(workers[0], signal.SIGKILL)
     assert running.end(20) == 2
     assert running.left_behind() == []

@@ -19,9 +19,7 @@ from ..execution.progress import Callback, Progress
 
 _errors = Console(stderr=True)
 _KEPT = "what is finished is not done again"
-_OUT_OF_MEMORY = (
-    f"if memory ran out, give fewer --jobs, and run the same command again: {_KEPT}"
-)
+_OUT_OF_MEMORY = f"if memory ran out, give fewer --jobs, and run the same command again: {_KEPT}"
 _STAGES = {
     "patches": "Cutting patches",
     "features": "Measuring images",

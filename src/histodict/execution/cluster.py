@@ -56,10 +56,9 @@ def _start(text: str) -> AbstractContextManager[Any]:
             raise ValueError(f"--cluster {text}: write local:N with N processes, such as local:4")
         n_workers = check_whole_number("the number of workers", int(rest), 1)
         _load("cryptography", "'histodict[cluster]'")
-        from .local_cluster import start_local_cluster
+        from .local_cluster import local_cluster
 
-        cluster: AbstractContextManager[Any] = start_local_cluster(n_workers)
-        return cluster
+        return local_cluster(n_workers)
     if Path(text).suffix in _SETTINGS:
         return _start_jobs(Path(text))
     raise ValueError(

@@ -8,7 +8,9 @@ memory of its processes; and the web pages of Dask, which ask for none, are not 
 from __future__ import annotations
 
 import logging
-from multiprocessing import resource_tracker
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import distributed
@@ -35,15 +37,21 @@ class _Worker(_NoPages, distributed.Worker):
     pass
 
 
-def start_local_cluster(n_workers: int) -> Any:
+@contextmanager
+def local_cluster(n_workers: int) -> Iterator[Any]:
     """So many workers of one thread, each with an equal part of the memory."""
+    with beyond_ctrl_c():
+        starting = ThreadPoolExecutor(1).submit(_start, n_workers)
+    # Dask cannot close what has started by half: whoever stops us waits until it has.
+    try:
+        yield starting.result()
+    finally:
+        starting.result().close()
+
+
+def _start(n_workers: int) -> Any:
     security: Any = Security.temporary()  # type: ignore[no-untyped-call]
-    own = {
-        "host": _HOST,
-        "protocol": "tls://",
-        "security": security,
-        "dashboard": False,
-    }
+    own = {"host": _HOST, "protocol": "tls://", "security": security, "dashboard": False}
     there = {
         "worker_class": _Worker,
         "nthreads": 1,
@@ -51,12 +59,10 @@ def start_local_cluster(n_workers: int) -> Any:
         "silence_logs": logging.CRITICAL,  # Dask calls data lost that is sent again at once
     }
     worker = {"cls": distributed.Nanny, "options": own | there}
-    resource_tracker.ensure_running()  # by itself it would let processes hear Ctrl-C
-    with beyond_ctrl_c():
-        return distributed.SpecCluster(  # type: ignore[no-untyped-call]
-            workers=dict.fromkeys(range(n_workers), worker),
-            worker=worker,
-            scheduler={"cls": _Scheduler, "options": own},
-            security=security,
-            silence_logs=logging.CRITICAL,
-        )
+    return distributed.SpecCluster(  # type: ignore[no-untyped-call]
+        workers=dict.fromkeys(range(n_workers), worker),
+        worker=worker,
+        scheduler={"cls": _Scheduler, "options": own},
+        security=security,
+        silence_logs=logging.CRITICAL,
+    )

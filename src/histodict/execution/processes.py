@@ -18,9 +18,7 @@ def in_processes(
     user's script.
     """
     from joblib import Parallel, parallel_config
-    from joblib.externals.loky.backend import resource_tracker
 
-    resource_tracker.ensure_running()  # by itself it would let processes hear Ctrl-C
     with parallel_config("loky", inner_max_num_threads=1 if one_thread else None), beyond_ctrl_c():
         results: Generator[Any, None, None] = Parallel(
             n_processes,
