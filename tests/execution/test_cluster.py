@@ -366,18 +366,53 @@ def test_without_any_worker_it_does_not_wait_for_ever(monkeypatch):
     import dask
     from distributed import Client, LocalCluster
 
-    monkeypatch.setattr(cluster_map, "_MOST_ALONE", 1.0)
+    monkeypatch.setattr(cluster_map, "_MOST_ALONE", 3.0)
+    monkeypatch.setattr(cluster_map, "_SAID_ALONE", 1.0)
     quiet = {"n_workers": 1, "threads_per_worker": 1, "dashboard_address": None}
     with (
         dask.config.set({"distributed.scheduler.allowed-failures": 0}),
         LocalCluster(processes=False, **quiet) as local,
         Client(local, set_as_default=False) as client,
     ):
-        results = Cluster(client).map(lambda x: time.sleep(x) or x, [0.0, 60.0, 0.0])
+        results = Cluster(client).map(lambda x: time.sleep(x) or x, [0.0, 4.5, 0.0])
         assert next(results) == 0.0
         local.scale(0)
-        with pytest.raises(ClusterError, match="no worker has been left for 1 seconds"):
+        with (
+            pytest.warns(UserWarning, match="no worker is left; waiting for one"),
+            pytest.raises(ClusterError, match="no worker has been left for 3 seconds"),
+        ):
             list(results)
+
+
+@needs_dask
+def test_a_scheduler_that_has_gone_is_said_in_words():
+    from distributed.client import FutureCancelledError
+    from distributed.comm import CommClosedError
+
+    class LostClient:
+        status = "closed"
+
+        def submit(self, *work, **options):
+            raise self.error
+
+        scatter = wait_for_workers = submit
+
+        def cancel(self, futures):
+            pass
+
+    client = LostClient()
+    for client.error in (
+        CommClosedError("pool"),
+        FutureCancelledError("a", "lost"),
+        RuntimeError(),
+    ):
+        for use in (lambda c: list(c.map(str, [1])), lambda c: c.keep(lambda: iter([1]))):
+            with pytest.raises(ClusterError, match="the Dask scheduler has gone"):
+                use(Cluster(client))
+        client.status = "running"  # then it is an error of another kind
+        with pytest.raises(type(client.error)):
+            list(Cluster(client).map(str, [1]))
+        client.status = "closed"
 
 
 # ---------------------------------------------------------------- which cluster, and none at all

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor
 from contextlib import contextmanager
@@ -88,6 +89,17 @@ def say_stopped(by: str) -> None:
     )
     words = f"stopped by {by}{f' ({far})' if far else ''}"
     _say("[yellow]Not done:[/]", f"{words}. Run the same command again: {_KEPT}.")
+
+
+@contextmanager
+def plain_warnings() -> Iterator[None]:
+    """A warning is one line, without the line of our source that gave it."""
+    before = warnings.formatwarning
+    warnings.formatwarning = lambda message, *where, **more: f"Warning: {printable(str(message))}\n"
+    try:
+        yield
+    finally:
+        warnings.formatwarning = before
 
 
 def warn(words: str, head: str = "Warning") -> None:

@@ -9,6 +9,8 @@ Workers need the same versions of the packages, and files under the same names.
 
 from __future__ import annotations
 
+import logging
+import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib import import_module
@@ -28,22 +30,31 @@ _CONNECT_SECONDS = 30
 def open_cluster(text: str) -> Iterator[Cluster]:
     """The cluster that `text` names, as above; what was started for it is ended with it."""
     distributed = _load("distributed", "'histodict[cluster]'")
+    logging.getLogger("distributed.client").setLevel(logging.CRITICAL)  # we say it ourselves
     with _start(text) as place:
         try:
             client = distributed.Client(place, timeout=_CONNECT_SECONDS, set_as_default=False)
         except OSError as error:
             raise ClusterError(f"no Dask scheduler answers at {text}: {error}") from error
         with client:
-            # Jobs may stand in a queue for hours; whoever asked for them can stop waiting.
-            patience = None if Path(text).suffix in _SETTINGS else _CONNECT_SECONDS
-            try:
-                client.wait_for_workers(1, timeout=patience)
-            except TimeoutError as error:
-                raise ClusterError(
-                    f"the Dask scheduler at {text} has no workers: start some"
-                ) from error
+            _wait_for_a_worker(client, text)
             _check_versions(client)
             yield Cluster(client)
+
+
+def _wait_for_a_worker(client: Any, text: str) -> None:
+    try:
+        client.wait_for_workers(1, timeout=_CONNECT_SECONDS)
+    except TimeoutError as error:
+        if Path(text).suffix not in _SETTINGS:
+            raise ClusterError(
+                f"the Dask scheduler at {text} has no workers: start some"
+            ) from error
+        # Jobs may stand in a queue for hours; whoever asked for them can stop waiting.
+        warnings.warn(
+            f"{text}: none of its jobs has begun; waiting for the first one", stacklevel=3
+        )
+        client.wait_for_workers(1)
 
 
 def _start(text: str) -> AbstractContextManager[Any]:
