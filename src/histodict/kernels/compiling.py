@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import pickle
 import warnings
 from functools import cache
 from pathlib import Path
@@ -56,8 +55,8 @@ class _KernelCache(FunctionCache):
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         try:
             return super().load_overload(sig, target_context)
-        except (OSError, EOFError, ValueError, pickle.UnpicklingError):
-            return None  # damaged: compiled anew, and written over
+        except Exception:  # damaged, in whatever way: compiled anew, and written over
+            return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
         try:
@@ -83,8 +82,8 @@ class _CacheFile(IndexDataCacheFile):
     def _load_index(self) -> Any:
         try:
             return super()._load_index()
-        except (EOFError, ValueError, pickle.UnpicklingError):
-            return {}  # damaged
+        except Exception:  # damaged
+            return {}
 
 
 @cache
