@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
-from .console import progress_bars, warn
+from .console import plain_warnings, progress_bars, warn
+from .leaving import leaving
 
 if TYPE_CHECKING:
     from ..execution.executor import Executor
@@ -39,7 +40,8 @@ def flat(command: Command) -> Command:
             name: group(**{field: given.pop(field) for field in signature(group).parameters})
             for name, group in groups.items()
         }
-        command(**given, **made)
+        with leaving(), plain_warnings():
+            command(**given, **made)
 
     run.__dict__["__signature__"] = Signature(laid_out)
     run.__annotations__ = {part.name: part.annotation for part in laid_out}
