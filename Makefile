@@ -17,7 +17,7 @@ READY_BENCH := $(VENV)/.ready-bench
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help env torch demo test lint format bench lock clean
+.PHONY: help env torch demo test lint format bench fuzz lock clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -44,6 +44,9 @@ torch: $(READY_TORCH)  ## Add PyTorch and the networks' weights to .venv
 
 bench: $(READY_BENCH)  ## Measure the kernels against their peers
 	$(BIN)/python -m benchmarks.kernels
+
+fuzz: $(READY)  ## Try damaged input of every kind, a minute each (FUZZ="images --cases 20000")
+	$(BIN)/python -m attacks.fuzz $(FUZZ)
 
 lock:  ## Resolve the newest versions afresh and write constraints.txt
 	$(call check-python)
