@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..execution.memory import available_bytes, in_words
 
@@ -34,6 +35,7 @@ _LEAST_MPP, _MOST_MPP = 0.05, 20.0
 # How Pillow holds a pixel; all else takes 4 bytes.
 _BYTES_OF_MODE = {"1": 1, "L": 1, "P": 1, "I;16": 2, "I;16B": 2, "I;16L": 2, "I;16N": 2}
 _STRIP_ROWS = 256
+_MOST_WORDS = 300
 
 
 class ImageError(ValueError):
@@ -61,40 +63,42 @@ def plausible_mpp(values: list[float]) -> float | None:
 def read_header(path: Path) -> Header:
     """Size as displayed (after EXIF rotation), and pixel size if a TIFF gives one."""
     with opened(path) as image:
-        return Header(_displayed_size(image), _tiff_mpp(_tags(image)), _held_bytes(image))
+        _check_size(path, image.size)
+        return Header(_displayed_size(image), _tiff_mpp(_tags(image)), held_bytes(image))
 
 
 def decode(path: Path) -> Picture:
     """All pixels, in memory as the file has them; refused where there is too little."""
     with opened(path) as image:
+        _check_size(path, image.size)
         _check_squeezed(path, image)
-        check_memory(path, image.size, _held_bytes(image) + _working_bytes(image))
+        check_memory(path, image.size, held_bytes(image) + _working_bytes(image))
         image.load()
         return Picture(path, image)
 
 
 @contextmanager
-def opened(path: Path, formats: tuple[str, ...] | None = FORMATS) -> Iterator[Image.Image]:
+def opened(path: Path, formats: tuple[str, ...] = FORMATS) -> Iterator[Image.Image]:
     """The file as a Pillow image; whatever Pillow raises on it becomes an ImageError."""
     from PIL import Image, UnidentifiedImageError
 
     try:
         # Not by its name: Pillow would map the file, and die where it is cut short meanwhile.
         with _own_pixel_limit(), open(path, "rb") as file, Image.open(file, "r", formats) as image:
-            _check_size(path, image.size)
             yield image
     except (ImageError, MemoryError):
         raise
     except UnidentifiedImageError as error:
         raise ImageError(
-            f"{path}: this is not a {', '.join(formats or FORMATS)} image, whatever its name says; "
+            f"{path}: this is not a {', '.join(formats)} image, whatever its name says; "
             "save it again as one of these"
         ) from error
     except PermissionError as error:
         raise ImageError(f"{path}: you are not allowed to read this file") from error
     except Exception as error:  # decoders raise all sorts: OSError, SyntaxError, struct.error, …
+        words = " ".join(str(error).split())[:_MOST_WORDS] or type(error).__name__
         raise ImageError(
-            f"{path}: the image is damaged or cut short ({error}); copy it again from its source"
+            f"{path}: the image is damaged or cut short ({words}); copy it again from its source"
         ) from error
 
 
@@ -112,7 +116,8 @@ def check_memory(path: Path, size: tuple[int, int], n_bytes: int) -> None:
         )
 
 
-def _held_bytes(image: Image.Image) -> int:
+def held_bytes(image: Image.Image) -> int:
+    """Memory that a decoded image takes."""
     return image.width * image.height * _BYTES_OF_MODE.get(image.mode, 4)
 
 
@@ -126,7 +131,7 @@ def _working_bytes(image: Image.Image) -> int:
         tags = _tags(image)
         rows = min(image.height, tags.get(_ROWS_PER_STRIP, image.height))
         depth = tags.get(_SAMPLES, 1) * max(tags.get(_BITS, (8,))) / 8
-        turned = _held_bytes(image) if _orientation(image) > 1 else 0
+        turned = held_bytes(image) if _orientation(image) > 1 else 0
         return int(rows * image.width * depth) + turned
     return 0
 
@@ -283,13 +288,16 @@ def _as_rgb(image: Image.Image, is_wide: bool) -> Image.Image:
     return image if image.mode == "RGB" else image.convert("RGB")
 
 
+def strips(image: Image.Image) -> Iterator[tuple[slice, NDArray[Any]]]:
+    """An image as arrays of some rows each, and which rows these are."""
+    for y in range(0, image.height, _STRIP_ROWS):
+        rows = slice(y, min(y + _STRIP_ROWS, image.height))
+        yield rows, np.asarray(image.crop((0, rows.start, image.width, rows.stop)))
+
+
 def _is_wide(path: Path, grey: Image.Image) -> bool:
     """Whether grey values exceed 8 bits; looked at strip by strip."""
-    starts = range(0, grey.height, _STRIP_ROWS)
-    strips = (
-        np.asarray(grey.crop((0, y, grey.width, min(y + _STRIP_ROWS, grey.height)))) for y in starts
-    )
-    limits = [(int(strip.min()), int(strip.max())) for strip in strips]
+    limits = [(int(strip.min()), int(strip.max())) for _, strip in strips(grey)]
     least, most = min(low for low, _ in limits), max(high for _, high in limits)
     if least < 0 or most > 65535:
         raise ImageError(

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 ORDER = struct.Struct("<I")
 ANSWER = struct.Struct("<BQ")
 DONE, REFUSED, NO_LIBRARY = range(3)
+_MOST_WORDS = 300
 _TICK_S = 1.0
 _IDLE_S = 60.0
 # The library's cache and directories; and for each line a piece as it is decoded and reduced.
@@ -93,7 +94,8 @@ class OpenSlides:
         try:
             return DONE, orders[name](*arguments)
         except Exception as error:
-            return REFUSED, (str(error) or type(error).__name__).encode()
+            words = " ".join(str(error).split())  # some have several lines
+            return REFUSED, (words[:_MOST_WORDS] or type(error).__name__).encode()
 
 
 def serve_line(slides: OpenSlides, line: socket.socket) -> None:
