@@ -286,7 +286,7 @@ def test_a_forked_process_ends_nothing_of_its_parents(tmp_path, rng):
     if child == 0:
         same = np.array_equal(source.read(3, 4, 50, 60), expected) and pid_of(source) != pid
         source.close()
-        slide_process._end_all()
+        slide_process.end_all()
         os._exit(0 if same else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     np.testing.assert_array_equal(source.read(3, 4, 50, 60), expected)

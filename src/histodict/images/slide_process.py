@@ -243,7 +243,8 @@ def end_idle() -> None:
 
 
 @atexit.register
-def _end_all() -> None:
+def end_all() -> None:
+    """End every process that has a slide open, or waits for one."""
     for process in list(_LIVING):
         process.end()
 
