@@ -16,7 +16,7 @@ from .decoding import ImageError, check_file, check_memory, held_bytes, opened, 
 
 _LOSSY = (".jpg", ".jpeg")
 _MOST_PIXELS = 200_000_000
-_FORMATS = ("PNG", "TIFF", "BMP", "GIF", "JPEG", "JPEG2000", "PPM", "TGA", "WEBP")
+_FORMATS = ("PNG", "TIFF", "BMP", "GIF", "JPEG", "PPM", "TGA")
 
 
 class RegionMask:
