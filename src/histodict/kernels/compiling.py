@@ -56,8 +56,8 @@ class _KernelCache(FunctionCache):
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         try:
             return super().load_overload(sig, target_context)
-        except (OSError, ValueError):
-            return None  # not to be read, or damaged: compiled anew, and written over
+        except Exception:  # not to be read, or damaged: compiled anew, and written over
+            return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
         try:

@@ -1,4 +1,6 @@
-"""Long work in processes of its own, told of in files: it outlives a closed tab and the server.
+"""Long work in processes of its own, told of in files: it outlives a closed tab.
+
+It ends with the server, however that ends, and waits in its folder for the next one to go on.
 
 A job's folder holds
     job.json         what was asked for; never changed
@@ -14,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -76,12 +79,16 @@ class Job:
         text = path.read_text(encoding="utf-8")
         return [json.loads(line) for line in text.split("\n")[:-1]]
 
-    def is_silent(self) -> bool:
-        """Whether the worker has not been heard of for a while."""
-        path = self.folder / "alive"
-        started = self.state()["at"]
-        last = max(started, path.stat().st_mtime if path.is_file() else 0.0)
-        return time.time() - last > _SILENCE
+    def sign_of_life(self) -> tuple[int, int]:
+        """Another one than before if the worker has been at work since, whatever clocks say."""
+        times = (self.folder / name for name in ("state.json", "alive"))
+        alive, state = (path.stat().st_mtime_ns if path.is_file() else 0 for path in times)
+        return alive, state
+
+    def wait_for_the_next_server(self, run: int) -> None:
+        """The work of this run has ended with the server; it goes on by itself with the next."""
+        if self.state()["state"] == RUNNING and self.state()["run"] == run:
+            self.set_state(WAITING, run)
 
     def last_words(self) -> str:
         path = self.folder / "log.txt"
@@ -115,19 +122,25 @@ class JobQueue:
     def __init__(self) -> None:
         self._active: list[Job] = []
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._heard: dict[str, tuple[tuple[int, int], float]] = {}  # signs of life, and when
         self._lock = threading.RLock()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True, name="jobs")
 
     def start(self, users: list[User]) -> None:
-        """Take up what an earlier server left: waiting jobs, and workers that still run."""
+        """Take up what an earlier server left: waiting jobs, and workers that still end."""
         left = (job for user in users for job in all_jobs(user) if job.state()["state"] in _ACTIVE)
         self._active = sorted(left, key=lambda job: job.request["made"])
         self._thread.start()
 
     def close(self) -> None:
-        """Stop watching; a worker that runs goes on by itself."""
+        """Stop watching, and the work; the next server goes on with it."""
         self._stop.set()
+        with self._lock:
+            for job in self._active:
+                if job.id in self._processes:
+                    _end(self._processes[job.id])
+                    job.wait_for_the_next_server(job.state()["run"])
 
     def add(self, job: Job) -> None:
         with self._lock:
@@ -146,11 +159,7 @@ class JobQueue:
             (job.folder / "cancel").touch()
             process = self._processes.get(job.id)
             if process is not None:
-                process.terminate()
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(3)
-                process.kill()
-                process.wait()
+                _end(process)
             # A worker of an earlier server sees the file within a second and ends by itself.
             job.set_state(CANCELLED, state["run"])
             self._forget(job)
@@ -176,7 +185,7 @@ class JobQueue:
 
     def _look_after(self, job: Job) -> None:
         process = self._processes.get(job.id)
-        is_dead = job.is_silent() if process is None else process.poll() is not None
+        is_dead = self._is_silent(job) if process is None else process.poll() is not None
         state = job.state()  # after asking whether it lives: a worker says its last word, then ends
         if state["state"] == RUNNING and is_dead:
             code = process.returncode if process is not None else None
@@ -184,23 +193,40 @@ class JobQueue:
         if job.state()["state"] not in _ACTIVE and (is_dead or process is None):
             self._forget(job)
 
+    def _is_silent(self, job: Job) -> bool:
+        """Whether the worker of an earlier server has not been heard of for a while."""
+        sign, now = job.sign_of_life(), time.monotonic()
+        last_sign, heard = self._heard.get(job.id, (None, now))
+        if sign != last_sign:
+            self._heard[job.id] = sign, now
+        return sign == last_sign and now - heard > _SILENCE
+
     def _launch(self, job: Job) -> None:
         run = job.state()["run"] + 1
         (job.folder / "progress.jsonl").unlink(missing_ok=True)
         job.set_state(RUNNING, run)
-        command = [sys.executable, "-m", "histodict.web.worker", str(job.folder), str(run)]
+        numbers = str(run), str(os.getpid())
+        command = [sys.executable, "-m", "histodict.web.worker", str(job.folder), *numbers]
         with (job.folder / "log.txt").open("wb") as log:
             self._processes[job.id] = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                start_new_session=True,  # a stopped server does not take the work with it
+                start_new_session=True,  # Ctrl-C reaches the server alone, which decides
             )
 
     def _forget(self, job: Job) -> None:
         self._active = [other for other in self._active if other.id != job.id]
         self._processes.pop(job.id, None)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(2)
+    process.kill()
+    process.wait()
 
 
 def _why(job: Job, code: int | None) -> str:

@@ -112,4 +112,11 @@ def serve(
         print(f"For {name}: {link}", flush=True)
     if browser:
         threading.Timer(1.0, webbrowser.open, [next(iter(links.values()), base)]).start()
-    uvicorn.run(app, host=host, port=port, log_level="warning", server_header=False)
+    uvicorn.run(
+        app,
+        host=host,
+        port=port,
+        log_level="warning",
+        server_header=False,
+        timeout_graceful_shutdown=1,  # then whoever still reads is left alone
+    )

@@ -1,7 +1,7 @@
-"""The process that does a job: `python -m histodict.web.worker FOLDER RUN`.
+"""The process that does a job: `python -m histodict.web.worker FOLDER RUN SERVER`.
 
 It writes its progress, its state and what it makes into the job's folder, and ends when it is
-cancelled or when another run has taken over.
+cancelled, when another run has taken over, or with the process SERVER, which started it.
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ..execution.leaving import end_with
 from ..execution.progress import Callback, Progress
 from ..images.manifest import Manifest
 from ..model_file import ModelFileError
@@ -46,8 +48,9 @@ def diary(job: Job) -> Callback:
     return tell
 
 
-def main(folder: Path, run: int) -> int:
+def main(folder: Path, run: int, server: int) -> int:
     job = Job(folder)
+    end_with(server, partial(job.wait_for_the_next_server, run))
     _stay_in_touch(job, run)
     if hasattr(os, "nice"):
         os.nice(5)  # the page comes first
@@ -157,6 +160,6 @@ WORK: dict[str, Callable[[Job, Callback], None]] = {"train": train, "map": draw_
 
 
 if __name__ == "__main__":
-    given = Path(sys.argv[1]), int(sys.argv[2])
+    given = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     assert read_json(given[0] / "state.json")["state"] == RUNNING
     sys.exit(main(*given))
