@@ -7,7 +7,7 @@ from .conftest import MISSING
 pytest.importorskip("starlette.testclient", reason=MISSING)
 pytest.importorskip("uvicorn", reason=MISSING)
 
-from tests.web.app import OWN, TINY, open_client, open_data
+from tests.web.app import OWN, TINY, open_client, open_data, sign_in
 
 
 @pytest.fixture
@@ -18,8 +18,9 @@ def client(tissue, tmp_path):
 
 def test_names_that_lead_here_from_elsewhere_are_refused(client):
     assert client.get("/", headers={"host": "evil.example:8642"}).status_code == 403
-    assert client.get("/", headers={"host": "localhost:8642"}).status_code == 200
-    assert client.get("/", headers={"host": "[::1]:8642"}).status_code == 200
+    token = client.app.state.users[0].token()
+    for host in ("localhost:8642", "[::1]:8642", "LOCALHOST:8642"):
+        assert client.get(f"/?token={token}", headers={"host": host}).status_code == 200
 
 
 def test_other_pages_cannot_change_anything(client):
@@ -113,14 +114,15 @@ def test_large_or_foreign_requests_are_refused(client):
     assert client.post("/api/data", files=files, headers=OWN).status_code == 400
 
 
-def test_another_address_needs_a_token(tissue, tmp_path):
-    with open_client([tissue], tmp_path, needs_token=True) as client:
-        token = client.app.state.tokens["local"]
+@pytest.mark.parametrize("is_open", [True, False])
+def test_everybody_needs_a_token(tissue, tmp_path, is_open):
+    with open_client([tissue], tmp_path, is_open=is_open) as client:
+        client.cookies.clear()
+        token = client.app.state.users[0].token()
         for address in ("/", "/api/session", "/static/app.js", "/?token=wrong", "/?token="):
             assert client.get(address).status_code == 401
         assert client.get(f"/api/session?token={token}").status_code == 401  # links only open "/"
-        welcome = client.get(f"/?token={token}", follow_redirects=False)
-        assert welcome.status_code == 303
+        welcome = client.get(f"/?token={token}")
         cookie = welcome.headers["set-cookie"].lower()
         assert "httponly" in cookie and "samesite=strict" in cookie
         assert client.get("/api/session").json()["user"] == "local"
@@ -129,17 +131,15 @@ def test_another_address_needs_a_token(tissue, tmp_path):
 
 def test_users_do_not_see_each_other(tissue, tmp_path):
     with open_client([tissue], tmp_path, users=("anna", "ben")) as client:
-        tokens = client.app.state.tokens
-        assert len(set(tokens.values())) == 2
-        client.get(f"/?token={tokens['anna']}")
+        anna, ben = client.app.state.users
+        assert anna.token() != ben.token()
         data = open_data(client)
         job = client.post(
             "/api/jobs", json={"data": data, "preset": "quick", "settings": TINY}, headers=OWN
         ).json()["id"]
         client.post(f"/api/jobs/{job}/cancel", headers=OWN)
         assert [entry["id"] for entry in client.get("/api/session").json()["jobs"]] == [job]
-        client.cookies.clear()
-        client.get(f"/?token={tokens['ben']}")
+        sign_in(client, ben)
         session = client.get("/api/session").json()
         assert session["user"] == "ben" and session["jobs"] == [] and session["data"] == []
         for address in (f"/api/jobs/{job}", f"/api/jobs/{job}/model", f"/api/data/{data}"):

@@ -36,7 +36,7 @@ def listing(call: Call) -> dict[str, Any]:
 def open_(call: Call) -> dict[str, Any]:
     """Open a folder or table by its place; from then on it goes by its id."""
     place, inside = call.body.get("place", 0), call.body.get("inside", "")
-    if not isinstance(place, int) or not isinstance(inside, str):
+    if type(place) is not int or not isinstance(inside, str):
         raise ValueError("place must be a number and inside a path")
     source = call.context.folders.find(place, inside)
     return {"id": open_dataset(call.user, call.context.sources, source).id}
@@ -88,7 +88,7 @@ def image(call: Call) -> dict[str, Any]:
 
 
 def tile(call: Call) -> Response:
-    place = (int(call.parts[name]) for name in ("level", "column", "row"))
+    place = (call.place(name) for name in ("level", "column", "row"))
     return picture(call.context.tiles.tile(call.record(), *place))
 
 
@@ -97,7 +97,7 @@ def tile(call: Call) -> Response:
 
 def correct(call: Call) -> dict[str, Any]:
     box = call.body.get("box")
-    whole = isinstance(box, list) and len(box) == 4 and all(isinstance(x, int) for x in box)
+    whole = isinstance(box, list) and len(box) == 4 and all(type(x) is int for x in box)
     if box is not None and not whole:
         raise ValueError("box must be four whole numbers: left, top, right, bottom")
     dataset = call.dataset()
@@ -122,5 +122,5 @@ ROUTES = [
     Route("/api/data/{data}/undo", endpoint(undo), methods=["POST"]),
     Route(_IMAGE, endpoint(image)),
     Route(f"{_IMAGE}/thumbnail.jpg", endpoint(thumbnail)),
-    Route(f"{_IMAGE}/tiles/{{level:int}}/{{column:int}}/{{row:int}}.jpg", endpoint(tile)),
+    Route(f"{_IMAGE}/tiles/{{level}}/{{column}}/{{row}}.jpg", endpoint(tile)),
 ]

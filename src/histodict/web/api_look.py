@@ -80,8 +80,11 @@ def _map(call: Call) -> PatchMap:
 
 def draw(call: Call) -> Response:
     """The map, one pixel per patch; `only`: a class's place."""
+    patch_map = _map(call)
     only = call.number("only", -1)
-    return picture(encode_png(map_picture(_map(call), only if only >= 0 else None)), "png")
+    if only >= patch_map.n_classes:
+        raise KeyError("there is no such class")
+    return picture(encode_png(map_picture(patch_map, only if only >= 0 else None)), "png")
 
 
 def rings(call: Call) -> dict[str, Any]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from starlette.concurrency import run_in_threadpool
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
 from ..execution.files import file_key
@@ -28,6 +29,7 @@ from .workspace import User
 
 _MOST_BYTES = 64 * 1024  # of a request: nothing is uploaded
 _STATUS = {ForbiddenFileError: 403, KeyError: 404, FileNotFoundError: 404}  # any other: 400
+_PLACE = re.compile("[0-9]{1,9}")
 _MODEL_BYTES = 512 * 2**20
 _TRAINING_BYTES = 128 * 2**20
 
@@ -45,6 +47,10 @@ class Context:
         self.tiles = Tiles(workspace / "thumbnails")
         self.models: BytesCache[tuple[Model, Gallery | None]] = BytesCache(_MODEL_BYTES)
         self.trainings: BytesCache[tuple[Manifest, Manifest]] = BytesCache(_TRAINING_BYTES)
+
+    def close(self) -> None:
+        self.queue.close()
+        self.checks.close()
 
 
 @dataclass(frozen=True)
@@ -64,6 +70,13 @@ class Call:
             return int(text)
         except ValueError:
             raise ValueError(f"{name} must be a whole number, not {text!r}") from None
+
+    def place(self, name: str) -> int:
+        """A number in the address: where something stands."""
+        text = str(self.parts[name])
+        if not _PLACE.fullmatch(text):
+            raise KeyError(f"there is no such {name}")
+        return int(text)
 
     def dataset(self) -> Dataset:
         return find_dataset(self.user, self.context.sources, str(self.parts["data"]))
@@ -111,17 +124,26 @@ def endpoint(work: Callable[[Call], Any]) -> Callable[[Request], Awaitable[Respo
                 await _body(request),
             )
             result = await run_in_threadpool(work, call)
-        except (KeyError, ValueError, OSError) as error:
+            return result if isinstance(result, Response) else _Json(result)
+        except (KeyError, ValueError, OSError, MemoryError) as error:
             return _refusal(error)
-        return result if isinstance(result, Response) else JSONResponse(result)
+        except ClientDisconnect:
+            return _refusal(ValueError("the request broke off"))
 
     return answer
 
 
-def _refusal(error: Exception) -> JSONResponse:
+class _Json(JSONResponse):
+    """In ASCII: names of files may hold bytes that are no characters."""
+
+    def render(self, content: Any) -> bytes:
+        return json.dumps(content, allow_nan=False, separators=(",", ":")).encode("ascii")
+
+
+def _refusal(error: Exception) -> Response:
     status = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 400)
     words = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
-    return JSONResponse({"error": words}, status)
+    return _Json({"error": " ".join(words.split()) or type(error).__name__}, status)
 
 
 async def _body(request: Request) -> dict[str, Any]:
@@ -133,12 +155,16 @@ async def _body(request: Request) -> dict[str, Any]:
         if len(data) > _MOST_BYTES:
             raise ValueError("the request is too large: files are not uploaded, they are opened")
     try:
-        body = json.loads(data or b"{}")
-    except ValueError:
+        body = json.loads(data or b"{}", parse_constant=_no_number)
+    except (ValueError, RecursionError):
         raise ValueError("the request is not JSON") from None
     if not isinstance(body, dict):
         raise ValueError("the request must be a JSON object")
     return body
+
+
+def _no_number(name: str) -> float:
+    raise ValueError(f"{name} is no number of JSON")
 
 
 def picture(data: bytes, kind: str = "jpeg") -> Response:

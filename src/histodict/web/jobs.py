@@ -1,4 +1,4 @@
-"""Long work in processes of its own, told of in files: it outlives a closed tab and the server.
+"""Long work in processes of its own, told of in files: it outlives a closed tab.
 
 A job's folder holds
     job.json         what was asked for; never changed
@@ -8,12 +8,15 @@ A job's folder holds
     cancel           there if the work shall stop
     log.txt          what the worker printed
 and what the worker makes. One job runs at a time, in the order in which they were asked for.
+A worker ends with its server, however that ends; its job waits for the next server.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -23,7 +26,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from .workspace import User, is_id, new_id, read_json, write_json
+from .workspace import (
+    DamagedFileError,
+    User,
+    is_id,
+    new_id,
+    read_fields,
+    say_once,
+    write_json,
+)
 
 WAITING, RUNNING, DONE = "waiting", "running", "done"
 FAILED, CANCELLED, INTERRUPTED = "failed", "cancelled", "interrupted"
@@ -31,6 +42,28 @@ _ACTIVE = (WAITING, RUNNING)
 _SILENCE = 15.0  # seconds without a sign of life after which a worker counts as dead
 _PAUSE = 0.3
 _LOG_LINES = 6
+_STATE: dict[str, Any] = {"state": str, "run": int, "at": (int, float), "error": str}
+_REQUEST: dict[str, Any] = {
+    "kind": str,
+    "made": (int, float),
+    "name": str,
+    "data": str,
+    "root": str,
+    "records": list,
+}
+# What a request of this kind has beside that.
+_REQUESTS: dict[str, dict[str, Any]] = {
+    "train": {
+        "recipe": dict,
+        "seed": int,
+        "n_images": int,
+        "test_patients": list,
+        "corrections": list,
+        "regions": (str, type(None)),
+    },
+    "map": {"model": str, "folder": str},
+}
+_RESULTS: dict[str, Any] = {"classes": list, "images": list, "operating_point": object}
 
 
 @dataclass(frozen=True)
@@ -54,27 +87,43 @@ class Job:
     @cached_property
     def request(self) -> dict[str, Any]:
         """What was asked for; with thousands of images it takes a while to read."""
-        return read_json(self.folder / "job.json")
+        path = self.folder / "job.json"
+        kind = read_fields(path, _REQUEST)["kind"]
+        return read_fields(path, _REQUEST | _REQUESTS.get(kind, {}))
 
     def results(self) -> dict[str, Any] | None:
         """Answers for the images kept for testing; None if there are none yet."""
         path = self.folder / "results.json"
-        return read_json(path) if path.is_file() else None
+        return read_fields(path, _RESULTS) if path.exists() else None
 
     def state(self) -> dict[str, Any]:
-        return read_json(self.folder / "state.json")
+        """How it stands; where that cannot be read, it failed and can be taken up again."""
+        try:
+            return read_fields(self.folder / "state.json", _STATE)
+        except DamagedFileError as error:
+            say_once(str(error))
+            return {"state": FAILED, "run": 0, "at": 0.0, "error": f"{error}, or take it up again"}
 
     def set_state(self, state: str, run: int, error: str = "") -> None:
         content = {"state": state, "run": run, "at": time.time(), "error": error}
         write_json(self.folder / "state.json", content)
 
+    def wait_again(self) -> None:
+        """What ran waits once more: its worker has ended, or is about to."""
+        state = self.state()
+        if state["state"] == RUNNING:
+            self.set_state(WAITING, state["run"])
+
     def progress(self) -> list[dict[str, Any]]:
-        """The steps so far; a line that is being written just now is left out."""
+        """The steps so far; a line that is being written just now, or is none, is left out."""
         path = self.folder / "progress.jsonl"
-        if not path.is_file():
-            return []
-        text = path.read_text(encoding="utf-8")
-        return [json.loads(line) for line in text.split("\n")[:-1]]
+        text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+        found = []
+        for line in text.split("\n")[:-1]:
+            with contextlib.suppress(ValueError, KeyError, TypeError):
+                step = json.loads(line)
+                found.append({name: step[name] for name in ("stage", "done", "total", "objective")})
+        return found
 
     def is_silent(self) -> bool:
         """Whether the worker has not been heard of for a while."""
@@ -91,8 +140,8 @@ class Job:
 
 def new_job(user: User, request: dict[str, Any]) -> Job:
     job = Job(user.folder / "jobs" / new_id())
+    job.set_state(WAITING, 0)  # first: it is the request that makes it a job
     write_json(job.folder / "job.json", request | {"made": time.time()})
-    job.set_state(WAITING, 0)
     return job
 
 
@@ -104,9 +153,15 @@ def find_job(user: User, job_id: str) -> Job:
 
 
 def all_jobs(user: User) -> list[Job]:
-    """Newest first."""
-    found = [Job(path.parent) for path in (user.folder / "jobs").glob("*/job.json")]
-    return sorted(found, key=lambda job: job.request["made"], reverse=True)
+    """Newest first; those whose request is damaged are told of and left out."""
+    found = []
+    for path in (user.folder / "jobs").glob("*/job.json"):
+        job = Job(path.parent)
+        try:
+            found.append((job.request["made"], job.id, job))
+        except DamagedFileError as error:
+            say_once(str(error))
+    return [job for *_, job in sorted(found, key=lambda entry: entry[:2], reverse=True)]
 
 
 class JobQueue:
@@ -126,8 +181,14 @@ class JobQueue:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop watching; a worker that runs goes on by itself."""
+        """Stop watching, and end the workers; their jobs wait for the next server."""
         self._stop.set()
+        with self._lock:
+            for job in list(self._active):
+                if job.id in self._processes:
+                    _end(self._processes[job.id])
+                    job.wait_again()
+                    self._forget(job)
 
     def add(self, job: Job) -> None:
         with self._lock:
@@ -146,11 +207,7 @@ class JobQueue:
             (job.folder / "cancel").touch()
             process = self._processes.get(job.id)
             if process is not None:
-                process.terminate()
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(3)
-                process.kill()
-                process.wait()
+                _end(process)
             # A worker of an earlier server sees the file within a second and ends by itself.
             job.set_state(CANCELLED, state["run"])
             self._forget(job)
@@ -167,12 +224,20 @@ class JobQueue:
 
     def _watch(self) -> None:
         while not self._stop.wait(_PAUSE):
-            with self._lock:
-                for job in list(self._active):
-                    self._look_after(job)
-                states = [job.state()["state"] for job in self._active]
-                if WAITING in states and RUNNING not in states:
-                    self._launch(self._active[states.index(WAITING)])
+            try:
+                self._look_around()
+            except OSError as error:  # a full disk, for example: the next time may be better
+                say_once(f"the trainings cannot be looked after: {error}")
+
+    def _look_around(self) -> None:
+        with self._lock:
+            if self._stop.is_set():
+                return
+            for job in list(self._active):
+                self._look_after(job)
+            states = [job.state()["state"] for job in self._active]
+            if WAITING in states and RUNNING not in states:
+                self._launch(self._active[states.index(WAITING)])
 
     def _look_after(self, job: Job) -> None:
         process = self._processes.get(job.id)
@@ -192,15 +257,32 @@ class JobQueue:
         with (job.folder / "log.txt").open("wb") as log:
             self._processes[job.id] = subprocess.Popen(
                 command,
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE,  # nothing is sent: it closes when this process ends
                 stdout=log,
                 stderr=log,
-                start_new_session=True,  # a stopped server does not take the work with it
+                start_new_session=True,  # Ctrl+C is for the server, which then ends the worker
             )
 
     def _forget(self, job: Job) -> None:
         self._active = [other for other in self._active if other.id != job.id]
-        self._processes.pop(job.id, None)
+        process = self._processes.pop(job.id, None)
+        if process is not None and process.stdin is not None:
+            process.stdin.close()
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        end_group(process.pid)
+    process.wait()
+
+
+def end_group(leader: int) -> None:
+    """End a worker and what it started, at once: its files are whole or not there."""
+    with contextlib.suppress(ProcessLookupError):
+        if hasattr(os, "killpg"):
+            os.killpg(leader, signal.SIGKILL)
+        else:
+            os.kill(leader, signal.SIGTERM)
 
 
 def _why(job: Job, code: int | None) -> str:

@@ -1,7 +1,7 @@
 """The process that does a job: `python -m histodict.web.worker FOLDER RUN`.
 
 It writes its progress, its state and what it makes into the job's folder, and ends when it is
-cancelled or when another run has taken over.
+cancelled, when another run has taken over, or when the server has gone.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ..images.manifest import Manifest
 from ..model_file import ModelFileError
 from ..pipeline import Model, Plan, load_model, save_model
 from ..pipeline.gallery import Gallery
-from .jobs import CANCELLED, DONE, FAILED, RUNNING, Job
+from .jobs import CANCELLED, DONE, FAILED, RUNNING, Job, end_group
 from .maps import answer_image, answer_once
 from .training import request_manifest, train_and_test
 from .workspace import read_json, short_id, write_json
@@ -78,7 +78,15 @@ def _stay_in_touch(job: Job, run: int) -> None:
                 os._exit(0)
             time.sleep(_BEAT)
 
-    threading.Thread(target=beat, daemon=True, name="beat").start()
+    def outlive_nobody() -> None:
+        sys.stdin.buffer.read()  # until the server ends: it holds the other end and sends nothing
+        if job.state()["run"] == run:
+            job.wait_again()
+        end_group(os.getpid())
+        os._exit(0)  # where it leads no group
+
+    for work in (beat, outlive_nobody):
+        threading.Thread(target=work, daemon=True, name=work.__name__).start()
 
 
 # --- training -----------------------------------------------------------------------------------
