@@ -150,3 +150,63 @@ def test_users_do_not_see_each_other(tissue, tmp_path):
 def test_user_names_cannot_be_paths(tissue, tmp_path):
     with pytest.raises(ValueError, match="user name"):
         open_client([tissue], tmp_path, users=("../anna",))
+
+
+@pytest.mark.parametrize(
+    "host", ["[::1", "::1]", "127.0.0.1:x", "localhost:99999999", "user@localhost", "", "a b"]
+)
+def test_a_host_that_is_none_is_refused(client, host):
+    answer = client.get("/", headers={"host": host})
+    assert answer.status_code in (400, 403) and len(answer.text.splitlines()) == 1
+
+
+@pytest.mark.parametrize("origin", ["null", "http://[::1", "127.0.0.1:8642", "http://127.0.0.1"])
+def test_an_origin_that_is_not_ours_is_refused(client, origin):
+    answer = client.post("/api/data", json={}, headers=OWN | {"origin": origin})
+    assert answer.status_code == 403
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"[" * 60_000, b'{"place":' * 7000, b'{"place": NaN}', b'{"place": ' + b"9" * 5000 + b"}"],
+)
+def test_what_is_no_json_is_refused_in_words(client, body):
+    answer = client.post("/api/data", content=body, headers=OWN)
+    assert answer.status_code == 400 and "JSON" in answer.json()["error"]
+
+
+@pytest.mark.parametrize("number", ["9" * 5000, "1" + "0" * 30, "-1", "1e5", "\u0663"])
+@pytest.mark.parametrize(
+    "address",
+    [
+        "/api/jobs/aaaaaaaaaaaa/atoms/{}.png",
+        "/api/jobs/aaaaaaaaaaaa/patches/{}.jpg",
+        "/api/data/{data}/images/{image}/tiles/0/{}/0.jpg",
+    ],
+)
+def test_absurd_places_find_nothing(client, address, number):
+    data = open_data(client)
+    image = client.get(f"/api/data/{data}").json()["images"][0]["id"]
+    answer = client.get(address.format(number, data=data, image=image))
+    assert answer.status_code == 404 and answer.json()["error"]
+
+
+@pytest.mark.parametrize(
+    "wish",
+    [
+        {"seed": 10**30},
+        {"seed": -1},
+        {"seed": True},
+        {"test_folds": True},
+        {"test_folds": []},
+        {"settings": {"n_atoms": "abc"}},
+        {"settings": {"n_atoms": "-5"}},
+        {"settings": {"penalty": "NaN"}},
+        {"settings": {"mpp": "[1]"}},
+        {"settings": {"patch_px": "[" * 5000}},
+    ],
+)
+def test_absurd_trainings_are_refused_at_once(client, wish):
+    answer = client.post("/api/jobs", json={"data": open_data(client)} | wish, headers=OWN)
+    assert answer.status_code == 400 and answer.json()["error"]
+    assert client.get("/api/jobs").json()["jobs"] == []
