@@ -95,17 +95,15 @@ def _words(request: dict[str, Any]) -> str:
 
 
 def jobs(call: Call) -> dict[str, Any]:
-    found = [job for job in all_jobs(call.user) if job.request["kind"] == "train"]
+    found = [job for job in all_jobs(call.user) if job.summary["kind"] == "train"]
     return {"jobs": [summary(call, job) for job in found]}
 
 
 def summary(call: Call, job: Job) -> dict[str, Any]:
-    request, state = job.request, job.state()
-    asked = {name: request.get(name) for name in ("name", "data", "parent", "made", "regions")}
-    return asked | {
+    asked = ("name", "data", "parent", "made", "regions", "method", "n_corrections")
+    state = job.state()
+    return {name: job.summary[name] for name in asked} | {
         "id": job.id,
-        "method": request["recipe"]["method"] if request["kind"] == "train" else None,
-        "n_corrections": len(request.get("corrections", ())),
         "state": state["state"],
         "error": state["error"],
         "ahead": call.context.queue.n_ahead(job),

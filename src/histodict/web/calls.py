@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
@@ -23,6 +22,7 @@ from .data_sources import RECORD_BYTES, DataSources
 from .datasets import Dataset, find_dataset
 from .folders import DataFolders, ForbiddenFileError
 from .jobs import Job, JobQueue, find_job
+from .lanes import QUICK, Lanes
 from .tiles import Tiles
 from .training import train_and_test
 from .workspace import User
@@ -41,6 +41,7 @@ class Context:
         self.folders = folders
         self.workspace = workspace
         self.demo: str | None = None  # the data set that the demonstration opens
+        self.lanes = Lanes()
         self.queue = JobQueue()
         self.checks = Checks()
         self.sources = DataSources(folders)
@@ -111,7 +112,9 @@ class Call:
         return self.context.trainings.get(tuple(file_key(job.folder / "job.json")), listed)
 
 
-def endpoint(work: Callable[[Call], Any]) -> Callable[[Request], Awaitable[Response]]:
+def endpoint(
+    work: Callable[[Call], Any], lane: str = QUICK
+) -> Callable[[Request], Awaitable[Response]]:
     """Run a page's function on a thread; its dict becomes JSON, its errors become words."""
 
     async def answer(request: Request) -> Response:
@@ -123,7 +126,7 @@ def endpoint(work: Callable[[Call], Any]) -> Callable[[Request], Awaitable[Respo
                 dict(request.query_params),
                 await _body(request),
             )
-            result = await run_in_threadpool(work, call)
+            result = await call.context.lanes.run(lane, work, call)
             return result if isinstance(result, Response) else _Json(result)
         except (KeyError, ValueError, OSError, MemoryError) as error:
             return _refusal(error)

@@ -22,13 +22,14 @@ import sys
 import threading
 import time
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
 from .workspace import (
     DamagedFileError,
     User,
+    damage,
     is_id,
     new_id,
     read_fields,
@@ -91,6 +92,15 @@ class Job:
         kind = read_fields(path, _REQUEST)["kind"]
         return read_fields(path, _REQUEST | _REQUESTS.get(kind, {}))
 
+    @property
+    def summary(self) -> dict[str, Any]:
+        """What lists of jobs need of the request, which is read once."""
+        path = self.folder / "job.json"
+        try:
+            return _summary(path, path.stat().st_mtime_ns)
+        except OSError as error:
+            raise damage(path, str(error)) from error
+
     def results(self) -> dict[str, Any] | None:
         """Answers for the images kept for testing; None if there are none yet."""
         path = self.folder / "results.json"
@@ -138,6 +148,17 @@ class Job:
         return "\n".join(text.strip().splitlines()[-_LOG_LINES:])
 
 
+@lru_cache(maxsize=10_000)
+def _summary(path: Path, changed: int) -> dict[str, Any]:
+    request = Job(path.parent).request
+    plain = ("kind", "name", "data", "parent", "made", "regions", "model")
+    return {name: request.get(name) for name in plain} | {
+        "method": request.get("recipe", {}).get("method"),
+        "n_corrections": len(request.get("corrections", ())),
+        "image": request["records"][0].get("path") if request["kind"] == "map" else None,
+    }
+
+
 def new_job(user: User, request: dict[str, Any]) -> Job:
     job = Job(user.folder / "jobs" / new_id())
     job.set_state(WAITING, 0)  # first: it is the request that makes it a job
@@ -158,7 +179,7 @@ def all_jobs(user: User) -> list[Job]:
     for path in (user.folder / "jobs").glob("*/job.json"):
         job = Job(path.parent)
         try:
-            found.append((job.request["made"], job.id, job))
+            found.append((job.summary["made"], job.id, job))
         except DamagedFileError as error:
             say_once(str(error))
     return [job for *_, job in sorted(found, key=lambda entry: entry[:2], reverse=True)]
@@ -177,7 +198,7 @@ class JobQueue:
     def start(self, users: list[User]) -> None:
         """Take up what an earlier server left: waiting jobs, and workers that still run."""
         left = (job for user in users for job in all_jobs(user) if job.state()["state"] in _ACTIVE)
-        self._active = sorted(left, key=lambda job: job.request["made"])
+        self._active = sorted(left, key=lambda job: job.summary["made"])
         self._thread.start()
 
     def close(self) -> None:
@@ -260,7 +281,9 @@ class JobQueue:
                 stdin=subprocess.PIPE,  # nothing is sent: it closes when this process ends
                 stdout=log,
                 stderr=log,
-                start_new_session=True,  # Ctrl+C is for the server, which then ends the worker
+                # Ctrl+C is for the server alone, which then ends the worker. But it gets no session
+                # of its own: Linux shares the cores out among sessions, whatever `nice` says.
+                process_group=0,
             )
 
     def _forget(self, job: Job) -> None:

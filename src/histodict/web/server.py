@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 import threading
 import webbrowser
 from collections.abc import AsyncIterator, Sequence
@@ -18,6 +19,7 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
+from threadpoolctl import threadpool_limits
 
 from ..demo.sets import write_synthetic_set
 from . import api_data, api_jobs, api_look, api_model
@@ -30,6 +32,8 @@ from .workspace import User
 
 _DEMO_PATIENTS = 8
 _DEMO_IMAGES = 4
+# Seconds that a thread may keep the others from Python; most requests take about as long.
+_TURN = 0.001
 _GRACE = 1.0  # seconds for requests under way when the server is told to end
 _LAST = 4.0  # seconds after which it ends whatever still holds it
 _STATIC = Path(str(files(__package__) / "static"))
@@ -107,6 +111,7 @@ def serve(
 ) -> None:
     """Serve the app until it is interrupted; prints the links to open, one per user."""
     folders = folders or ([] if demo else [Path()])
+    _share_the_cores()
     app = make_app(folders, workspace, users=users, is_open=host not in OWN_NAMES, demo=demo)
     base = f"http://{'[::1]' if host == '::1' else host}:{port}/"
     people: list[User] = app.state.users
@@ -128,6 +133,12 @@ def serve(
             timeout_graceful_shutdown=int(_GRACE),
         )
     ).run()
+
+
+def _share_the_cores() -> None:
+    """Requests are what runs side by side here, so that none needs more than one core."""
+    threadpool_limits(limits=1)
+    sys.setswitchinterval(_TURN)
 
 
 class _Server(uvicorn.Server):
