@@ -27,22 +27,13 @@ from benchmarks.machine import machine_facts
 from benchmarks.web import write_slide
 from histodict.demo.sets import write_synthetic_set
 
-from .page import (
-    Address,
-    Client,
-    is_running,
-    memory_mb,
-    n_open_files,
-    process_fact,
-    processes_below,
-    running_server,
-)
+from .page import Address, Client, memory_mb, n_open_files, process_fact, running_server
+from .processes import Running
 from .visits import Note, Site, Visitor, begin_and_give_up, visit
 
 _MOST_TIMES = 3.0
 _LEAST_NOTES = 10  # of a kind, in both phases: fewer have no percentiles
 _FLAT = 1.1, 20.0  # times, and MB, that the last third may be above the second
-_LEFT = 5.0  # seconds until all processes must have ended
 _EVERY = 2.0
 
 
@@ -50,11 +41,9 @@ _EVERY = 2.0
 class Sample:
     """The server at one moment; `jobs_mb`: of the processes below it."""
 
-    at: float
     mb: float
     threads: int
     files: int
-    jobs: int
     jobs_mb: float
 
 
@@ -62,9 +51,8 @@ class Sample:
 class Watch:
     """Looks at the server every few seconds, from a thread."""
 
-    pid: int
+    server: Running
     samples: list[Sample] = field(default_factory=list)
-    seen: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self._over = threading.Event()
@@ -72,30 +60,21 @@ class Watch:
         self._thread.start()
 
     def _look(self) -> None:
+        pid = self.server.process.pid
         while not self._over.wait(_EVERY):
-            below = processes_below(self.pid)
-            self.seen |= below
+            below = self.server.others()
             self.samples.append(
                 Sample(
-                    time.time(),
-                    memory_mb(self.pid),
-                    process_fact(self.pid, "Threads"),
-                    n_open_files(self.pid),
-                    len(below),
-                    sum(_mb_or_none(pid) for pid in below),
+                    memory_mb(pid),
+                    process_fact(pid, "Threads"),
+                    n_open_files(pid),
+                    sum(memory_mb(other) for other in below),
                 )
             )
 
     def stop(self) -> None:
         self._over.set()
         self._thread.join()
-
-
-def _mb_or_none(pid: int) -> float:
-    try:
-        return memory_mb(pid)
-    except (OSError, ValueError):  # it has ended meanwhile
-        return 0.0
 
 
 def prepare(address: Address) -> Site:
@@ -195,23 +174,15 @@ def memory(samples: list[Sample]) -> tuple[list[str], list[str]]:
     return lines, [] if is_flat else [f"memory grows: {second:.0f} MB, then {last:.0f} MB"]
 
 
-def left_behind(pids: set[int]) -> list[int]:
-    """Those that still run so many seconds after the server has ended."""
-    end = time.monotonic() + _LEFT
-    while (left := [pid for pid in pids if is_running(pid)]) and time.monotonic() < end:
-        time.sleep(0.1)
-    return left
-
-
 def measure(folder: Path, seconds: float, n_clients: int) -> list[str]:
     """Prints what was measured; what is wrong with it."""
-    with running_server(folder / "data", folder / "workspace") as (address, pid):
+    with running_server(folder / "data", folder / "workspace") as (address, server):
         site = prepare(address)
         alone = idle(address, site, max(20.0, min(90.0, seconds / 5)))
-        watch = Watch(pid)
+        watch = Watch(server)
         loaded = crowd(address, site, seconds, n_clients)
         watch.stop()
-    left = left_behind(watch.seen | {pid})
+    left = server.left_behind()
     lines, wrong = table(alone, loaded)
     further, growth = memory(watch.samples)
     print("\n".join([*lines, "", *further]))

@@ -7,14 +7,14 @@ import json
 import os
 import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from .processes import Running
 
 _PATIENCE = 30.0  # seconds for an answer
 
@@ -76,48 +76,44 @@ class Client:
 
 
 @contextmanager
-def running_server(folder: Path, workspace: Path) -> Iterator[tuple[Address, int]]:
-    """Its address and process number; it is told to end at the end, and must do so."""
+def running_server(folder: Path, workspace: Path) -> Iterator[tuple[Address, Running]]:
+    """Where it is, and the process; it is told to end at the end."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
     given = [str(folder), "--workspace", str(workspace), "--port", str(port), "--no-browser"]
-    command = [sys.executable, "-m", "histodict.cli", "serve", *given]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    words = workspace.with_name(f"{workspace.name}-said.txt")
+    server = Running(["serve", *given], words, workspace.parent)
     try:
-        _wait_for(port, process)
+        _wait_for(port, server)
         token = (workspace / "users" / "local" / "token").read_text()
-        yield Address(port, token), process.pid
+        yield Address(port, token), server
+        server.send(signal.SIGTERM)
+        server.end(10)
     finally:
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        if not server.has_ended:
+            server.remove()
 
 
-def _wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
+def _wait_for(port: int, server: Running) -> None:
     for _ in range(600):
         try:
             socket.create_connection(("127.0.0.1", port), 1).close()
             return
         except OSError:
-            if process.poll() is not None:
-                raise RuntimeError("the server ended at once") from None
+            if server.has_ended:
+                raise RuntimeError(f"the server ended at once: {server.said()}") from None
             time.sleep(0.1)
     raise RuntimeError("the server did not start")
 
 
-# --- what the system knows of processes (Linux) -------------------------------------------------
-
-
 def process_fact(pid: int, name: str) -> int:
-    """A number of /proc/PID/status, such as VmRSS (kB) or Threads."""
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith(name + ":"):
-            return int(line.split()[1])
-    raise ValueError(f"the system does not tell {name}")
+    """A number of /proc/PID/status, such as VmRSS (kB) or Threads; 0 of one that has ended."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) for line in lines if line.startswith(f"{name}:")), 0)
 
 
 def memory_mb(pid: int, name: str = "VmRSS") -> float:
@@ -126,26 +122,3 @@ def memory_mb(pid: int, name: str = "VmRSS") -> float:
 
 def n_open_files(pid: int) -> int:
     return len(os.listdir(f"/proc/{pid}/fd"))
-
-
-def processes_below(pid: int) -> set[int]:
-    """Children, their children and so on; those that have just ended may lack."""
-    parents: dict[int, int] = {}
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            try:
-                parents[int(entry)] = process_fact(int(entry), "PPid")
-            except (OSError, ValueError):
-                continue
-    found = {pid}
-    while more := {child for child, parent in parents.items() if parent in found} - found:
-        found |= more
-    return found - {pid}
-
-
-def is_running(pid: int) -> bool:
-    """Whether it is there and not merely waiting to be forgotten."""
-    try:
-        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
-    except OSError:
-        return False

@@ -105,8 +105,9 @@ def test_cancelled_killed_and_taken_up_again(tissue, tmp_path):
     assert not is_running(pid)
 
     with open_client([tissue], tmp_path) as client:
-        assert client.get(f"/api/jobs/{job}").json()["state"] in ("waiting", "running")
+        wait_for(client, job, "running")
         wait_for_rounds(client, job)
+        assert pid_of(folder) != pid
         pid = pid_of(folder)
         client.post(f"/api/jobs/{job}/cancel", headers=OWN)
         assert client.get(f"/api/jobs/{job}").json()["state"] == "cancelled"
@@ -118,9 +119,16 @@ def test_cancelled_killed_and_taken_up_again(tissue, tmp_path):
         assert client.get(f"/api/jobs/{behind}").json()["state"] == "cancelled"
 
 
-def test_a_worker_that_vanished_with_the_machine_counts_as_interrupted(tissue, tmp_path):
+@pytest.mark.parametrize("stamp", [0, 4_000_000_000])
+def test_a_worker_that_vanished_with_the_machine_counts_as_interrupted(
+    tissue, tmp_path, monkeypatch, stamp
+):
+    """Also if the clock has gone back since."""
+    from histodict.web import jobs
     from histodict.web.jobs import RUNNING, Job
     from histodict.web.workspace import write_json
+
+    monkeypatch.setattr(jobs, "_SILENCE", 1.0)
 
     with open_client([tissue], tmp_path) as client:
         data = open_data(client)
@@ -128,9 +136,9 @@ def test_a_worker_that_vanished_with_the_machine_counts_as_interrupted(tissue, t
         client.post(f"/api/jobs/{job}/cancel", headers=OWN)
     folder = tmp_path / "users" / "local" / "jobs" / job
     (folder / "cancel").unlink()
-    write_json(folder / "state.json", {"state": RUNNING, "run": 3, "at": 0.0, "error": ""})
+    write_json(folder / "state.json", {"state": RUNNING, "run": 3, "at": stamp, "error": ""})
     (folder / "alive").touch()
-    os.utime(folder / "alive", (0, 0))
+    os.utime(folder / "alive", (stamp, stamp))
     with open_client([tissue], tmp_path) as client:
         found = wait_for(client, job, "interrupted", seconds=10)
         assert "interrupted" in found["error"]

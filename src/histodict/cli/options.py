@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
-from .console import progress_bars, warn
+from .console import plain_warnings, progress_bars, warn
+from .leaving import leaving
 
 if TYPE_CHECKING:
     from ..execution.executor import Executor
@@ -38,7 +39,8 @@ def flat(command: Command) -> Command:
             name: group(**{field: given.pop(field) for field in signature(group).parameters})
             for name, group in groups.items()
         }
-        command(**given, **made)
+        with leaving(), plain_warnings():
+            command(**given, **made)
 
     run.__dict__["__signature__"] = Signature(laid_out)
     run.__annotations__ = {part.name: part.annotation for part in laid_out}
@@ -63,6 +65,14 @@ ModelOutput = Annotated[Path, typer.Option("--output", "-o", help="Model file to
 ResultsOutput = Annotated[Path, typer.Option("--output", "-o", help="Folder for the results.")]
 FolderOutput = Annotated[Path, typer.Option("--output", "-o", help="Folder to write to.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object, for programs.")]
+TrustOption = Annotated[
+    bool,
+    typer.Option(
+        "--trust-weights",
+        help="Let the model fetch or open the weights of the network that it names: only for a "
+        "model whose maker you trust.",
+    ),
+]
 JobsOption = Annotated[int | None, typer.Option("--jobs", help="Threads; all cores if not given.")]
 CacheOption = Annotated[
     Path | None,

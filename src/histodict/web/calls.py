@@ -13,6 +13,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
 from ..execution.files import file_key
+from ..execution.texts import one_line, parse_json
 from ..images.manifest import Manifest, Record
 from ..pipeline import Model, load_model
 from ..pipeline.gallery import Gallery
@@ -146,7 +147,7 @@ class _Json(JSONResponse):
 def _refusal(error: Exception) -> Response:
     status = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 400)
     words = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
-    return _Json({"error": " ".join(words.split()) or type(error).__name__}, status)
+    return _Json({"error": one_line(words) or type(error).__name__}, status)
 
 
 async def _body(request: Request) -> dict[str, Any]:
@@ -158,16 +159,12 @@ async def _body(request: Request) -> dict[str, Any]:
         if len(data) > _MOST_BYTES:
             raise ValueError("the request is too large: files are not uploaded, they are opened")
     try:
-        body = json.loads(data or b"{}", parse_constant=_no_number)
-    except (ValueError, RecursionError):
+        body = parse_json(data or b"{}")
+    except ValueError:
         raise ValueError("the request is not JSON") from None
     if not isinstance(body, dict):
         raise ValueError("the request must be a JSON object")
     return body
-
-
-def _no_number(name: str) -> float:
-    raise ValueError(f"{name} is no number of JSON")
 
 
 def picture(data: bytes, kind: str = "jpeg") -> Response:

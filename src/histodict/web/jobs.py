@@ -1,5 +1,7 @@
 """Long work in processes of its own, told of in files: it outlives a closed tab.
 
+It ends with the server, however that ends, and waits in its folder for the next one to go on.
+
 A job's folder holds
     job.json         what was asked for; never changed
     state.json       {"state", "run", "at", "error"}
@@ -8,7 +10,6 @@ A job's folder holds
     cancel           there if the work shall stop
     log.txt          what the worker printed
 and what the worker makes. One job runs at a time, in the order in which they were asked for.
-A worker ends with its server, however that ends; its job waits for the next server.
 """
 
 from __future__ import annotations
@@ -118,12 +119,6 @@ class Job:
         content = {"state": state, "run": run, "at": time.time(), "error": error}
         write_json(self.folder / "state.json", content)
 
-    def wait_again(self) -> None:
-        """What ran waits once more: its worker has ended, or is about to."""
-        state = self.state()
-        if state["state"] == RUNNING:
-            self.set_state(WAITING, state["run"])
-
     def progress(self) -> list[dict[str, Any]]:
         """The steps so far; a line that is being written just now, or is none, is left out."""
         path = self.folder / "progress.jsonl"
@@ -135,12 +130,16 @@ class Job:
                 found.append({name: step[name] for name in ("stage", "done", "total", "objective")})
         return found
 
-    def is_silent(self) -> bool:
-        """Whether the worker has not been heard of for a while."""
-        path = self.folder / "alive"
-        started = self.state()["at"]
-        last = max(started, path.stat().st_mtime if path.is_file() else 0.0)
-        return time.time() - last > _SILENCE
+    def sign_of_life(self) -> tuple[int, int]:
+        """Another one than before if the worker has been at work since, whatever clocks say."""
+        times = (self.folder / name for name in ("state.json", "alive"))
+        alive, state = (path.stat().st_mtime_ns if path.is_file() else 0 for path in times)
+        return alive, state
+
+    def wait_for_the_next_server(self, run: int) -> None:
+        """The work of this run has ended with the server; it goes on by itself with the next."""
+        if self.state()["state"] == RUNNING and self.state()["run"] == run:
+            self.set_state(WAITING, run)
 
     def last_words(self) -> str:
         path = self.folder / "log.txt"
@@ -191,24 +190,25 @@ class JobQueue:
     def __init__(self) -> None:
         self._active: list[Job] = []
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._heard: dict[str, tuple[tuple[int, int], float]] = {}  # signs of life, and when
         self._lock = threading.RLock()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True, name="jobs")
 
     def start(self, users: list[User]) -> None:
-        """Take up what an earlier server left: waiting jobs, and workers that still run."""
+        """Take up what an earlier server left: waiting jobs, and workers that still end."""
         left = (job for user in users for job in all_jobs(user) if job.state()["state"] in _ACTIVE)
         self._active = sorted(left, key=lambda job: job.summary["made"])
         self._thread.start()
 
     def close(self) -> None:
-        """Stop watching, and end the workers; their jobs wait for the next server."""
+        """Stop watching, and the work; the next server goes on with it."""
         self._stop.set()
         with self._lock:
             for job in list(self._active):
                 if job.id in self._processes:
                     _end(self._processes[job.id])
-                    job.wait_again()
+                    job.wait_for_the_next_server(job.state()["run"])
                     self._forget(job)
 
     def add(self, job: Job) -> None:
@@ -262,7 +262,7 @@ class JobQueue:
 
     def _look_after(self, job: Job) -> None:
         process = self._processes.get(job.id)
-        is_dead = job.is_silent() if process is None else process.poll() is not None
+        is_dead = self._is_silent(job) if process is None else process.poll() is not None
         state = job.state()  # after asking whether it lives: a worker says its last word, then ends
         if state["state"] == RUNNING and is_dead:
             code = process.returncode if process is not None else None
@@ -270,15 +270,24 @@ class JobQueue:
         if job.state()["state"] not in _ACTIVE and (is_dead or process is None):
             self._forget(job)
 
+    def _is_silent(self, job: Job) -> bool:
+        """Whether the worker of an earlier server has not been heard of for a while."""
+        sign, now = job.sign_of_life(), time.monotonic()
+        last_sign, heard = self._heard.get(job.id, (None, now))
+        if sign != last_sign:
+            self._heard[job.id] = sign, now
+        return sign == last_sign and now - heard > _SILENCE
+
     def _launch(self, job: Job) -> None:
         run = job.state()["run"] + 1
         (job.folder / "progress.jsonl").unlink(missing_ok=True)
         job.set_state(RUNNING, run)
-        command = [sys.executable, "-m", "histodict.web.worker", str(job.folder), str(run)]
+        numbers = str(run), str(os.getpid())
+        command = [sys.executable, "-m", "histodict.web.worker", str(job.folder), *numbers]
         with (job.folder / "log.txt").open("wb") as log:
             self._processes[job.id] = subprocess.Popen(
                 command,
-                stdin=subprocess.PIPE,  # nothing is sent: it closes when this process ends
+                stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 # Ctrl+C is for the server alone, which then ends the worker. But it gets no session
@@ -288,24 +297,16 @@ class JobQueue:
 
     def _forget(self, job: Job) -> None:
         self._active = [other for other in self._active if other.id != job.id]
-        process = self._processes.pop(job.id, None)
-        if process is not None and process.stdin is not None:
-            process.stdin.close()
+        self._processes.pop(job.id, None)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    if process.poll() is None:
-        end_group(process.pid)
-    process.wait()
-
-
-def end_group(leader: int) -> None:
     """End a worker and what it started, at once: its files are whole or not there."""
-    with contextlib.suppress(ProcessLookupError):
-        if hasattr(os, "killpg"):
-            os.killpg(leader, signal.SIGKILL)
-        else:
-            os.kill(leader, signal.SIGTERM)
+    if process.poll() is None and hasattr(os, "killpg"):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    process.kill()
+    process.wait()
 
 
 def _why(job: Job, code: int | None) -> str:

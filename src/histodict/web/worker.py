@@ -1,7 +1,7 @@
-"""The process that does a job: `python -m histodict.web.worker FOLDER RUN`.
+"""The process that does a job: `python -m histodict.web.worker FOLDER RUN SERVER`.
 
 It writes its progress, its state and what it makes into the job's folder, and ends when it is
-cancelled, when another run has taken over, or when the server has gone.
+cancelled, when another run has taken over, or with the process SERVER, which started it.
 """
 
 from __future__ import annotations
@@ -14,15 +14,17 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ..execution.leaving import end_with
 from ..execution.progress import Callback, Progress
 from ..images.manifest import Manifest
 from ..model_file import ModelFileError
 from ..pipeline import Model, Plan, load_model, save_model
 from ..pipeline.gallery import Gallery
-from .jobs import CANCELLED, DONE, FAILED, RUNNING, Job, end_group
+from .jobs import CANCELLED, DONE, FAILED, RUNNING, Job
 from .maps import answer_image, answer_once
 from .training import request_manifest, train_and_test
 from .workspace import read_json, short_id, write_json
@@ -47,8 +49,9 @@ def diary(job: Job) -> Callback:
     return tell
 
 
-def main(folder: Path, run: int) -> int:
+def main(folder: Path, run: int, server: int) -> int:
     job = Job(folder)
+    end_with(server, partial(job.wait_for_the_next_server, run))
     _stay_in_touch(job, run)
     if hasattr(os, "nice"):
         os.nice(_NICE)  # the page comes first
@@ -79,15 +82,7 @@ def _stay_in_touch(job: Job, run: int) -> None:
                 os._exit(0)
             time.sleep(_BEAT)
 
-    def outlive_nobody() -> None:
-        sys.stdin.buffer.read()  # until the server ends: it holds the other end and sends nothing
-        if job.state()["run"] == run:
-            job.wait_again()
-        end_group(os.getpid())
-        os._exit(0)  # where it leads no group
-
-    for work in (beat, outlive_nobody):
-        threading.Thread(target=work, daemon=True, name=work.__name__).start()
+    threading.Thread(target=beat, daemon=True, name="beat").start()
 
 
 # --- training -----------------------------------------------------------------------------------
@@ -166,6 +161,6 @@ WORK: dict[str, Callable[[Job, Callback], None]] = {"train": train, "map": draw_
 
 
 if __name__ == "__main__":
-    given = Path(sys.argv[1]), int(sys.argv[2])
+    given = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     assert read_json(given[0] / "state.json")["state"] == RUNNING
     sys.exit(main(*given))

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from ..execution.files import written_whole
+from ..execution.texts import one_line, parse_json
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
 _ID = re.compile(r"[0-9a-f]{12}")
@@ -37,9 +38,9 @@ class DamagedFileError(ValueError):
 def read_json(path: Path, kind: Kind = object) -> Any:
     """The content of a file, which must be of this kind."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise damage(path, str(error)) from error
+        content = parse_json(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise damage(path, one_line(error)) from error
     if not isinstance(content, kind):
         raise damage(path, f"it holds a {type(content).__name__}")
     return content

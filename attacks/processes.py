@@ -1,0 +1,99 @@
+"""Commands as processes of their own, and all that they start, found by a mark they inherit."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+_MARK = "HISTODICT_CHAOS_MARK"
+
+
+@dataclass
+class Running:
+    """A command that was started; `words` gets all that it says."""
+
+    arguments: Sequence[str]
+    words: Path
+    folder: Path
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.mark = secrets.token_hex(8)
+        self.started = time.monotonic()
+        with self.words.open("wb") as said:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "histodict.cli", *self.arguments],
+                cwd=self.folder,
+                env=os.environ | dict(self.environment) | {_MARK: self.mark},
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self.started
+
+    @property
+    def has_ended(self) -> bool:
+        return self.process.poll() is not None
+
+    def others(self) -> list[int]:
+        """The processes that it started, and that still run."""
+        return [pid for pid in marked(self.mark) if pid != self.process.pid]
+
+    def send(self, number: int) -> None:
+        """To the command alone; Ctrl-C reaches all processes of the terminal."""
+        with contextlib.suppress(ProcessLookupError):
+            if number == signal.SIGINT:
+                os.killpg(self.process.pid, number)
+            else:
+                os.kill(self.process.pid, number)
+
+    def end(self, timeout: float) -> int | None:
+        """The exit status as a shell gives it; None if it does not end in time."""
+        try:
+            code = self.process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            return None
+        return 128 - code if code < 0 else code
+
+    def left_behind(self, patience: float = 5.0) -> list[int]:
+        """Who still runs so many seconds after the command has ended."""
+        deadline = time.monotonic() + patience
+        while (left := self.others()) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return left
+
+    def remove(self) -> None:
+        """End all that is left of it."""
+        for pid in marked(self.mark):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.process.wait()
+
+    def said(self) -> str:
+        return self.words.read_text(encoding="utf-8", errors="replace")
+
+
+def marked(mark: str) -> list[int]:
+    """The processes that inherited this mark; one that is dead and not yet buried does not run."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdecimal():
+            continue
+        with contextlib.suppress(OSError):
+            if f"{_MARK}={mark}".encode() in (entry / "environ").read_bytes():
+                state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
+                if state != "Z":
+                    found.append(int(entry.name))
+    return found

@@ -1,0 +1,68 @@
+"""How a command ends that is told to stop: in a line, with the status of the signal, and soon."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+import typer
+
+from .console import say_stopped
+
+_NAMES = ("SIGINT", "SIGTERM", "SIGHUP")
+_SIGNALS = [getattr(signal, name) for name in _NAMES if hasattr(signal, name)]
+_GRACE = 3.0  # seconds to leave in order
+
+
+class Stopped(KeyboardInterrupt):
+    """A signal, as an error in the main thread: what is open is closed on its way."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.number = number
+
+
+@contextmanager
+def leaving() -> Iterator[None]:
+    """A command inside it that gets a signal has the exit status 128 and the signal's number."""
+    if threading.current_thread() is not threading.main_thread():  # no place for signals
+        yield
+        return
+    before = {number: signal.signal(number, _stop) for number in _SIGNALS}
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    threading.Thread(target=_insist, args=(reader,), daemon=True, name="leaving").start()
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        number = error.number if isinstance(error, Stopped) else signal.SIGINT
+        say_stopped(signal.Signals(number).name)
+        raise typer.Exit(128 + number) from error
+    finally:
+        signal.set_wakeup_fd(-1)
+        os.close(writer)
+        for number, action in before.items():
+            signal.signal(number, action)
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    raise Stopped(number)
+
+
+def _insist(reader: int) -> None:
+    """End the process if it has not ended by itself a while after a signal.
+
+    The main thread hears of a signal between two steps of Python, which may be minutes apart; and
+    on its way out it may wait for threads. What this process started ends with it.
+    """
+    for number in iter(lambda: os.read(reader, 1), b""):
+        if number[0] in _SIGNALS:
+            time.sleep(_GRACE)
+            os._exit(128 + number[0])
+    os.close(reader)
