@@ -112,7 +112,7 @@ def serve(
         print(f"For {name}: {link}", flush=True)
     if browser:
         threading.Timer(1.0, webbrowser.open, [next(iter(links.values()), base)]).start()
-    uvicorn.run(
+    config = uvicorn.Config(
         app,
         host=host,
         port=port,
@@ -120,3 +120,7 @@ def serve(
         server_header=False,
         timeout_graceful_shutdown=1,  # then whoever still reads is left alone
     )
+    server = uvicorn.Server(config)
+    server.run()  # unlike `uvicorn.run` it tells which signal ended it
+    if not server.started:
+        raise OSError(f"the server could not start at {base}")
