@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .console import end_with, plain_errors, print_json, printable
-from .options import ImageOptions, JsonOption, ModelArgument, ResultsOutput, WorkOptions
+from .options import (
+    ImageOptions,
+    JsonOption,
+    ModelArgument,
+    ResultsOutput,
+    TrustOption,
+    WorkOptions,
+)
 
 if TYPE_CHECKING:
     from ..batch import RunResult
@@ -23,6 +30,7 @@ def predict(
     output: ResultsOutput,
     images: ImageOptions,
     work: WorkOptions,
+    trust_weights: TrustOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Classify images and slides.
@@ -31,7 +39,7 @@ def predict(
     Images already done are skipped; bad files are listed at the end and make the exit status 1.
     """
     with plain_errors():
-        trained = _load(model, work.jobs, finds_regions=False)
+        trained = _load(model, work.jobs, trust_weights, finds_regions=False)
         result = _run(trained, model, images, output, work)
     _tell(result, f"{_counts(result)}. See {output / 'predictions.csv'}", as_json)
 
@@ -42,6 +50,7 @@ def detect(
     output: ResultsOutput,
     images: ImageOptions,
     work: WorkOptions,
+    trust_weights: TrustOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Find regions in images and slides.
@@ -52,16 +61,16 @@ def detect(
     status 1.
     """
     with plain_errors():
-        trained = _load(model, work.jobs, finds_regions=True)
+        trained = _load(model, work.jobs, trust_weights, finds_regions=True)
         result = _run(trained, model, images, output, work)
     words = f"{len(result.regions)} regions; {_counts(result)}"
     _tell(result, f"{words}. See {output / 'detections.csv'} and regions.csv", as_json)
 
 
-def _load(path: Path, jobs: int | None, *, finds_regions: bool) -> Model:
+def _load(path: Path, jobs: int | None, trust_weights: bool, *, finds_regions: bool) -> Model:
     from ..pipeline import load_model
 
-    model = load_model(path, n_jobs=jobs)
+    model = load_model(path, n_jobs=jobs, trust_weights=trust_weights)
     if model.finds_regions != finds_regions:
         use = "detect" if model.finds_regions else "predict"
         raise ValueError(f"{path}: this model is a {model.kind}: use `histodict {use}`")

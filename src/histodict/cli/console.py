@@ -38,9 +38,11 @@ _STAGES = {
 
 @contextmanager
 def plain_errors() -> Iterator[None]:
-    """What the user can mend is one line and exit status 2, not a traceback."""
+    """What the user can mend is one line and exit status 2, not a traceback; so is a warning."""
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            yield
     except (ValueError, OSError, ImportError) as error:
         words = str(error)
         cause: Exception = error
@@ -104,6 +106,10 @@ def plain_warnings() -> Iterator[None]:
 
 def warn(words: str, head: str = "Warning") -> None:
     _say(f"[yellow]{head}:[/]", words)
+
+
+def _show_warning(message: Warning | str, *place: Any, **more: Any) -> None:
+    warn(" ".join(str(message).split()))
 
 
 def end_with(failures: Iterable[str]) -> None:

@@ -20,6 +20,7 @@ from .options import (
     ModelOutput,
     PartOptions,
     SettingOption,
+    TrustOption,
     WorkOptions,
     check_folder,
     pairs,
@@ -65,6 +66,7 @@ class LearnOptions:
             "after a few labels have changed.",
         ),
     ] = None
+    trust_weights: TrustOption = False
     seed: Annotated[int, typer.Option(help="The same seed gives the same model.")] = 0
 
     def model(self, jobs: int | None, cache: Path | None) -> Model:
@@ -81,7 +83,7 @@ class LearnOptions:
 
         if self.start_from is None:
             return None
-        start = load_model(self.start_from)
+        start = load_model(self.start_from, trust_weights=self.trust_weights)
         if start.kind != model.kind:
             raise ValueError(
                 f"{self.start_from}: is a {start.kind}, and a {model.kind} cannot go on from it"
@@ -155,6 +157,7 @@ def adapt(
     output: ModelOutput,
     images: ImageOptions,
     jobs: JobsOption = None,
+    trust_weights: TrustOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Move a model's threshold with the help of images without labels.
@@ -172,7 +175,7 @@ def adapt(
 
     with plain_errors():
         check_folder(output)
-        trained = load_model(model, n_jobs=jobs)
+        trained = load_model(model, n_jobs=jobs, trust_weights=trust_weights)
         if trained.finds_regions:
             raise ValueError(f"{model}: finds regions; only a model of two classes can be adapted")
         found = images.find()

@@ -8,7 +8,15 @@ from typing import Annotated
 import typer
 
 from .console import plain_errors, print_json, progress_bars, warn
-from .options import CacheOption, JobsOption, JsonOption, ModelArgument, PartOptions, check_folder
+from .options import (
+    CacheOption,
+    JobsOption,
+    JsonOption,
+    ModelArgument,
+    PartOptions,
+    TrustOption,
+    check_folder,
+)
 
 
 def info(model: ModelArgument, as_json: JsonOption = False) -> None:
@@ -19,7 +27,10 @@ def info(model: ModelArgument, as_json: JsonOption = False) -> None:
     with plain_errors():
         header = read_header(model)
         # A model of a network that a program brought is known to that program alone.
-        card = [] if as_json else describe_model(header)
+        try:
+            card = [] if as_json else describe_model(header)
+        except ValueError as error:
+            raise ValueError(f"{model}: {error}") from error
     if as_json:
         print_json(header)
         return
@@ -41,6 +52,7 @@ def atoms(
     data: PartOptions,
     cache: CacheOption = None,
     jobs: JobsOption = None,
+    trust_weights: TrustOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Show what a model has learnt: its atoms, and the real patches that use them most.
@@ -55,7 +67,7 @@ def atoms(
 
     with plain_errors():
         check_folder(output)
-        trained = load_model(model, n_jobs=jobs)
+        trained = load_model(model, n_jobs=jobs, trust_weights=trust_weights)
         manifest = data.read()
         with progress_bars() as callback:
             found = find_atoms(trained, manifest, n_atoms=number, cache=cache, callback=callback)

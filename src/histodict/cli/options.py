@@ -65,6 +65,14 @@ ModelOutput = Annotated[Path, typer.Option("--output", "-o", help="Model file to
 ResultsOutput = Annotated[Path, typer.Option("--output", "-o", help="Folder for the results.")]
 FolderOutput = Annotated[Path, typer.Option("--output", "-o", help="Folder to write to.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object, for programs.")]
+TrustOption = Annotated[
+    bool,
+    typer.Option(
+        "--trust-weights",
+        help="Let the model fetch or open the weights of the network that it names: only for a "
+        "model whose maker you trust.",
+    ),
+]
 JobsOption = Annotated[int | None, typer.Option("--jobs", help="Threads; all cores if not given.")]
 CacheOption = Annotated[
     Path | None,

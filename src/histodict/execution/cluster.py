@@ -20,6 +20,7 @@ from typing import Any
 
 from ..parameters import check_whole_number
 from .cluster_map import Cluster, ClusterError
+from .texts import one_line
 
 _PACKAGES = ("histodict", "numpy", "scipy", "numba")  # what decides the bits of a result
 _SETTINGS = (".yaml", ".yml")
@@ -108,8 +109,10 @@ def _read_settings(file: Path) -> dict[str, Any]:
     yaml = _load("yaml", "'histodict[cluster]'")
     try:
         settings = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
-        raise ValueError(f"{file}: not a YAML file: {error}") from error
+    except FileNotFoundError:
+        raise ValueError(f"{file}: there is no such file") from None
+    except (yaml.YAMLError, OSError, ValueError, RecursionError) as error:
+        raise ValueError(f"{file}: not a YAML file: {one_line(error)}") from error
     if not isinstance(settings, dict) or not set(settings) <= {"system", "jobs", "options"}:
         raise ValueError(f"{file}: must have the entries system, jobs and options, and no others")
     return settings

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from .compiling import compiled
 
 _ATOMS_PER_BLOCK = 32
 
@@ -23,11 +24,14 @@ def sweep(D, E, F):
         _update_block(D[block], U, np.ascontiguousarray(F[block, block]))
 
 
-@njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract", "nsz", "reassoc"})
+@compiled(fastmath={"contract", "nsz", "reassoc"})
 def _update_block(D, U, F):
     """Sequential updates inside a block: U holds e_j − (FD)_j and follows each changed atom."""
     n_atoms, d = D.shape
     change = np.empty(d, D.dtype)
+    # Between these, squares neither overflow nor lose digits.
+    most = np.float64(np.finfo(D.dtype).max) / 1024
+    least = np.float64(np.finfo(D.dtype).tiny) / np.finfo(D.dtype).eps * 1024
     for j in range(n_atoms):
         norm2 = 0.0
         scale2 = 0.0
@@ -37,9 +41,12 @@ def _update_block(D, U, F):
             norm2 += u * u
             scale2 += U[j, f] * U[j, f]
         scale2 += F[j, j] * F[j, j]
+        unit = 1.0
+        if not least < norm2 < most or not scale2 < most:
+            unit, norm2, scale2 = _scaled_squares(change, U[j], F[j, j])
         if norm2 <= (16 * np.finfo(D.dtype).eps) ** 2 * scale2 or norm2 == 0.0:
             continue
-        factor = 1 / np.sqrt(norm2)
+        factor = 1 / np.sqrt(norm2) / unit
         for f in range(d):
             new = change[f] * factor
             change[f] = new - D[j, f]
@@ -48,3 +55,19 @@ def _update_block(D, U, F):
             pull = F[m, j]
             for f in range(d):
                 U[m, f] -= pull * change[f]
+
+
+@compiled()
+def _scaled_squares(u, rest, f_jj):
+    """The largest value, and ‖u‖² and ‖rest‖² + f_jj² over its square, where squares do not fit."""
+    unit = abs(np.float64(f_jj))
+    for f in range(u.shape[0]):
+        unit = max(unit, abs(np.float64(u[f])), abs(np.float64(rest[f])))
+    if unit == 0:
+        return 1.0, 0.0, 0.0
+    norm2 = 0.0
+    scale2 = (np.float64(f_jj) / unit) ** 2
+    for f in range(u.shape[0]):
+        norm2 += (np.float64(u[f]) / unit) ** 2
+        scale2 += (np.float64(rest[f]) / unit) ** 2
+    return unit, norm2, scale2
