@@ -90,8 +90,8 @@ def say_stopped(by: str) -> None:
     far = "; ".join(
         f"{_STAGES.get(stage, stage)}: {told.done} of {told.total}" for stage, told in _told.items()
     )
-    words = f"stopped by {by}{f' ({far})' if far else ''}"
-    _say("[yellow]Not done:[/]", f"{words}. Run the same command again: {_KEPT}.")
+    words = f"by {by}{f' ({far})' if far else ''}"
+    _say("[yellow]Stopped:[/]", f"{words}. The same command goes on: {_KEPT}")
 
 
 @contextmanager
