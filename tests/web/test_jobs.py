@@ -81,7 +81,7 @@ def wait_for_rounds(client, job):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals and ps are not Windows'")
-def test_cancelled_killed_and_left_alone(tissue, tmp_path):
+def test_cancelled_killed_and_taken_up_again(tissue, tmp_path):
     """One long training is killed, resumed, ends with the server, and goes on with the next."""
     with open_client([tissue], tmp_path) as client:
         data = open_data(client)
