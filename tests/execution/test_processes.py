@@ -7,6 +7,8 @@ import os
 import pytest
 from joblib import delayed
 
+from histodict.execution import cluster
+from histodict.execution.cluster_map import ClusterError
 from histodict.execution.processes import can_share_locks, in_processes
 
 
@@ -28,6 +30,13 @@ def test_without_room_for_locks_the_work_is_done_here(monkeypatch, room, error):
     with pytest.warns(RuntimeWarning, match="/dev/shm"):
         results = in_processes((delayed(os.getpid)() for _ in range(3)), 2)
     assert set(results) == {os.getpid()}
+
+
+def test_a_cluster_here_needs_room_for_locks(monkeypatch):
+    pytest.importorskip("distributed")
+    monkeypatch.setattr(cluster, "can_share_locks", lambda: False)
+    with pytest.raises(ClusterError, match="/dev/shm"), cluster.open_cluster("local:2"):
+        pass
 
 
 def test_with_room_it_is_done_in_processes():
