@@ -14,15 +14,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 _MARK = "HISTODICT_CHAOS_MARK"
+COMMAND = ("-m", "histodict.cli")
 
 
 @dataclass
 class Running:
-    """A command that was started; `words` gets all that it says."""
+    """A command of Python's in `folder`; `words` gets all that it says."""
 
     arguments: Sequence[str]
     words: Path
     folder: Path
+    program: Sequence[str] = COMMAND
     environment: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -30,7 +32,7 @@ class Running:
         self.started = time.monotonic()
         with self.words.open("wb") as said:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "histodict.cli", *self.arguments],
+                [sys.executable, *self.program, *self.arguments],
                 cwd=self.folder,
                 env=os.environ | dict(self.environment) | {_MARK: self.mark},
                 stdin=subprocess.DEVNULL,
@@ -51,6 +53,19 @@ class Running:
         """The processes that it started, and that still run."""
         return [pid for pid in marked(self.mark) if pid != self.process.pid]
 
+    def workers(self) -> list[int]:
+        """Those of them that do a part of the work."""
+        kinds = ("popen_loky", "spawn_main", "histodict.web.worker")
+        return [pid for pid in self.others() if any(kind in line_of(pid) for kind in kinds)]
+
+    def hears_signals(self) -> bool:
+        """Whether the command has come so far that it takes signals in its own hands."""
+        with contextlib.suppress(OSError, StopIteration):
+            status = Path(f"/proc/{self.process.pid}/status").read_text()
+            caught = next(line for line in status.splitlines() if line.startswith("SigCgt"))
+            return bool(int(caught.split()[1], 16) & 1 << signal.SIGHUP - 1)
+        return False
+
     def send(self, number: int) -> None:
         """To the command alone; Ctrl-C reaches all processes of the terminal."""
         with contextlib.suppress(ProcessLookupError):
@@ -67,12 +82,12 @@ class Running:
             return None
         return 128 - code if code < 0 else code
 
-    def left_behind(self, patience: float = 5.0) -> list[int]:
-        """Who still runs so many seconds after the command has ended."""
+    def left_behind(self, patience: float = 5.0) -> list[str]:
+        """What still runs so many seconds after the command has ended."""
         deadline = time.monotonic() + patience
         while (left := self.others()) and time.monotonic() < deadline:
             time.sleep(0.05)
-        return left
+        return [line_of(pid) for pid in left]
 
     def remove(self) -> None:
         """End all that is left of it."""
@@ -97,3 +112,11 @@ def marked(mark: str) -> list[int]:
                 if state != "Z":
                     found.append(int(entry.name))
     return found
+
+
+def line_of(pid: int) -> str:
+    """The command line of a process."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
+    except OSError:
+        return ""

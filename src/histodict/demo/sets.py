@@ -40,7 +40,7 @@ def write_synthetic_set(
     folder = Path(folder).resolve()
     if folder.exists() and any(folder.iterdir()):
         raise FileExistsError(f"{folder} is not empty: name a new folder for the synthetic set")
-    unfinished = folder.with_name(f".{folder.name}.unfinished-{os.getpid()}")
+    unfinished = folder.with_name(f".{folder.name[:50]}.unfinished-{os.getpid()}")
     unfinished.mkdir(parents=True)
     try:
         _write_classes(unfinished, n_patients, images_per_patient, size, seed)

@@ -121,7 +121,7 @@ def serve(
         print(f"For {user.name if users else 'you'}: {link}", flush=True)
         if browser and user is people[0]:
             threading.Timer(1.0, webbrowser.open, [file.as_uri()]).start()
-    _Server(
+    server = _Server(
         uvicorn.Config(
             app,
             host=host,
@@ -132,7 +132,10 @@ def serve(
             server_header=False,
             timeout_graceful_shutdown=int(_GRACE),
         )
-    ).run()
+    )
+    server.run()  # unlike `uvicorn.run` it tells which signal ended it
+    if not server.started:
+        raise OSError(f"the server could not start at {base}")
 
 
 def _share_the_cores() -> None:
