@@ -240,8 +240,9 @@ def test_members_of_a_panel_are_models_of_its_classes(saved, tmp_path):
         members = [header["members"][0] | change, *header["members"][1:]]
         with pytest.raises(ModelFileError):
             load_model(resealed(path, header | {"members": members}, arrays))
-    with pytest.raises(ModelFileError):
-        load_model(resealed(path, header | {"members": []}, arrays))
+    for change in ({"members": []}, {"recipe": header["members"][1]["recipe"]}, {"mpp": 9.0}):
+        with pytest.raises(ModelFileError):
+            load_model(resealed(path, header | change, arrays))
 
 
 # --- scores -------------------------------------------------------------------------------------

@@ -137,6 +137,9 @@ def check_words(header: Mapping[str, Any]) -> None:
         if len(header["classes"]) != 2:
             raise ValueError("a region-detector has two classes")
     _check_members(kind, header["classes"], members)
+    for name in _OF_FIRST if members else ():
+        if header[name] != members[0][name]:
+            raise ValueError(f"{name} of a panel must be that of its first member")
 
 
 def _check_members(kind: str, classes: list[str], members: object) -> None:
@@ -220,6 +223,8 @@ def _check_n_features(n_features: object) -> None:
     check_whole_number("n_features", n_features, 1)
 
 
+# What a panel has from its first member, which is the one that is shown.
+_OF_FIRST = ("recipe", "mpp", "n_features", "weights")
 # Of what is known of a training: what it is, and whether any model has it.
 _TRAINING = {
     "manifest_digest": ("str", True),

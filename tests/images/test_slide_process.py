@@ -207,11 +207,19 @@ def test_slides_that_nobody_holds_leave_no_process(tmp_path):
     assert len(slide_process._LIVING) - n_before <= 2
 
 
-def test_after_a_damaged_slide_no_other_is_opened_in_its_process(tmp_path):
+def test_what_is_no_slide_costs_no_process(tmp_path):
     slide_process.end_idle()
     (tmp_path / "a.svs").write_bytes(b"no slide")
     with pytest.raises(ImageError):
         open_image(tmp_path / "a.svs")
+    assert len(slide_process._IDLE) == 1
+
+
+def test_after_damaged_pixels_no_other_slide_is_opened_in_that_process(harmful):
+    source = harmful("raise ValueError('no\\nsuch  tile')")
+    with pytest.raises(ImageError, match=r"a\.tif: a part .*\(no such tile\)"):
+        source.read(0, 0, 5, 5)
+    source.close()
     assert not slide_process._IDLE
 
 

@@ -7,8 +7,7 @@ quickly.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -34,8 +33,7 @@ def span(start: float, stop: float, margin: float, limit: float) -> tuple[int, i
     return first, last
 
 
-@dataclass(frozen=True)
-class Piece:
+class Piece(NamedTuple):
     """A rectangle of a level, in its pixels, and how it becomes an image of `shape`.
 
     box : what of it is reduced through a window, in its own pixels; None: the means of blocks

@@ -20,7 +20,6 @@ import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import astuple
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -55,8 +54,6 @@ class SlideHungError(SlideLostError):
 
 
 class _Opener(Protocol):
-    harmed: bool
-
     @property
     def reusable(self) -> bool: ...
 
@@ -98,7 +95,9 @@ class SlideProcess:
         """The answer's bytes. Waits while all lines are taken."""
         with self._room:
             status, answer = self._over_a_line(json.dumps([name, *arguments]).encode())
-        return _checked(self, status, answer)
+        # What decoders stumble over may have harmed more than this answer.
+        self.harmed |= name == "piece" and status != DONE
+        return _checked(status, answer)
 
     def _over_a_line(self, order: bytes) -> tuple[int, Bytes]:
         try:
@@ -129,8 +128,13 @@ class SlideProcess:
 
     def _new_line(self) -> socket.socket:
         line, theirs = socket.socketpair()
-        with theirs:
+        try:
             socket.send_fds(self._control, [b"+"], [theirs.fileno()])
+        except OSError:
+            line.close()
+            raise
+        finally:
+            theirs.close()
         # Not `settimeout`: the kernel is to gather a whole answer while others compute.
         wait = struct.pack("ll", ANSWER_S, 0)
         line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, wait)
@@ -168,7 +172,6 @@ class _InThisProcess:
     """The library itself."""
 
     def __init__(self) -> None:
-        self.harmed = False
         self._slides = OpenSlides()
 
     @property
@@ -177,17 +180,15 @@ class _InThisProcess:
 
     def ask(self, name: str, *arguments: Any) -> Bytes:
         status, answer = self._slides.do(name, *arguments)
-        return _checked(self, status, np.frombuffer(bytearray(answer), np.uint8))
+        return _checked(status, np.frombuffer(bytearray(answer), np.uint8))
 
     def end(self) -> None:
         self._slides.close()
 
 
-def _checked(opener: _Opener, status: int, answer: Bytes) -> Bytes:
+def _checked(status: int, answer: Bytes) -> Bytes:
     if status == DONE:
         return answer
-    # What the library stumbled over may have harmed more than this answer.
-    opener.harmed = True
     words = answer.tobytes().decode("utf-8", "replace")
     raise (NoSlideLibraryError if status == NO_LIBRARY else SlideRefusedError)(words)
 
@@ -271,19 +272,19 @@ def _ask_twice(name: str, path: Path) -> tuple[_Opener, Bytes]:
     """An answer about a file, and who gave it; the second time in a new process."""
     opener = _leased()
     try:
-        return opener, _ask_or_end(opener, name, str(path))
+        return opener, _ask_or_let_go(opener, name, str(path))
     except SlideHungError:
         raise
     except SlideLostError:
         opener = _leased(new=True)
-        return opener, _ask_or_end(opener, name, str(path))
+        return opener, _ask_or_let_go(opener, name, str(path))
 
 
-def _ask_or_end(opener: _Opener, name: str, *arguments: Any) -> Bytes:
+def _ask_or_let_go(opener: _Opener, name: str, *arguments: Any) -> Bytes:
     try:
         return opener.ask(name, *arguments)
     except BaseException:
-        opener.end()
+        _give_back(opener)
         raise
 
 
@@ -300,7 +301,7 @@ class Slide:
 
     def piece(self, corner: tuple[int, int], piece: Piece) -> Bytes:
         """Pixels (height, width, 3) of a piece, whose corner is given in pixels of level 0."""
-        order = ("piece", corner, astuple(piece))
+        order = ("piece", corner, piece)
         opener = self._opener[0]
         try:
             answer = opener.ask(*order)
@@ -315,7 +316,7 @@ class Slide:
         with self._lock:
             if self._opener[0] is lost:
                 opener = _leased(new=True)
-                _ask_or_end(opener, "open", str(self._path))
+                _ask_or_let_go(opener, "open", str(self._path))
                 self._opener[0] = opener
             return self._opener[0]
 
