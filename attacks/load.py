@@ -1,6 +1,6 @@
 """The page's server under load: `make load`, or
 
-    python -m attacks.load [--seconds 600] [--clients 8] [--side 24000]
+    python -m attacks.load [--seconds 600] [--clients 8] [--side 32000]
 
 One visitor alone shows how long each kind of request takes; then so many at once, one of whom pans
 over a slide without a rest while another starts trainings and maps and gives maps up. It ends with
@@ -23,8 +23,8 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.big_slide import write_slide
 from benchmarks.machine import machine_facts
-from benchmarks.web import write_slide
 from histodict.demo.sets import write_synthetic_set
 
 from .page import Address, Client, memory_mb, n_open_files, process_fact, running_server
@@ -196,7 +196,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m attacks.load", description=__doc__)
     parser.add_argument("--seconds", type=float, default=600.0, help="under load")
     parser.add_argument("--clients", type=int, default=8)
-    parser.add_argument("--side", type=int, default=24_000, help="pixels of the drawn slide")
+    parser.add_argument("--side", type=int, default=32_000, help="pixels of the drawn slide")
     given = parser.parse_args()
     for name, value in machine_facts().items():
         print(f"{name:18s}{value}")

@@ -20,9 +20,9 @@ import numpy as np
 from .page import Address, Client
 
 _N_CONNECTIONS = 6
-_SCREEN = 1366, 700
+SCREEN = 1366, 700
 _LOOKS = 0.4  # seconds that a fast eye rests on a screen
-_PAN = 0.2  # seconds from screen to screen, an arrow key held down
+_PAN = 0.5  # seconds from screen to screen: several times as fast as an arrow key held down
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def screens(info: dict[str, int], rng: np.random.Generator, n: int) -> Iterator[
         scale = 2 ** (info["levels"] - 1 - level)
         x, y = (
             float(np.clip(at + rng.normal(0, 0.5) * s * scale / info["width"], 0, 1))
-            for at, s in zip((x, y), _SCREEN, strict=True)
+            for at, s in zip((x, y), SCREEN, strict=True)
         )
         yield _visible(info, level, scale, x * info["width"], y * info["height"])
 
@@ -108,7 +108,7 @@ def screens(info: dict[str, int], rng: np.random.Generator, n: int) -> Iterator[
 def _visible(info: dict[str, int], level: int, scale: int, x: float, y: float) -> list[str]:
     size = info["tile"] * scale
     ranges = []
-    for at, screen, side in ((x, _SCREEN[0], info["width"]), (y, _SCREEN[1], info["height"])):
+    for at, screen, side in ((x, SCREEN[0], info["width"]), (y, SCREEN[1], info["height"])):
         first = max(0, int((at - screen * scale / 2) // size))
         last = min((side - 1) // size, int((at + screen * scale / 2) // size))
         ranges.append(range(first, last + 1))

@@ -16,7 +16,7 @@ from .api_model import describe_patch, gallery_and_images
 from .calls import Call, endpoint, picture
 from .explain import explain
 from .jobs import DONE, Job, all_jobs, new_job
-from .lanes import PICTURES, SLOW, Later
+from .lanes import ANSWERS, Later
 from .maps import answer_once, map_picture, outlines, stored_answer, stored_map
 
 # Up to so many pixels an image is judged while the page waits; a larger one is a job.
@@ -32,7 +32,7 @@ def look(call: Call) -> dict[str, Any] | Later:
         width, height = call.context.tiles.open(record).size
         if width * height > _AT_ONCE:
             return _in_background(call, record, folder)
-        return Later(SLOW, lambda: {"state": DONE, **answer_once(model, record, folder)})
+        return Later(ANSWERS, lambda: {"state": DONE, **answer_once(model, record, folder)})
     return {"state": DONE, **facts}
 
 
@@ -105,7 +105,7 @@ def why(call: Call) -> dict[str, Any]:
 _PLACE = "/api/jobs/{job}/look/{data}/{image}"
 ROUTES = [
     Route(_PLACE, endpoint(look)),
-    Route(f"{_PLACE}/map.png", endpoint(draw, PICTURES)),
-    Route(f"{_PLACE}/outlines", endpoint(rings, PICTURES)),
-    Route(f"{_PLACE}/why", endpoint(why, SLOW)),
+    Route(f"{_PLACE}/map.png", endpoint(draw)),
+    Route(f"{_PLACE}/outlines", endpoint(rings)),
+    Route(f"{_PLACE}/why", endpoint(why, ANSWERS)),
 ]

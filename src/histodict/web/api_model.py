@@ -22,7 +22,7 @@ from ..reports.patch_pictures import outlined, square_around
 from ..reports.pictures import encode_jpeg, encode_png, vector_picture
 from .calls import Call, endpoint, picture
 from .jobs import find_job
-from .lanes import PICTURES, SLOW
+from .lanes import DOWNLOADS
 from .model_report import atom_users, model_card, training_name, write_report
 from .workspace import short_id
 
@@ -194,9 +194,9 @@ def _download(call: Call, ending: str, kind: str, write: Callable[[Path], object
 
 ROUTES = [
     Route("/api/jobs/{job}/model", endpoint(describe)),
-    Route("/api/jobs/{job}/atoms/{atom}.png", endpoint(atom_picture, PICTURES)),
+    Route("/api/jobs/{job}/atoms/{atom}.png", endpoint(atom_picture)),
     Route("/api/jobs/{job}/atoms/{atom}", endpoint(users_of_atom)),
-    Route("/api/jobs/{job}/patches/{patch}.jpg", endpoint(patch_picture, PICTURES)),
-    Route("/api/jobs/{job}/model.histodict", endpoint(download_model, SLOW)),
-    Route("/api/jobs/{job}/report.html", endpoint(download_report, SLOW)),
+    Route("/api/jobs/{job}/patches/{patch}.jpg", endpoint(patch_picture)),
+    Route("/api/jobs/{job}/model.histodict", endpoint(download_model, DOWNLOADS)),
+    Route("/api/jobs/{job}/report.html", endpoint(download_report, DOWNLOADS)),
 ]

@@ -2,8 +2,8 @@
 
 All requests share the cores, and Python's one lock. Were they all begun at once, a list would take
 as long as the pictures and reports that others wait for. So they stand in lanes: what takes a
-moment goes at once; of pictures as many are made at a time as there are cores; what takes a second
-is done one by one.
+moment goes at once; of pictures from image files as many are made at a time as there are cores;
+answers of models, and what is downloaded, one by one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from anyio import CapacityLimiter, to_thread
 
 from ..execution.local import available_cores
 
-QUICK, PICTURES, SLOW = "quick", "pictures", "slow"
+QUICK, PICTURES, ANSWERS, DOWNLOADS = "quick", "pictures", "answers", "downloads"
 _N_QUICK = 16
 
 
@@ -32,7 +32,7 @@ class Lanes:
     """The lanes of one server."""
 
     def __init__(self) -> None:
-        widths = {QUICK: _N_QUICK, PICTURES: available_cores(), SLOW: 1}
+        widths = {QUICK: _N_QUICK, PICTURES: available_cores(), ANSWERS: 1, DOWNLOADS: 1}
         self._limits = {name: CapacityLimiter(width) for name, width in widths.items()}
 
     async def run(self, lane: str, work: Callable[..., Any], *given: Any) -> Any:
