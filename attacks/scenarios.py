@@ -32,8 +32,8 @@ run.DEMO_RECIPE = run.DEMO_RECIPE.with_settings({_SMALL})
 run.REGION_RECIPE = run.REGION_RECIPE.with_settings({_SMALL})
 run._N_PATIENTS = run._N_TEST_PATIENTS = 2
 run._N_PATIENTS += 2
-drawn = run.write_synthetic_set
-run.write_synthetic_set = lambda *given, **named: drawn(*given, size=(160, 120), **named)
+drawn = run.drawn_set
+run.drawn_set = lambda *given, **named: drawn(*given, size=(160, 120), **named)
 from histodict.cli import app
 app()
 """

@@ -104,3 +104,35 @@ def test_slides_that_lie_in_several_files(tmp_path):
     before = content_digest(series / "1.dcm")
     (series / "2.dcm").write_bytes(b"changed pixels")
     assert content_digest(series / "1.dcm") != before
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), OSError("0 written")])
+def test_a_full_disk_names_the_file(tmp_path, error):
+    path = tmp_path / "table.csv"
+    with pytest.raises(OSError, match=r"table\.csv") as raised, written_whole(path) as partial:
+        partial.write_text("half")
+        raise error
+    assert "partial" not in str(raised.value)
+    assert names(tmp_path) == []
+
+
+def test_an_error_of_another_file_stays_as_it_is(tmp_path):
+    with (
+        pytest.raises(FileNotFoundError, match=r"none\.png"),
+        written_whole(tmp_path / "table.csv"),
+    ):
+        (tmp_path / "none.png").read_bytes()
+
+
+def test_an_empty_folder_in_its_place_is_in_nobodys_way(tmp_path):
+    for kept in ((), ("a file",)):
+        path = tmp_path / f"table{len(kept)}.csv"
+        path.mkdir()
+        for name in kept:
+            (path / name).touch()
+        try:
+            with written_whole(path) as partial:
+                partial.write_text("new")
+        except OSError as error:
+            assert kept and str(path) in str(error)
+        assert path.is_dir() == bool(kept)

@@ -150,3 +150,15 @@ def test_users_do_not_see_each_other(tissue, tmp_path):
 def test_user_names_cannot_be_paths(tissue, tmp_path):
     with pytest.raises(ValueError, match="user name"):
         open_client([tissue], tmp_path, users=("../anna",))
+
+
+@pytest.mark.parametrize("content", ["", "\n", "short"])
+def test_a_token_that_was_not_written_lets_nobody_in(tmp_path, content):
+    """Of a disk that was full: an empty one would be the token of those who have none."""
+    from histodict.web.workspace import User
+
+    user = User.of(tmp_path, "ann")
+    (user.folder / "token").write_text(content)
+    made = user.token()
+    assert len(made) == 32 and user.token() == made
+    assert (user.folder / "token").stat().st_mode & 0o077 == 0

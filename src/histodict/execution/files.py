@@ -36,12 +36,21 @@ def written_whole(path: Path, *, durable: bool = True) -> Iterator[Path]:
         yield partial
         if durable:
             _flush(partial, os.O_RDWR)
+        with suppress(OSError):  # an empty folder in its place is in nobody's way
+            path.rmdir()
         os.replace(partial, path)
         with suppress(OSError):  # not every system lets one open or flush a folder
             if durable:
                 _flush(path.parent, os.O_RDONLY)
+    except OSError as error:
+        if error.errno is None and type(error) is OSError:
+            raise OSError(f"{path}: could not be written ({error})") from error
+        if error.filename is None or os.fspath(error.filename) == os.fspath(partial):
+            error.filename = os.fspath(path)  # a full disk names no file, others one that goes
+        raise
     finally:
-        partial.unlink(missing_ok=True)
+        with suppress(OSError):
+            partial.unlink()
 
 
 def _flush(path: Path, access: int) -> None:

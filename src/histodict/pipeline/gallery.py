@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,6 +82,17 @@ class Gallery:
             parts = arrays["data"], arrays["indices"], arrays["indptr"]
             codes = csr_array(parts, shape=tuple(arrays["shape"]))
             return cls(arrays["images"], arrays["corners"], arrays["side"], codes)
+
+    @classmethod
+    def read_if_whole(cls, path: Path) -> Gallery | None:
+        """None if it is not there, or damaged, which is said."""
+        if not path.is_file():
+            return None
+        try:
+            return cls.read(path)
+        except (OSError, KeyError, TypeError, ValueError, EOFError, BadZipFile) as error:
+            warnings.warn(f"{path}: is damaged and taken for missing ({error})", stacklevel=2)
+            return None
 
     def shares(self, groups: NDArray[np.int64], n_groups: int) -> NDArray[np.float64]:
         """(n_groups, n_codes): the share of each group's patches whose code uses an atom.

@@ -21,7 +21,7 @@ from ..images.masks import RegionMask
 from ..images.readers import open_image
 from .data_sources import DataSources, Listing
 from .folders import DataFolders
-from .workspace import User, is_id, new_id, read_json, short_id, write_json
+from .workspace import User, is_id, new_id, read_if_whole, read_json, short_id, write_json
 
 _LONGEST_MARK = 4096
 _SHORTEST_MARK = 40
@@ -87,7 +87,7 @@ def known_sources(user: User, folders: DataFolders) -> dict[str, Path]:
     """The data sets opened before whose files may still be read."""
     found = {}
     for path in sorted((user.folder / "data").glob("*/source.json")):
-        source = Path(read_json(path))
+        source = Path(read_if_whole(path, str) or path / "lost")
         if source.exists() and any(source.is_relative_to(f) for f in folders.folders):
             found[path.parent.name] = source
     return found

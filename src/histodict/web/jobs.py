@@ -21,16 +21,18 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from .workspace import User, is_id, new_id, read_json, write_json
+from .workspace import User, is_id, new_id, read_if_whole, read_json, write_json
 
 WAITING, RUNNING, DONE = "waiting", "running", "done"
 FAILED, CANCELLED, INTERRUPTED = "failed", "cancelled", "interrupted"
 _ACTIVE = (WAITING, RUNNING)
+_STATE = {"state", "run", "at", "error"}
 _SILENCE = 15.0  # seconds without a sign of life after which a worker counts as dead
 _PAUSE = 0.3
 _LOG_LINES = 6
@@ -57,15 +59,21 @@ class Job:
     @cached_property
     def request(self) -> dict[str, Any]:
         """What was asked for; with thousands of images it takes a while to read."""
-        return read_json(self.folder / "job.json")
+        found = read_json(self.folder / "job.json")
+        if not isinstance(found, dict) or not {"kind", "made"} <= found.keys():
+            raise ValueError(f"{self.folder / 'job.json'}: is damaged: remove its folder")
+        return found
 
     def results(self) -> dict[str, Any] | None:
         """Answers for the images kept for testing; None if there are none yet."""
-        path = self.folder / "results.json"
-        return read_json(path) if path.is_file() else None
+        found: dict[str, Any] | None = read_if_whole(self.folder / "results.json", dict)
+        return found
 
     def state(self) -> dict[str, Any]:
-        return read_json(self.folder / "state.json")
+        found: dict[str, Any] | None = read_if_whole(self.folder / "state.json", dict)
+        if found is None or not found.keys() >= _STATE:
+            return {"state": INTERRUPTED, "run": 0, "at": 0.0, "error": "Its state was lost."}
+        return found
 
     def set_state(self, state: str, run: int, error: str = "") -> None:
         content = {"state": state, "run": run, "at": time.time(), "error": error}
@@ -76,8 +84,12 @@ class Job:
         path = self.folder / "progress.jsonl"
         if not path.is_file():
             return []
-        text = path.read_text(encoding="utf-8")
-        return [json.loads(line) for line in text.split("\n")[:-1]]
+        text = path.read_text(encoding="utf-8", errors="replace")
+        steps = []
+        for line in text.split("\n")[:-1]:
+            with contextlib.suppress(ValueError):  # of a file that was damaged
+                steps.append(json.loads(line))
+        return steps
 
     def sign_of_life(self) -> tuple[int, int]:
         """Another one than before if the worker has been at work since, whatever clocks say."""
@@ -113,7 +125,15 @@ def find_job(user: User, job_id: str) -> Job:
 def all_jobs(user: User) -> list[Job]:
     """Newest first."""
     found = [Job(path.parent) for path in (user.folder / "jobs").glob("*/job.json")]
-    return sorted(found, key=lambda job: job.request["made"], reverse=True)
+    return sorted(filter(_is_whole, found), key=lambda job: job.request["made"], reverse=True)
+
+
+def _is_whole(job: Job) -> bool:
+    try:
+        return bool(job.request)
+    except ValueError as error:
+        warnings.warn(f"{error}; the job is left out", stacklevel=3)
+        return False
 
 
 class JobQueue:

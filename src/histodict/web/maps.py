@@ -17,7 +17,7 @@ from ..images.manifest import Record
 from ..patches.grid import PatchGrid
 from ..patches.patch_map import PatchMap
 from ..pipeline import Model
-from .workspace import read_json, write_json
+from .workspace import read_if_whole, write_json
 
 _MOST_OUTLINES = 400
 _FORM = 2  # of these files; those of earlier versions are made anew
@@ -55,7 +55,7 @@ def _placed(grid: PatchGrid) -> dict[str, float]:
 def stored_answer(folder: Path, image: Path) -> dict[str, Any] | None:
     """What `answer_image` gave; None if it was not asked yet, or in another version."""
     path = _file(folder, image, "json")
-    facts: dict[str, Any] = read_json(path) if path.is_file() else {}
+    facts: dict[str, Any] = read_if_whole(path, dict) or {}
     return facts if facts.pop("form", None) == _FORM else None
 
 

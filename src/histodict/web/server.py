@@ -17,7 +17,7 @@ from starlette.responses import FileResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from ..demo.sets import write_synthetic_set
+from ..demo.sets import drawn_set
 from . import api_data, api_jobs, api_look, api_model
 from .calls import Context
 from .datasets import open_dataset
@@ -83,10 +83,7 @@ async def _front_page(request: Request) -> Response:
 
 
 def _demo_folder(workspace: Path) -> Path:
-    folder = workspace / "demo" / "tissue"
-    if not folder.is_dir():
-        write_synthetic_set(folder, _DEMO_PATIENTS, _DEMO_IMAGES)
-    return folder
+    return drawn_set(workspace / "demo" / "tissue", _DEMO_PATIENTS, _DEMO_IMAGES)
 
 
 def serve(

@@ -13,6 +13,7 @@ import json
 import os
 import re
 import secrets
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,11 +21,30 @@ from typing import Any
 from ..execution.files import written_whole
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
+_TOKEN = re.compile(r"[A-Za-z0-9_-]{32}")
 _ID = re.compile(r"[0-9a-f]{12}")
 
 
 def read_json(path: Path) -> Any:
-    return json.loads(path.read_text(encoding="utf-8"))
+    """What `write_json` wrote; a ValueError names a file that is damaged."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ValueError(f"{path}: is damaged ({error}): remove it, or bring it back") from error
+
+
+def read_if_whole(path: Path, kind: type[Any]) -> Any:
+    """The same; None if it is not there, or if it is damaged or of another kind, which is said."""
+    if not path.exists():
+        return None
+    try:
+        found = read_json(path)
+        if not isinstance(found, kind):
+            raise ValueError(f"{path}: is damaged (it holds a {type(found).__name__})")
+    except ValueError as error:
+        warnings.warn(f"{error}; it is taken for missing", stacklevel=2)
+        return None
+    return found
 
 
 def write_json(path: Path, content: Any) -> None:
@@ -68,8 +88,11 @@ class User:
     def token(self) -> str:
         """The user's key, the same after a restart; only the owner of the files can read it."""
         path = self.folder / "token"
-        if not path.exists():
-            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        kept = path.read_text(errors="replace").strip() if path.is_file() else ""
+        if _TOKEN.fullmatch(kept):  # an empty one, of a disk that was full, would let everybody in
+            return kept
+        with written_whole(path) as partial:
+            handle = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             with os.fdopen(handle, "w") as file:
                 file.write(secrets.token_urlsafe(24))
-        return path.read_text().strip()
+        return path.read_text()
