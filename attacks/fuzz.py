@@ -66,7 +66,6 @@ def fuzz(
 ) -> Tally:
     """Try cases 0, 1, … of a target until there were so many, or the time is over."""
     tally = Tally(name, target_named(name).per_attempt)
-    started = time.monotonic()
     most = None if cases is None else -(-cases // tally.per_attempt)
     starts = itertools.count(step=_BATCH) if most is None else range(0, most, _BATCH)
     batches = (range(at, at + _BATCH if most is None else min(most, at + _BATCH)) for at in starts)
@@ -74,6 +73,7 @@ def fuzz(
 
     def work() -> None:
         worker = Worker(name)
+        started = time.monotonic()  # to set it up takes its own time
         try:
             while seconds is None or time.monotonic() - started < seconds:
                 with lock:
@@ -85,11 +85,11 @@ def fuzz(
                         tally.add(trial)
         finally:
             worker.close()
+            tally.seconds = max(tally.seconds, time.monotonic() - started)
 
     with ThreadPoolExecutor(jobs) as pool:
         for future in [pool.submit(work) for _ in range(jobs)]:
             future.result()
-    tally.seconds = time.monotonic() - started
     return tally
 
 

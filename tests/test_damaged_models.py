@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 
@@ -39,14 +41,15 @@ def saved(tmp_path_factory):
 
 def opened(path):
     with safe_open(path, framework="numpy") as file:
-        text = file.metadata()["histodict"]
+        header = json.loads(file.metadata()["histodict"])
+        header.pop("sha256", None)
         names = file.keys()
-        return json.loads(text), {name: file.get_tensor(name) for name in names}
+        return header, {name: file.get_tensor(name) for name in names}
 
 
 def resealed(path, header, arrays):
     """A file with a digest that fits: what holds then is the schema."""
-    path.write_bytes(sealed(json.dumps(header), arrays))
+    path.write_bytes(sealed(header, arrays))
     return path
 
 
@@ -60,6 +63,8 @@ def test_every_flipped_bit_is_noticed(saved, tmp_path, rng):
         data = bytearray(whole)
         data[place // 8] ^= 1 << (place % 8)
         path.write_bytes(data)
+        if data[place // 8] in b"eE" and whole[place // 8] in b"eE":  # 1e-5 is 1E-5
+            continue
         for read in (load_model, read_header):
             with pytest.raises(ModelFileError, match=r"m\.histodict: "):
                 read(path)
@@ -80,12 +85,12 @@ def test_a_file_without_a_digest_is_refused_or_gets_a_word(saved, tmp_path):
         load_model(FOLDER / "schema-4-dfdl.histodict")
 
 
-@pytest.mark.filterwarnings("default")
 def test_the_word_is_one_line_on_the_command_line():
-    run = CliRunner().invoke(app, ["info", str(FOLDER / "schema-4-dfdl.histodict")])
-    assert run.exit_code == 0
+    file = str(FOLDER / "schema-4-dfdl.histodict")
+    command = [sys.executable, "-m", "histodict.cli", "info", file]
+    run = subprocess.run(command, capture_output=True, text=True, check=True)
     (line,) = run.stderr.splitlines()
-    assert line.startswith("Warning: ") and "cannot be checked" in line
+    assert line.startswith(f"Warning: {file}: ") and "cannot be checked" in line
 
 
 # --- the schema ---------------------------------------------------------------------------------
@@ -217,7 +222,7 @@ def test_words_that_are_not_as_the_schema_has_them_are_refused(saved, tmp_path, 
 def test_a_header_that_is_no_object_is_one_line_also_for_info(saved, tmp_path, text):
     _, arrays = opened(saved["dfdl"])
     path = tmp_path / "m.histodict"
-    path.write_bytes(sealed(text, arrays))
+    save_file(arrays, path, {"histodict": text})
     run = CliRunner().invoke(app, ["info", str(path)])
     assert run.exit_code == 2 and not isinstance(run.exception, RecursionError)
     (line,) = run.stderr.splitlines()
@@ -305,12 +310,19 @@ def test_a_model_of_no_numbers_is_not_saved(saved, tmp_path):
     assert not (tmp_path / "m.histodict").exists()
 
 
-def test_the_digest_is_stated_so_that_others_can_check_it(saved):
+def test_the_digest_is_stated_so_that_others_can_check_it(saved, tmp_path):
     with safe_open(saved["dfdl"], framework="numpy") as file:
-        words = file.metadata()
-        total = hashlib.sha256(json.dumps(words["histodict"]).encode() + b"\n")
+        header = json.loads(file.metadata()["histodict"])
+        found = header.pop("sha256")
+        total = hashlib.sha256(json.dumps(header, sort_keys=True).encode() + b"\n")
         for name in sorted(file.keys()):
             array = file.get_tensor(name)
             facts = [name, array.dtype.str, list(array.shape)]
             total.update(json.dumps(facts).encode() + b"\n" + array.tobytes())
-    assert words["sha256"] == total.hexdigest()
+    assert found == total.hexdigest()
+
+
+def test_the_same_model_is_the_same_bytes(saved, tmp_path):
+    model = load_model(saved["calibrated"])
+    files = [save_model(model, tmp_path / f"{n}.histodict") for n in range(8)]
+    assert len({file.read_bytes() for file in files}) == 1

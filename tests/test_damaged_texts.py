@@ -49,6 +49,7 @@ def test_json_that_is_none_is_a_value_error(text):
         {"neighbours": 10**9},
         {"mpp": "0.5"},
         {"downsample": 10**400},
+        {"downsample": 1e308},
         {"turn_patches": "yes"},
         {"stain": {}},
         {"vectors": 5},

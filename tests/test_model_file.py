@@ -13,9 +13,6 @@ from histodict.model_content import ARRAYS
 from histodict.model_file import SCHEMA, ModelFileError, read_content, read_header
 from histodict.pipeline import Panel, RegionDetector, TissueClassifier, load_model, save_model
 
-# They are files of before, which get a word.
-pytestmark = pytest.mark.filterwarnings("ignore:.*without a digest")
-
 FOLDER = Path(__file__).parent / "data" / "models"
 ANSWERS = json.loads((FOLDER / "answers.json").read_text())
 KINDS = {"calibrated": Panel, "panel": Panel, "regions": RegionDetector}

@@ -26,6 +26,7 @@ class KernelsTarget(Target):
     def setup(self, folder: Path) -> None:
         """Compile everything, with bounds checked."""
         os.environ["HISTODICT_CHECK_BOUNDS"] = "1"
+        os.environ["NUMBA_OPT"] = "1"  # compiled in half the time
         from histodict.kernels import compiling
 
         if not compiling.CHECK_BOUNDS:

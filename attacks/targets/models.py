@@ -2,7 +2,7 @@
 
 Bases are models of today's schema and of schema 4, all tiny. A file is damaged in its bytes, in its
 words or in its arrays. Where words or arrays are changed, the digest is made anew in some files
-(they carry the mark `resealed`), so that the schema alone must hold: then the file is refused, or
+(their headers end in a mark), so that the schema alone must hold: then the file is refused, or
 what it holds gives finite answers.
 """
 
@@ -24,7 +24,7 @@ from histodict import TissueClassifier
 from histodict.demo.sets import write_synthetic_set
 from histodict.images.manifest import read_manifest
 from histodict.model_content import ModelContent
-from histodict.model_file import ModelFileError, _digest, read_content, read_header
+from histodict.model_file import ModelFileError, digest, read_content, read_header
 from histodict.pipeline import load_model, save_model
 from histodict.recipes import Recipe
 from histodict.reports.model_card import describe_members, describe_model
@@ -37,7 +37,7 @@ _ANEW = ("dfdl", "three", "regions", "calibrated", "lcksvd", "textures", "compon
 _AS_OLD = ("dfdl", "regions", "calibrated", "textures", "adapted")
 _METHODS = ("odl", "fddl", "nayak", "src", "shirc", "nearest-mean", "nearest-patches")
 _WHOLE = ("mean-logistic", "src-image")
-_MARK = "resealed"
+_MARK = "  \n"  # at the end of the header: JSON passes over it
 _DAMAGE = ("nan", "inf", "huge", "scale", "zero", "turn", "repeat", "fewer", "type", "drop", "copy")
 _TYPES = ("float16", "float32", "float64", "int64", "int8", "bool")
 _BYTES = {
@@ -136,7 +136,7 @@ class Models(Target):
                 raise Find("the same content answers otherwise")
             return "the same, answered"
         is_old = any("cannot be checked" in str(w.message) for w in said)
-        if not is_old and _MARK not in _parts(data)[0]:
+        if not is_old and not _parts(data)[0].endswith(_MARK):
             raise Find("a model that was not saved is loaded without a word")
         return self._consistent(model)
 
@@ -194,11 +194,11 @@ def _made(folder: Path, name: str, manifest: Any) -> bytes:
 _SMALL = {"n_atoms": 6, "n_iter": 2, "n_epochs": 1, "n_coding_steps": 3, "most_patches": 20}
 
 
-def _parts(data: bytes) -> tuple[dict[str, str], Any, dict[str, Any]]:
-    """The metadata, the header and the arrays of a whole file."""
+def _parts(data: bytes) -> tuple[str, Any, dict[str, Any]]:
+    """The header of a whole file, as text and read, and its arrays."""
     (n,) = struct.unpack("<Q", data[:8])
     facts = json.loads(data[8 : 8 + n])
-    words = facts.pop("__metadata__")
+    text = facts.pop("__metadata__")["histodict"]
     types = {"F32": np.float32, "F64": np.float64, "I64": np.int64}
     arrays = {}
     for name, fact in facts.items():
@@ -207,11 +207,11 @@ def _parts(data: bytes) -> tuple[dict[str, str], Any, dict[str, Any]]:
         known = types.get(fact["dtype"])
         if known is not None:
             arrays[name] = np.frombuffer(raw, known).reshape(fact["shape"])
-    return words, json.loads(words["histodict"]), arrays
+    return text, json.loads(text), arrays
 
 
 def _rebuilt(data: bytes, edits: tuple[Any, ...]) -> bytes:
-    words, header, arrays = _parts(data)
+    _, header, arrays = _parts(data)
     for edit in edits:
         if edit[0] == "json":
             header = json_edits.apply_json(header, edit[1])
@@ -219,10 +219,21 @@ def _rebuilt(data: bytes, edits: tuple[Any, ...]) -> bytes:
             arrays = _hurt(arrays, *edit[1:])
     arrays = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
     text = json_edits.dumps(header)
-    metadata = words | {"histodict": text}
     if ["seal"] in edits:
-        metadata |= {"sha256": _digest(text, arrays), _MARK: "yes"}
-    return save(arrays, metadata=metadata)
+        text = _resealed(text, arrays)
+    return save(arrays, metadata={"histodict": text})
+
+
+def _resealed(text: str, arrays: dict[str, Any]) -> str:
+    """The header with a digest that fits, and the mark; one that is none stays as it is."""
+    try:
+        header = json.loads(text)
+    except RecursionError:
+        return text
+    if not isinstance(header, dict):
+        return text
+    header.pop("sha256", None)
+    return json.dumps(header | {"sha256": digest(header, arrays)}) + _MARK
 
 
 def _hurt(arrays: dict[str, Any], name: str, what: str, number: int) -> dict[str, Any]:

@@ -33,6 +33,8 @@ from .pipeline.answers import outlines, region_rows
 from .reports.geojson import features, save_geojson
 from .reports.overlay import save_overlay
 
+# Of a file's name that goes into KEY: with it, no name may become longer than file systems allow.
+_MOST_BYTES = 200
 _FORM = 3  # goes up when an image's files are written otherwise
 
 
@@ -99,7 +101,8 @@ def run_images(
 def image_key(image: Path) -> str:
     """A file name for what belongs to an image, the same each time."""
     place = hashlib.sha256(os.fsencode(image.resolve())).hexdigest()[:8]
-    return f"{_text(Path(image.stem))}-{place}"
+    name = _text(Path(image.stem)).encode()[:_MOST_BYTES].decode("utf-8", "ignore")
+    return f"{name}-{place}"
 
 
 def _text(path: Path) -> str:

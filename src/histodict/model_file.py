@@ -5,11 +5,9 @@ run. A file is complete or not there: it is written under another name and then 
 over all of it is looked at whenever it is read, so that a model that is not the one saved never
 answers; what the digest cannot tell, the schema must (`check_words`, `check_arrays`).
 
-The metadata of the safetensors file has two words:
-
-    histodict   JSON: `ModelContent` without its arrays, with `schema` and `versions` beside it;
-                the arrays of a panel's members carry the prefix `member0.`, `member1.`, …
-    sha256      the digest, see `_digest`; files of schema 5 and before have none
+The header is the JSON of `ModelContent` without its arrays, with `schema`, `versions` and `sha256`
+beside it, the digest, which files of schema 5 and before have not; the arrays of a panel's members
+carry the prefix `member0.`, `member1.`, …
 """
 
 from __future__ import annotations
@@ -36,7 +34,8 @@ from .parameters import check_kind
 
 SCHEMA = 6
 SUFFIX = ".histodict"
-_KEY, _DIGEST_KEY = "histodict", "sha256"
+# One word alone: safetensors would write two in any order, and the same model as other bytes.
+_KEY, _DIGEST = "histodict", "sha256"
 _PACKAGES = ("histodict", "numpy", "scikit-learn")
 
 
@@ -50,21 +49,22 @@ def write_content(content: ModelContent, path: Path) -> Path:
         raise ModelFileError(f"{path}: the folder {path.parent} does not exist: make it first")
     versions = {name: version(name) for name in _PACKAGES}
     header = {"schema": SCHEMA, "versions": versions} | content.header()
-    data = sealed(json.dumps(header, ensure_ascii=False), content.all_arrays())
+    data = sealed(header, content.all_arrays())
     with written_whole(path) as partial:
         partial.write_bytes(data)
     return path
 
 
-def sealed(text: str, arrays: Mapping[str, NDArray[Any]]) -> bytes:
+def sealed(header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> bytes:
     """The bytes of a file of this header and these arrays, with their digest."""
     contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-    return save(contiguous, metadata={_KEY: text, _DIGEST_KEY: _digest(text, contiguous)})
+    whole = {**header, _DIGEST: digest(header, contiguous)}
+    return save(contiguous, metadata={_KEY: json.dumps(whole, ensure_ascii=False)})
 
 
-def _digest(text: str, arrays: Mapping[str, NDArray[Any]]) -> str:
-    """SHA-256 of the header and of every array's name, type, shape and bytes."""
-    total = hashlib.sha256(json.dumps(text).encode() + b"\n")
+def digest(header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> str:
+    """SHA-256 of a header that has none yet, and of every array's name, type, shape and bytes."""
+    total = hashlib.sha256(json.dumps(header, sort_keys=True).encode() + b"\n")
     for name in sorted(arrays):
         array = arrays[name]
         facts = [name, array.dtype.str, list(array.shape)]
@@ -83,13 +83,11 @@ def read_header(path: Path | str) -> dict[str, Any]:
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    words, arrays = _open(path)
-    if _KEY not in words:
-        raise ModelFileError(f"{path}: not a histodict model (another program's safetensors file)")
+    text, arrays = _open(path)
     try:
-        header = parse_json(words[_KEY])
+        header = parse_json(text)
         check_kind("the header", header, "dict[str, Any]")
-        _check_digest(path, words, arrays, header)
+        _check_digest(path, header.pop(_DIGEST, None), header, arrays)
         while (schema := header.get("schema")) != SCHEMA and type(schema) is int:
             if schema not in UPGRADES:
                 break
@@ -103,24 +101,27 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     return header, arrays
 
 
-def _open(path: Path) -> tuple[dict[str, str], dict[str, Any]]:
+def _open(path: Path) -> tuple[str, dict[str, Any]]:
     if not path.is_file():
         raise ModelFileError(f"{path}: there is no such file")
     try:
         with safe_open(path, framework="numpy") as file:
-            names = file.keys()
-            return file.metadata() or {}, {name: file.get_tensor(name) for name in names}
+            names, text = file.keys(), (file.metadata() or {}).get(_KEY)
+            arrays = {name: file.get_tensor(name) for name in names}
     except (SafetensorError, OSError, TypeError, ValueError) as error:
         raise ModelFileError(
             f"{path}: not a histodict model, or a damaged one ({_words_of(error)})"
         ) from error
+    if text is None:
+        raise ModelFileError(f"{path}: not a histodict model (another program's safetensors file)")
+    return text, arrays
 
 
 def _check_digest(
-    path: Path, words: Mapping[str, str], arrays: Mapping[str, Any], header: Mapping[str, Any]
+    path: Path, found: object, header: Mapping[str, Any], arrays: Mapping[str, Any]
 ) -> None:
-    if _DIGEST_KEY in words:
-        if words[_DIGEST_KEY] != _digest(words[_KEY], arrays):
+    if found is not None:
+        if found != digest(header, arrays):
             raise ModelFileError(
                 f"{path}: is damaged, or was changed after it was saved: its digest does not fit. "
                 "Get the original, or train the model again"

@@ -14,6 +14,7 @@ from .methods.registry import METHODS, method_entry
 from .networks import vectors_named
 from .parameters import check_kind, check_number, check_whole_number
 
+_MOST_REDUCED = 10_000.0  # times; and µm per pixel: no image is seen so from afar
 _MOST_PX = 8192  # side of what is read for one patch: more would be no patch, and fill the memory
 
 
@@ -66,6 +67,8 @@ class Recipe:
             check_whole_number("stride_px", self.stride_px, 1)
         if self.mpp is not None:
             check_number("mpp", self.mpp, above=True)
+        if max(self.downsample, self.mpp or 0) > _MOST_REDUCED:
+            raise ValueError(f"downsample and mpp must be at most {_MOST_REDUCED:g}")
         for name, value, known in (
             ("method", self.method, METHODS),
             ("stain", self.stain, NORMALISERS),

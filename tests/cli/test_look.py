@@ -14,9 +14,6 @@ from histodict.cli import app
 from histodict.model_file import read_header
 from histodict.reports.model_card import describe_members, describe_model
 
-# They are files of before, which get a word.
-pytestmark = pytest.mark.filterwarnings("ignore:.*without a digest")
-
 MODELS = Path(__file__).parents[1] / "data" / "models"
 
 

@@ -11,9 +11,6 @@ from histodict.model_file import read_header
 from histodict.pipeline import PLANS, Panel, Plan, RegionDetector, TissueClassifier
 from histodict.recipes import PRESETS, preset
 
-# They are files of before, which get a word.
-pytestmark = pytest.mark.filterwarnings("ignore:.*without a digest")
-
 
 def test_a_plan_makes_one_model_or_several():
     assert type(Plan.named("default").model()) is TissueClassifier

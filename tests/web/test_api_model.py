@@ -11,9 +11,6 @@ pytest.importorskip("starlette", reason=MISSING)
 from histodict.pipeline import load_model
 from histodict.web.api_model import _answers_at_point
 
-# They are files of before, which get a word.
-pytestmark = pytest.mark.filterwarnings("ignore:.*without a digest")
-
 MODELS = Path(__file__).parents[1] / "data" / "models"
 
 

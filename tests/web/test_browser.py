@@ -53,7 +53,7 @@ def visit(server):
             lambda answer: errors.append(answer.url) if answer.status >= 400 else None,
         )
         page.on("pageerror", lambda error: errors.append(str(error)))
-        page.goto(server.address)
+        page.goto(server.link)
         yield page, requests, errors
 
 

@@ -38,11 +38,10 @@ _STAGES = {
 
 @contextmanager
 def plain_errors() -> Iterator[None]:
-    """What the user can mend is one line and exit status 2, not a traceback; so is a warning."""
+    """What the user can mend is a line and exit status 2, not a traceback; a warning is a line."""
+    kept, warnings.formatwarning = warnings.formatwarning, _in_a_line
     try:
-        with warnings.catch_warnings():
-            warnings.showwarning = _show_warning
-            yield
+        yield
     except (ValueError, OSError, ImportError) as error:
         words = str(error)
         cause: Exception = error
@@ -54,6 +53,8 @@ def plain_errors() -> Iterator[None]:
         cause = error
     else:
         return
+    finally:
+        warnings.formatwarning = kept
     _say("[red]Error:[/]", words)
     raise typer.Exit(2) from cause
 
@@ -97,8 +98,9 @@ def warn(words: str, head: str = "Warning") -> None:
     _say(f"[yellow]{head}:[/]", words)
 
 
-def _show_warning(message: Warning | str, *place: Any, **more: Any) -> None:
-    warn(" ".join(str(message).split()))
+def _in_a_line(message: Warning | str, *place: Any, **more: Any) -> str:
+    """A warning of ours or of a library, without the line of source that gave it."""
+    return f"Warning: {printable(' '.join(str(message).split()))}\n"
 
 
 def end_with(failures: Iterable[str]) -> None:

@@ -16,7 +16,7 @@ from .options import (
     ImageOptions,
     JobsOption,
     JsonOption,
-    ModelArgument,
+    ModelOptions,
     ModelOutput,
     PartOptions,
     SettingOption,
@@ -153,11 +153,10 @@ def _threshold(model: Model) -> dict[str, Any]:
 
 def adapt(
     *,
-    model: ModelArgument,
+    used: ModelOptions,
     output: ModelOutput,
     images: ImageOptions,
     jobs: JobsOption = None,
-    trust_weights: TrustOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Move a model's threshold with the help of images without labels.
@@ -171,13 +170,15 @@ def adapt(
         histodict predict adapted.histodict new/ --output results/
     """
     from ..decisions.unlabelled import Adaptation
-    from ..pipeline import load_model, save_model
+    from ..pipeline import save_model
 
     with plain_errors():
         check_folder(output)
-        trained = load_model(model, n_jobs=jobs, trust_weights=trust_weights)
+        trained = used.load(jobs)
         if trained.finds_regions:
-            raise ValueError(f"{model}: finds regions; only a model of two classes can be adapted")
+            raise ValueError(
+                f"{used.model}: finds regions; only a model of two classes can be adapted"
+            )
         found = images.find()
         scores = _scores(trained, found, images.mpp)
         adapted = trained.adapted_to(scores)

@@ -13,8 +13,8 @@ from .options import (
     JobsOption,
     JsonOption,
     ModelArgument,
+    ModelOptions,
     PartOptions,
-    TrustOption,
     check_folder,
 )
 
@@ -46,13 +46,12 @@ def info(model: ModelArgument, as_json: JsonOption = False) -> None:
 
 def atoms(
     *,
-    model: ModelArgument,
+    used: ModelOptions,
     output: Annotated[Path, typer.Option("--output", "-o", help="Page (.html) to write.")],
     number: Annotated[int, typer.Option("--atoms", help="Atoms of each class to show.")] = 24,
     data: PartOptions,
     cache: CacheOption = None,
     jobs: JobsOption = None,
-    trust_weights: TrustOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Show what a model has learnt: its atoms, and the real patches that use them most.
@@ -62,12 +61,11 @@ def atoms(
 
         histodict atoms tissue.histodict tissue/ --output atoms.html
     """
-    from ..pipeline import load_model
     from ..reports.atoms_page import find_atoms, panel_note, plain_facts, write_atoms_page
 
     with plain_errors():
         check_folder(output)
-        trained = load_model(model, n_jobs=jobs, trust_weights=trust_weights)
+        trained = used.load(jobs)
         manifest = data.read()
         with progress_bars() as callback:
             found = find_atoms(trained, manifest, n_atoms=number, cache=cache, callback=callback)

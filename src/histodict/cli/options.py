@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ..execution.executor import Executor
     from ..execution.work import Work
     from ..images.manifest import Manifest
+    from ..pipeline import Model
 
 Command = Callable[..., None]
 
@@ -93,6 +94,26 @@ SettingOption = Annotated[
 
 
 # --- groups -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """A model that is used."""
+
+    model: ModelArgument
+    trust_weights: TrustOption = False
+
+    def load(self, jobs: int | None) -> Model:
+        from ..pipeline import load_model
+
+        return load_model(self.model, n_jobs=jobs, trust_weights=self.trust_weights)
+
+
+@dataclass(frozen=True)
+class FinderOptions(ModelOptions):
+    """A model that finds regions."""
+
+    model: Annotated[Path, typer.Argument(help="Model file, from `histodict train --regions`.")]
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ import shutil
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from glob import escape
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,7 @@ def write_synthetic_set(
     folder = Path(folder).resolve()
     _refuse_files(folder)
     _sweep(folder)
-    unfinished = folder.with_name(f".{folder.name}{_UNFINISHED}{secrets.token_hex(8)}")
+    unfinished = folder.with_name(f".{folder.name[:50]}{_UNFINISHED}{secrets.token_hex(8)}")
     unfinished.mkdir(parents=True)
     try:
         _write_classes(unfinished, n_patients, images_per_patient, size, seed)
@@ -76,7 +77,7 @@ def _refuse_files(folder: Path) -> None:
 
 def _sweep(folder: Path) -> None:
     """Removes what was begun a day ago or more and never finished."""
-    for left in folder.parent.glob(f".{folder.name}{_UNFINISHED}*"):
+    for left in folder.parent.glob(f".{escape(folder.name[:50])}{_UNFINISHED}*"):
         with suppress(OSError):
             if time.time() - left.stat().st_mtime > _STALE_S:
                 shutil.rmtree(left)

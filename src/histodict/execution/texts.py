@@ -25,7 +25,7 @@ def read_json(path: Path, what: str) -> Any:
     try:
         return parse_json(path.read_text("utf-8-sig"))
     except FileNotFoundError:
-        raise ValueError(f"{path}: there is no such file") from None
+        raise ValueError(f"{path}: there is no such file; {what} is expected") from None
     except (OSError, ValueError) as error:
         raise ValueError(f"{path}: not {what}, or a damaged one ({one_line(error)})") from error
 

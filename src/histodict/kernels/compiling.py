@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import os
+import pickle
 import warnings
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from numba import njit
+from numba import config, njit
 from numba.core.caching import FunctionCache, IndexDataCacheFile
 
 CHECK_BOUNDS = os.environ.get("HISTODICT_CHECK_BOUNDS") == "1"
@@ -55,7 +56,7 @@ class _KernelCache(FunctionCache):
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         try:
             return super().load_overload(sig, target_context)
-        except Exception:  # damaged, in whatever way: compiled anew, and written over
+        except Exception:  # not to be read, or damaged: compiled anew, and written over
             return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
@@ -65,13 +66,13 @@ class _KernelCache(FunctionCache):
             _say_not_kept(self._cache_path, error.strerror or str(error))
 
     def _index_key(self, sig: Any, codegen: Any) -> Any:
-        """Also by what numba does not see: the lanes' source, and whether bounds are checked."""
-        return (*super()._index_key(sig, codegen), _lanes_digest(), CHECK_BOUNDS)
+        """Also by what numba does not see: the lanes' source, and what is asked of the compiler."""
+        return (*super()._index_key(sig, codegen), _lanes_digest(), CHECK_BOUNDS, str(config.OPT))
 
 
 class _CacheFile(IndexDataCacheFile):
-    """Code first, then the index that names it: a process killed in between leaves no index that
-    names code of an earlier source."""
+    """Files that say when they are damaged, and code before the index that names it: a process
+    killed in between leaves no index that names code of an earlier source."""
 
     def save(self, key: Any, data: Any) -> None:
         digest = hashlib.sha256(repr((self._source_stamp, key)).encode()).hexdigest()
@@ -79,10 +80,22 @@ class _CacheFile(IndexDataCacheFile):
         self._save_data(name, data)
         self._save_index({**self._load_index(), key: name})
 
+    def _save_data(self, name: str, data: Any) -> None:
+        code = self._dump(data)
+        with self._open_for_write(self._data_path(name)) as file:
+            file.write(hashlib.sha256(code).digest() + code)
+
+    def _load_data(self, name: str) -> Any:
+        content = Path(self._data_path(name)).read_bytes()
+        digest, code = content[:32], content[32:]
+        if hashlib.sha256(code).digest() != digest:
+            raise ValueError(f"{name}: damaged")
+        return pickle.loads(code)
+
     def _load_index(self) -> Any:
         try:
             return super()._load_index()
-        except Exception:  # damaged
+        except Exception:  # whatever a damaged pickle may raise; it is written anew
             return {}
 
 

@@ -75,7 +75,7 @@ def _scale_back(S: csr_array, norms: NDArray[np.float64], atom_norms: NDArray[np
     """Codes of unit samples over unit atoms become those of what was given, in place."""
     with np.errstate(over="ignore"):
         S.data *= np.repeat(norms, np.diff(S.indptr)) / atom_norms[S.indices]
-    check_result("the codes", S.data)
+    check_result("the codes", S.data, S.dtype)
 
 
 class OMPCoder:
@@ -204,7 +204,7 @@ class LassoCoder:
             buffer.codes,
         )
         S = buffer.to_csr(len(self._D))
-        check_result("the codes", S.data)
+        check_result("the codes", S.data, S.dtype)
         return S, n_unfinished
 
 
@@ -240,7 +240,7 @@ def class_residuals(
     """‖y − δ_i(s)D‖ for every row and class."""
     norms = np.empty((len(Y), n_classes))
     cpu_residuals.residual_norms(Y, D, atom_classes, S.indptr, S.indices, S.data, norms)
-    check_result("the residuals", norms)
+    check_result("the residuals", norms, Y.dtype)
     return norms
 
 
@@ -253,5 +253,5 @@ def update_atoms(D: NDArray, E: NDArray, F: NDArray, n_sweeps: int, tol: float) 
         cpu_atoms.sweep(D, E, F)
         if np.abs(D - before).max() <= tol:
             break
-    check_result("the atoms", D)
+    check_result("the atoms", D, D.dtype)
     return D

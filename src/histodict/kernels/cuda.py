@@ -89,7 +89,7 @@ def _to_csr(atoms: Tensor, codes: Tensor, used: Tensor, n_atoms: int) -> csr_arr
     indptr = torch.nn.functional.pad(used.sum(dim=1).cumsum(dim=0), (1, 0)).int()
     arrays = (codes.flatten()[places], atoms.flatten()[places].int(), indptr)
     S = csr_array(tuple(array.cpu().numpy() for array in arrays), shape=(len(atoms), n_atoms))
-    check_result("the codes", S.data)
+    check_result("the codes", S.data, S.dtype)
     return S
 
 
@@ -265,7 +265,7 @@ def class_residuals(
             own = torch.from_numpy(np.flatnonzero(atom_classes == i)).to(Y.device)
             norms[:, i] = _norms(torch.addmm(Y, dense[:, own], atoms[own], alpha=-1))
         residuals = norms.cpu().numpy()
-    check_result("the residuals", residuals)
+    check_result("the residuals", residuals, D.dtype)
     return residuals
 
 
@@ -283,7 +283,7 @@ def update_atoms(D: NDArray, E: NDArray, F: NDArray, n_sweeps: int, tol: float) 
                 break
         updated = atoms.cpu().numpy()
     lost = (updated != D).any(axis=1) & ~np.isclose(np.linalg.norm(updated, axis=1), 1, atol=1e-3)
-    check_result("the atoms", np.where(lost[:, None], np.nan, updated))
+    check_result("the atoms", np.where(lost[:, None], np.nan, updated), D.dtype)
     return updated
 
 

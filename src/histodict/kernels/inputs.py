@@ -67,11 +67,11 @@ def check_range(
         )
 
 
-def check_result(name: str, values: NDArray) -> None:
-    """Refuse a result that overflowed; `name` says what it is of."""
+def check_result(name: str, values: NDArray, dtype: np.dtype) -> None:
+    """Refuse a result that overflowed; `name` says what it is, `dtype` what it is computed in."""
     if not np.isfinite(values).all():
         raise ValueError(
-            f"{name} overflow in {values.dtype}: the values of samples and atoms are too large, or "
+            f"{name} overflow in {dtype}: the values of samples and atoms are too large, or "
             "too far apart in size; scale them (rows of norm 1 are usual)"
         )
 

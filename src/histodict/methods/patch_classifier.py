@@ -39,6 +39,9 @@ class PatchClassifier(ClassifierMixin, BaseEstimator):
         """Refuses parameters with which it can neither learn nor answer."""
         raise NotImplementedError
 
+    def check_features(self, n_features: int) -> None:
+        """Refuses vectors of a length that it cannot take apart."""
+
     def encode(self, X: ArrayLike) -> tuple[csr_array, NDArray[np.float64]]:
         """Codes (n_samples, n_codes), and distances to the classes (n_samples, n_classes)."""
         raise NotImplementedError

@@ -47,7 +47,7 @@ class SampleAtomClassifier(ResidualClassifier):
         """
         samples, classes, labels = check_labelled(self, X, y)
         self.check_parameters()
-        self._check_features(samples.shape[1])
+        self.check_features(samples.shape[1])
         rng = make_rng(self.random_state)
         kept = []
         for i in range(len(classes)):
@@ -66,9 +66,6 @@ class SampleAtomClassifier(ResidualClassifier):
     def check_parameters(self) -> None:
         if self.n_atoms is not None:
             check_whole_number("n_atoms (if not None)", self.n_atoms, 1)
-
-    def _check_features(self, n_features: int) -> None:
-        """Refuses samples that it cannot take apart."""
 
     def _choose(self, rows: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
         """n_atoms of the rows at random, in their order; all, if there are not more."""

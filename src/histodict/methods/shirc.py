@@ -84,7 +84,7 @@ class SHIRC(SampleAtomClassifier):
         check_whole_number("n_nonzero", self.n_nonzero, 1)
         check_whole_number("n_channels", self.n_channels, 1)
 
-    def _check_features(self, n_features: int) -> None:
+    def check_features(self, n_features: int) -> None:
         if n_features % self.n_channels:
             raise ValueError(
                 f"X has {n_features} features, which is not a multiple of "
@@ -95,7 +95,7 @@ class SHIRC(SampleAtomClassifier):
     def _open_coder(self, D: NDArray[Any], atom_classes: NDArray[np.int64]) -> BlockCoder:
         """Codes and residuals of a block's samples, scaled to unit norm."""
         self.check_parameters()
-        self._check_features(D.shape[1])
+        self.check_features(D.shape[1])
         module = load_backend(self.backend)
         D_c = _split(D, self.n_channels)
         # Classical selection: the order-recursive one leaves less of a sample, but on tissue its

@@ -78,10 +78,14 @@ class Gallery:
 
     @classmethod
     def read(cls, path: Path) -> Gallery:
-        with np.load(path) as arrays:
-            parts = arrays["data"], arrays["indices"], arrays["indptr"]
-            codes = csr_array(parts, shape=tuple(arrays["shape"]))
-            return cls(arrays["images"], arrays["corners"], arrays["side"], codes)
+        """A ValueError says that the file is damaged."""
+        try:
+            with np.load(path, allow_pickle=False) as arrays:
+                parts = arrays["data"], arrays["indices"], arrays["indptr"]
+                codes = csr_array(parts, shape=tuple(arrays["shape"]))
+                return cls(arrays["images"], arrays["corners"], arrays["side"], codes)
+        except (KeyError, TypeError, ValueError, EOFError, BadZipFile) as error:
+            raise ValueError(f"{path}: its training patches are damaged; remove it") from error
 
     @classmethod
     def read_if_whole(cls, path: Path) -> Gallery | None:

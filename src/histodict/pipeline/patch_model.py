@@ -243,6 +243,7 @@ class PatchModel(ImageModel):
 
     def restore(self, content: ModelContent, others: Mapping[str, Learnt] | None = None) -> None:
         super().restore(content, others)
+        self.method_.check_features(content.n_features)
         arrays = content.arrays
         self.projection_ = None
         if "projection.mean" in arrays:

@@ -17,25 +17,55 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
 import time
-import warnings
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
-from .workspace import User, is_id, new_id, read_if_whole, read_json, write_json
+from .workspace import (
+    DamagedFileError,
+    User,
+    damage,
+    is_id,
+    new_id,
+    read_fields,
+    say_once,
+    write_json,
+)
 
 WAITING, RUNNING, DONE = "waiting", "running", "done"
 FAILED, CANCELLED, INTERRUPTED = "failed", "cancelled", "interrupted"
 _ACTIVE = (WAITING, RUNNING)
-_STATE = {"state", "run", "at", "error"}
 _SILENCE = 15.0  # seconds without a sign of life after which a worker counts as dead
 _PAUSE = 0.3
 _LOG_LINES = 6
+_STATE: dict[str, Any] = {"state": str, "run": int, "at": (int, float), "error": str}
+_REQUEST: dict[str, Any] = {
+    "kind": str,
+    "made": (int, float),
+    "name": str,
+    "data": str,
+    "root": str,
+    "records": list,
+}
+# What a request of this kind has beside that.
+_REQUESTS: dict[str, dict[str, Any]] = {
+    "train": {
+        "recipe": dict,
+        "seed": int,
+        "n_images": int,
+        "test_patients": list,
+        "corrections": list,
+        "regions": (str, type(None)),
+    },
+    "map": {"model": str, "folder": str},
+}
+_RESULTS: dict[str, Any] = {"classes": list, "images": list, "operating_point": object}
 
 
 @dataclass(frozen=True)
@@ -59,37 +89,46 @@ class Job:
     @cached_property
     def request(self) -> dict[str, Any]:
         """What was asked for; with thousands of images it takes a while to read."""
-        found = read_json(self.folder / "job.json")
-        if not isinstance(found, dict) or not {"kind", "made"} <= found.keys():
-            raise ValueError(f"{self.folder / 'job.json'}: is damaged: remove its folder")
-        return found
+        path = self.folder / "job.json"
+        kind = read_fields(path, _REQUEST)["kind"]
+        return read_fields(path, _REQUEST | _REQUESTS.get(kind, {}))
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """What lists of jobs need of the request, which is read once."""
+        path = self.folder / "job.json"
+        try:
+            return _summary(path, path.stat().st_mtime_ns)
+        except OSError as error:
+            raise damage(path, str(error)) from error
 
     def results(self) -> dict[str, Any] | None:
         """Answers for the images kept for testing; None if there are none yet."""
-        found: dict[str, Any] | None = read_if_whole(self.folder / "results.json", dict)
-        return found
+        path = self.folder / "results.json"
+        return read_fields(path, _RESULTS) if path.exists() else None
 
     def state(self) -> dict[str, Any]:
-        found: dict[str, Any] | None = read_if_whole(self.folder / "state.json", dict)
-        if found is None or not found.keys() >= _STATE:
-            return {"state": INTERRUPTED, "run": 0, "at": 0.0, "error": "Its state was lost."}
-        return found
+        """How it stands; where that cannot be read, it failed and can be taken up again."""
+        try:
+            return read_fields(self.folder / "state.json", _STATE)
+        except DamagedFileError as error:
+            say_once(str(error))
+            return {"state": FAILED, "run": 0, "at": 0.0, "error": f"{error}, or take it up again"}
 
     def set_state(self, state: str, run: int, error: str = "") -> None:
         content = {"state": state, "run": run, "at": time.time(), "error": error}
         write_json(self.folder / "state.json", content)
 
     def progress(self) -> list[dict[str, Any]]:
-        """The steps so far; a line that is being written just now is left out."""
+        """The steps so far; a line that is being written just now, or is none, is left out."""
         path = self.folder / "progress.jsonl"
-        if not path.is_file():
-            return []
-        text = path.read_text(encoding="utf-8", errors="replace")
-        steps = []
+        text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+        found = []
         for line in text.split("\n")[:-1]:
-            with contextlib.suppress(ValueError):  # of a file that was damaged
-                steps.append(json.loads(line))
-        return steps
+            with contextlib.suppress(ValueError, KeyError, TypeError):
+                step = json.loads(line)
+                found.append({name: step[name] for name in ("stage", "done", "total", "objective")})
+        return found
 
     def sign_of_life(self) -> tuple[int, int]:
         """Another one than before if the worker has been at work since, whatever clocks say."""
@@ -108,10 +147,21 @@ class Job:
         return "\n".join(text.strip().splitlines()[-_LOG_LINES:])
 
 
+@lru_cache(maxsize=10_000)
+def _summary(path: Path, changed: int) -> dict[str, Any]:
+    request = Job(path.parent).request
+    plain = ("kind", "name", "data", "parent", "made", "regions", "model")
+    return {name: request.get(name) for name in plain} | {
+        "method": request.get("recipe", {}).get("method"),
+        "n_corrections": len(request.get("corrections", ())),
+        "image": request["records"][0].get("path") if request["kind"] == "map" else None,
+    }
+
+
 def new_job(user: User, request: dict[str, Any]) -> Job:
     job = Job(user.folder / "jobs" / new_id())
+    job.set_state(WAITING, 0)  # first: it is the request that makes it a job
     write_json(job.folder / "job.json", request | {"made": time.time()})
-    job.set_state(WAITING, 0)
     return job
 
 
@@ -123,17 +173,15 @@ def find_job(user: User, job_id: str) -> Job:
 
 
 def all_jobs(user: User) -> list[Job]:
-    """Newest first."""
-    found = [Job(path.parent) for path in (user.folder / "jobs").glob("*/job.json")]
-    return sorted(filter(_is_whole, found), key=lambda job: job.request["made"], reverse=True)
-
-
-def _is_whole(job: Job) -> bool:
-    try:
-        return bool(job.request)
-    except ValueError as error:
-        warnings.warn(f"{error}; the job is left out", stacklevel=3)
-        return False
+    """Newest first; those whose request is damaged are told of and left out."""
+    found = []
+    for path in (user.folder / "jobs").glob("*/job.json"):
+        job = Job(path.parent)
+        try:
+            found.append((job.summary["made"], job.id, job))
+        except DamagedFileError as error:
+            say_once(str(error))
+    return [job for *_, job in sorted(found, key=lambda entry: entry[:2], reverse=True)]
 
 
 class JobQueue:
@@ -150,17 +198,18 @@ class JobQueue:
     def start(self, users: list[User]) -> None:
         """Take up what an earlier server left: waiting jobs, and workers that still end."""
         left = (job for user in users for job in all_jobs(user) if job.state()["state"] in _ACTIVE)
-        self._active = sorted(left, key=lambda job: job.request["made"])
+        self._active = sorted(left, key=lambda job: job.summary["made"])
         self._thread.start()
 
     def close(self) -> None:
         """Stop watching, and the work; the next server goes on with it."""
         self._stop.set()
         with self._lock:
-            for job in self._active:
+            for job in list(self._active):
                 if job.id in self._processes:
                     _end(self._processes[job.id])
                     job.wait_for_the_next_server(job.state()["run"])
+                    self._forget(job)
 
     def add(self, job: Job) -> None:
         with self._lock:
@@ -196,12 +245,20 @@ class JobQueue:
 
     def _watch(self) -> None:
         while not self._stop.wait(_PAUSE):
-            with self._lock:
-                for job in list(self._active):
-                    self._look_after(job)
-                states = [job.state()["state"] for job in self._active]
-                if WAITING in states and RUNNING not in states:
-                    self._launch(self._active[states.index(WAITING)])
+            try:
+                self._look_around()
+            except OSError as error:  # a full disk, for example: the next time may be better
+                say_once(f"the trainings cannot be looked after: {error}")
+
+    def _look_around(self) -> None:
+        with self._lock:
+            if self._stop.is_set():
+                return
+            for job in list(self._active):
+                self._look_after(job)
+            states = [job.state()["state"] for job in self._active]
+            if WAITING in states and RUNNING not in states:
+                self._launch(self._active[states.index(WAITING)])
 
     def _look_after(self, job: Job) -> None:
         process = self._processes.get(job.id)
@@ -233,7 +290,9 @@ class JobQueue:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                start_new_session=True,  # Ctrl-C reaches the server alone, which decides
+                # Ctrl+C is for the server alone, which then ends the worker. But it gets no session
+                # of its own: Linux shares the cores out among sessions, whatever `nice` says.
+                process_group=0,
             )
 
     def _forget(self, job: Job) -> None:
@@ -242,9 +301,10 @@ class JobQueue:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    process.terminate()
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(2)
+    """End a worker and what it started, at once: its files are whole or not there."""
+    if process.poll() is None and hasattr(os, "killpg"):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
     process.kill()
     process.wait()
 

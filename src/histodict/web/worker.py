@@ -31,6 +31,7 @@ from .training import request_manifest, train_and_test
 from .workspace import read_json, short_id, write_json
 
 _BEAT = 1.0
+_NICE = 10  # a tenth of a core that the server wants, too; all that nobody wants
 
 
 def diary(job: Job) -> Callback:
@@ -54,7 +55,7 @@ def main(folder: Path, run: int, server: int) -> int:
     end_with(server, partial(job.wait_for_the_next_server, run))
     _stay_in_touch(job, run)
     if hasattr(os, "nice"):
-        os.nice(5)  # the page comes first
+        os.nice(_NICE)  # the page comes first
     try:
         WORK[job.request["kind"]](job, diary(job))
     except (ValueError, OSError, MemoryError) as error:
