@@ -32,7 +32,7 @@ from .processes import Running
 from .visits import Note, Site, Visitor, begin_and_give_up, visit
 
 _MOST_TIMES = 3.0
-_LEAST_NOTES = 10  # of a kind, in both phases: fewer have no percentiles
+_LEAST_NOTES = 5  # of a kind, in both phases: fewer have no percentiles
 _FLAT = 1.1, 20.0  # times, and MB, that the last third may be above the second
 _EVERY = 2.0
 
@@ -101,7 +101,7 @@ def idle(address: Address, site: Site, seconds: float) -> list[Note]:
     notes = visit("person", address, site, 1, time.time() + 0.7 * seconds)
     notes += visit("panner", address, site, 2, time.time() + 0.3 * seconds)
     visitor = Visitor(address, site, 3)
-    begin_and_give_up(visitor, _LEAST_NOTES)
+    begin_and_give_up(visitor, 10)
     visitor.close()
     return notes + visitor.notes
 
@@ -178,7 +178,7 @@ def measure(folder: Path, seconds: float, n_clients: int) -> list[str]:
     """Prints what was measured; what is wrong with it."""
     with running_server(folder / "data", folder / "workspace") as (address, server):
         site = prepare(address)
-        alone = idle(address, site, max(20.0, min(90.0, seconds / 5)))
+        alone = idle(address, site, max(20.0, min(120.0, seconds / 5)))
         watch = Watch(server)
         loaded = crowd(address, site, seconds, n_clients)
         watch.stop()
