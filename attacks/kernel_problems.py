@@ -58,6 +58,13 @@ class Settings:
         return np.float32 if self.single else np.float64
 
     @property
+    def is_generic(self) -> bool:
+        """Whether no two atoms tie, depend on each other or differ much in size."""
+        awkward = self.rank, self.repeated, self.near, self.zero, self.whole, self.spanned
+        scales = self.atom_scale, self.sample_scale, self.atom_spread, self.sample_spread
+        return not (self.single or any(awkward) or any(scales) or self.is_wrong)
+
+    @property
     def is_wrong(self) -> bool:
         """Whether there must be no answer."""
         return bool(self.hole or self.shape or self.codes)

@@ -94,6 +94,19 @@ def check_pursuit(D: Any, Y: Any, S: Any) -> None:
     hold(np.sqrt(left) <= bound, "a residual is larger than its sample")
 
 
+def check_against(reference: NDArray, D: Any, S: Any, Y: Any) -> None:
+    """The fits of the first rows of the channels are those of the plain codes in `reference`.
+
+    Asked where the atoms of both are well conditioned: else a pick may hang on rounding.
+    """
+    for plain, D_c, S_c, Y_c in zip(reference, D, S, Y, strict=True):
+        for s, own, y in zip(plain, S_c.toarray(), Y_c, strict=False):
+            used = D_c[(s != 0) | (own != 0)]
+            if len(used) and np.linalg.cond(used) < 100:
+                near = np.abs((own - s) @ D_c) <= 1e-6 * np.linalg.norm(y)
+                hold(near, "the fit is not that of the reference")
+
+
 def check_nested(fewer: csr_array, more: csr_array) -> None:
     """With one more atom allowed, those of before are still picked."""
     few, many = ((S.indptr, S.indices) for S in (fewer, more))

@@ -10,8 +10,12 @@ import numpy as np
 from numpy.random import Generator
 from scipy.sparse import csr_array
 
+from tests.kernels import reference
+
 from . import kernel_promises as promises
 from .kernel_problems import ROWS, Problem, Settings, make_problem
+
+_FEW = 3  # rows that are held against the slow reference
 
 
 @dataclass(frozen=True)
@@ -78,6 +82,10 @@ def _check_omp(problem: Problem, settings: Settings, answer: Any, said: list[str
         promises.check_codes(S, (len(Y), len(D)), D.dtype, min(most, *D.shape))
         promises.check_pursuit([D], [Y], [S])
     promises.check_nested(same[0], more)
+    if settings.is_generic:
+        how = {"n_nonzero": settings.n_nonzero, "selection": _selection(settings)}
+        plain = reference.encode_omp(D, Y[:_FEW], **how)
+        promises.check_against(plain[None], [D], [same[0]], [Y])
 
 
 def _solve_joint(problem: Problem, settings: Settings) -> list[list[csr_array]]:
@@ -99,6 +107,10 @@ def _check_joint(problem: Problem, settings: Settings, answer: Any, said: list[s
         promises.hold(np.array_equal(S_c.indices, same[0][0].indices), "channels of other supports")
     promises.check_pursuit(D, Y, same[0])
     promises.check_nested(same[0][0], more[0])
+    if settings.is_generic:
+        how = {"n_nonzero": settings.n_nonzero, "selection": _selection(settings)}
+        plain = reference.encode_joint(D, Y[:, :_FEW], **how)
+        promises.check_against(plain, D, same[0], Y)
 
 
 # --- residuals and sums -------------------------------------------------------------------------

@@ -12,8 +12,8 @@ import pyarrow.parquet
 
 # What a run that was killed may leave: nobody reads it, and it is swept a day later.
 _LEFTOVERS = re.compile(r"\..*\.(partial|unfinished)[.-].*")
-# The page's diary of the process at work, which is another one after a restart.
-_DIARY = {"alive", "log.txt", "progress.jsonl", "cancel"}
+# The page's diary of the process at work, which is another one after a restart; its key.
+_DIARY = {"alive", "log.txt", "progress.jsonl", "cancel", "token", "open.html"}
 # A job of the page has a random name.
 _JOB = re.compile(r"(?<=/jobs/)[0-9a-f]{12}(?=/)")
 _NUMBERS = re.compile(r"-?\d[\d.,:e+-]*")

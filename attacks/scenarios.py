@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import socket
 import time
@@ -10,7 +11,7 @@ import urllib.request
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +33,8 @@ run.DEMO_RECIPE = run.DEMO_RECIPE.with_settings({_SMALL})
 run.REGION_RECIPE = run.REGION_RECIPE.with_settings({_SMALL})
 run._N_PATIENTS = run._N_TEST_PATIENTS = 2
 run._N_PATIENTS += 2
-drawn = run.write_synthetic_set
-run.write_synthetic_set = lambda *given, **named: drawn(*given, size=(160, 120), **named)
+drawn = run.drawn_set
+run.drawn_set = lambda *given, **named: drawn(*given, size=(160, 120), **named)
 from histodict.cli import app
 app()
 """
@@ -122,28 +123,34 @@ class Serving(Scenario):
     def attend(self, running: Running, until: float) -> None:
         while not running.has_ended and running.seconds < until:
             with suppress(OSError):  # it does not listen yet, or has gone
-                if self._step():
+                if self._step(running):
                     running.send(signal.SIGTERM)
                     running.end(10)
             time.sleep(0.05)
 
-    def _step(self) -> bool:
+    def _step(self, running: Running) -> bool:
         """One look at the page; whether all is done."""
-        jobs = self._ask("/api/jobs")["jobs"]
+        link = re.search(r"token=(\S+)", running.said())
+        if link is None:
+            return False
+        ask = partial(self._ask, link[1])
+        jobs = ask("/api/jobs")["jobs"]
         if not jobs:
-            data = self._ask("/api/data", {"place": 0, "inside": "tissue"})["id"]
+            data = ask("/api/data", {"place": 0, "inside": "tissue"})["id"]
             wish = {"data": data, "preset": "quick", "settings": _SMALL, "test_folds": 2}
-            self._ask("/api/jobs", wish)
+            ask("/api/jobs", wish)
         elif jobs[0]["state"] in ("failed", "interrupted"):
-            self._ask(f"/api/jobs/{jobs[0]['id']}/resume", {})
+            ask(f"/api/jobs/{jobs[0]['id']}/resume", {})
         return bool(jobs) and jobs[0]["state"] == "done"
 
-    def _ask(self, path: str, body: dict[str, Any] | None = None) -> Any:
-        request = urllib.request.Request(
-            f"http://127.0.0.1:{self.port}{path}",
-            None if body is None else json.dumps(body).encode(),
-            {"x-histodict": "1", "content-type": "application/json"},
-        )
+    def _ask(self, token: str, path: str, body: dict[str, Any] | None = None) -> Any:
+        own = {
+            "x-histodict": "1",
+            "content-type": "application/json",
+            "cookie": f"histodict-{self.port}={token}",
+        }
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", data, own)
         with urllib.request.urlopen(request, timeout=10) as answer:
             return json.load(answer)
 

@@ -116,6 +116,7 @@ def test_killed_in_mid_run_and_started_again_it_finishes_the_rest(trained, tissu
         assert len(whole) == count
 
 
+@pytest.mark.filterwarnings("default")
 def test_what_is_damaged_or_was_done_otherwise_is_done_again(trained, tissue, tmp_path):
     image = sorted((tissue / "healthy").iterdir())[0]
     out = tmp_path / "o"
@@ -125,10 +126,39 @@ def test_what_is_damaged_or_was_done_otherwise_is_done_again(trained, tissue, tm
     before = rows_of(out)
     for content in ("", "{}", json.dumps(json.loads(done.read_text()) | {"stamp": ["old", None]})):
         done.write_text(content)
-        if content in ("", "{}"):
-            with pytest.warns(UserWarning, match="is damaged"):
-                again = CliRunner().invoke(app, arguments)
-        else:
-            again = CliRunner().invoke(app, arguments)
+        again = CliRunner().invoke(app, arguments)
         assert again.exit_code == 0 and "were done before" not in again.output
+        assert ("is damaged" in again.output) == (content in ("", "{}"))
         assert rows_of(out) == before
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize(
+    ("kind", "damage"),
+    [
+        ("maps", "cut"),
+        ("maps", "folder"),
+        ("overlays", "empty"),
+        ("geojson", "garbage"),
+        ("done", "folder"),
+    ],
+)
+def test_a_file_that_was_damaged_since_is_named_and_made_anew(
+    trained, tissue, tmp_path, kind, damage
+):
+    image = sorted((tissue / "healthy").iterdir())[0]
+    arguments = ["predict", str(trained), str(image), "-o", str(tmp_path)]
+    assert CliRunner().invoke(app, arguments).exit_code == 0
+    (file,) = (tmp_path / kind).iterdir()
+    whole = file.read_bytes()
+    if damage == "folder":
+        file.unlink()
+        file.mkdir()
+    else:
+        bad = {"empty": b"", "cut": whole[:-9], "garbage": whole[:-9] + b"?" * 9}[damage]
+        file.write_bytes(bad)
+    again = CliRunner().invoke(app, arguments)
+    assert again.exit_code == 0 and "is damaged" in again.output, again.output
+    assert file.name in again.output
+    assert file.read_bytes() == whole
+    assert "were done before" in CliRunner().invoke(app, arguments).output

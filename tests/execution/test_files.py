@@ -155,3 +155,17 @@ def test_an_error_without_a_name_gets_the_files(tmp_path):
 def test_an_error_about_another_file_stays_as_it_is(tmp_path):
     with pytest.raises(FileNotFoundError, match="other"), written_whole(tmp_path / "a.png"):
         (tmp_path / "other").read_text()
+
+
+def test_an_empty_folder_in_its_place_is_in_nobodys_way(tmp_path):
+    for kept in ((), ("a file",)):
+        path = tmp_path / f"table{len(kept)}.csv"
+        path.mkdir()
+        for name in kept:
+            (path / name).touch()
+        try:
+            with written_whole(path) as partial:
+                partial.write_text("new")
+        except OSError as error:
+            assert kept and str(path) in str(error)
+        assert path.is_dir() == bool(kept)

@@ -175,3 +175,26 @@ def test_regions_are_learnt_from_masks(client):
     rings = client.get(f"{address}/outlines?least=1").json()["rings"]
     assert all(ring[:2] == ring[-2:] for ring in rings)
     assert client.get(f"{address}/outlines?class=9").status_code == 404
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("content", [b"", b"{}", b"no JSON"])
+def test_damaged_files_of_a_job_stop_nobody(tissue, tmp_path, content):
+    """A job whose request is lost is left out; one whose state is lost can be taken up again."""
+    with open_client([tissue], tmp_path) as client:
+        data = open_data(client)
+        jobs = [start(client, data) for _ in range(2)]
+        for job in jobs:
+            client.post(f"/api/jobs/{job}/cancel", headers=OWN)
+    folder = tmp_path / "users" / "local" / "jobs"
+    (folder / jobs[0] / "job.json").write_bytes(content)
+    for name in ("state.json", "model.histodict", "gallery.npz", "results.json"):
+        (folder / jobs[1] / name).write_bytes(content)
+    with open_client([tissue], tmp_path) as client:
+        (found,) = client.get("/api/jobs").json()["jobs"]
+        assert (found["id"], found["state"]) == (jobs[1], "failed")
+        if content == b"{}":
+            client.post(f"/api/jobs/{jobs[1]}/resume", headers=OWN)
+            found = wait_for(client, jobs[1], "done", "failed")
+            assert found["state"] == "done", found["error"]
+            assert "model.histodict" in (folder / jobs[1] / "log.txt").read_text()

@@ -94,17 +94,6 @@ def say_stopped(by: str) -> None:
     _say("[yellow]Stopped:[/]", f"{words}. The same command goes on: {_KEPT}")
 
 
-@contextmanager
-def plain_warnings() -> Iterator[None]:
-    """A warning is one line, without the line of our source that gave it."""
-    before = warnings.formatwarning
-    warnings.formatwarning = lambda message, *where, **more: f"Warning: {printable(str(message))}\n"
-    try:
-        yield
-    finally:
-        warnings.formatwarning = before
-
-
 def warn(words: str, head: str = "Warning") -> None:
     _say(f"[yellow]{head}:[/]", words)
 

@@ -17,6 +17,8 @@ from .console import say_stopped
 _NAMES = ("SIGINT", "SIGTERM", "SIGHUP")
 _SIGNALS = [getattr(signal, name) for name in _NAMES if hasattr(signal, name)]
 _GRACE = 3.0  # seconds to leave in order
+# What is left to Python's own helper process it removes, and would say so at length.
+_QUIET = "ignore:resource_tracker:UserWarning"
 
 
 class Stopped(KeyboardInterrupt):
@@ -37,11 +39,14 @@ def leaving() -> Iterator[None]:
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    threading.Thread(target=_insist, args=(reader,), daemon=True, name="leaving").start()
+    said = threading.Event()
+    threading.Thread(target=_insist, args=(reader, said), daemon=True, name="leaving").start()
+    os.environ.setdefault("PYTHONWARNINGS", _QUIET)
     try:
         yield
     except KeyboardInterrupt as error:
         number = error.number if isinstance(error, Stopped) else signal.SIGINT
+        said.set()
         say_stopped(signal.Signals(number).name)
         raise typer.Exit(128 + number) from error
     finally:
@@ -55,7 +60,7 @@ def _stop(number: int, frame: FrameType | None) -> None:
     raise Stopped(number)
 
 
-def _insist(reader: int) -> None:
+def _insist(reader: int, said: threading.Event) -> None:
     """End the process if it has not ended by itself a while after a signal.
 
     The main thread hears of a signal between two steps of Python, which may be minutes apart; and
@@ -64,5 +69,7 @@ def _insist(reader: int) -> None:
     for number in iter(lambda: os.read(reader, 1), b""):
         if number[0] in _SIGNALS:
             time.sleep(_GRACE)
+            if not said.is_set():
+                say_stopped(signal.Signals(number[0]).name)
             os._exit(128 + number[0])
     os.close(reader)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
-from .console import plain_warnings, progress_bars, warn
+from .console import progress_bars, warn
 from .leaving import leaving
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def flat(command: Command) -> Command:
             name: group(**{field: given.pop(field) for field in signature(group).parameters})
             for name, group in groups.items()
         }
-        with leaving(), plain_warnings():
+        with leaving():
             command(**given, **made)
 
     run.__dict__["__signature__"] = Signature(laid_out)

@@ -20,6 +20,7 @@ from typing import Any
 
 from ..parameters import check_whole_number
 from .cluster_map import Cluster, ClusterError
+from .processes import can_share_locks
 from .texts import one_line
 
 _PACKAGES = ("histodict", "numpy", "scipy", "numba")  # what decides the bits of a result
@@ -68,6 +69,11 @@ def _start(text: str) -> AbstractContextManager[Any]:
             raise ValueError(f"--cluster {text}: write local:N with N processes, such as local:4")
         n_workers = check_whole_number("the number of workers", int(rest), 1)
         _load("cryptography", "'histodict[cluster]'")
+        if not can_share_locks():
+            raise ClusterError(
+                f"--cluster {text}: processes cannot share locks on this machine (is /dev/shm "
+                "missing, full or read-only?): leave --cluster out"
+            )
         from .local_cluster import local_cluster
 
         return local_cluster(n_workers)

@@ -45,14 +45,17 @@ def written_whole(path: Path, *, durable: bool = True) -> Iterator[Path]:
     try:
         with _named(path):
             yield partial
-        if durable:
-            _flush(partial, os.O_RDWR)
+            if durable:
+                _flush(partial, os.O_RDWR)
+        with suppress(OSError):  # an empty folder in its place is in nobody's way
+            path.rmdir()
         os.replace(partial, path)
         with suppress(OSError):  # not every system lets one open or flush a folder
             if durable:
                 _flush(path.parent, os.O_RDONLY)
     finally:
-        partial.unlink(missing_ok=True)
+        with suppress(OSError):
+            partial.unlink()
 
 
 def _ending(path: Path) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import pickle
 import warnings
 from functools import cache
 from pathlib import Path
@@ -83,14 +82,13 @@ class _CacheFile(IndexDataCacheFile):
     def _save_data(self, name: str, data: Any) -> None:
         code = self._dump(data)
         with self._open_for_write(self._data_path(name)) as file:
-            file.write(hashlib.sha256(code).digest() + code)
+            file.write(code + hashlib.sha256(code).digest())
 
     def _load_data(self, name: str) -> Any:
         content = Path(self._data_path(name)).read_bytes()
-        digest, code = content[:32], content[32:]
-        if hashlib.sha256(code).digest() != digest:
+        if hashlib.sha256(content[:-32]).digest() != content[-32:]:
             raise ValueError(f"{name}: damaged")
-        return pickle.loads(code)
+        return super()._load_data(name)
 
     def _load_index(self) -> Any:
         try:

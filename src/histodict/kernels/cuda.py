@@ -271,28 +271,35 @@ def class_residuals(
 
 def update_atoms(D: NDArray, E: NDArray, F: NDArray, n_sweeps: int, tol: float) -> NDArray:
     """Sweeps over all atoms until none moves by more than tol, n_sweeps at most."""
-    check_sums(E, F)
-    E, F = _comfortable(E, F)
     with on_device():
-        atoms, E_, F_ = place(D).clone(), place(E), place(F)
+        given, E_, F_ = place(D), place(E), place(F)
+        scale = _comfortable_scale(E_, F_)
+        if scale is None:
+            check_sums(E, F)
+        elif scale != 1:
+            E_, F_ = E_ * scale, F_ * scale
+        atoms = given.clone()
         sweep = _algorithms()[2].sweep
         for _ in range(n_sweeps):
             before = atoms.clone()
             sweep(atoms, E_, F_)
             if (atoms - before).abs().max() <= tol:
                 break
-        updated = atoms.cpu().numpy()
-    lost = (updated != D).any(axis=1) & ~np.isclose(np.linalg.norm(updated, axis=1), 1, atol=1e-3)
-    check_result("the atoms", np.where(lost[:, None], np.nan, updated), D.dtype)
+        # Squares that overflow or vanish make atoms that are not of unit norm.
+        off = ~((_norms(atoms) - 1).abs() < 1e-3) & (atoms != given).any(dim=1)
+        updated = torch.where(off[:, None], torch.nan, atoms).cpu().numpy()
+    check_result("the atoms", updated, D.dtype)
     return updated
 
 
-def _comfortable(E: NDArray, F: NDArray) -> tuple[NDArray, NDArray]:
-    """E and F over one power of two where their squares would leave the range of their type.
+def _comfortable_scale(E: Tensor, F: Tensor) -> float | None:
+    """1, or a power of two by which the squares of E and F exist; None if these are not finite.
 
     The atoms that minimise −2·tr(E Dᵀ) + tr(F D Dᵀ) stay the same, to the bit.
     """
-    exponent = int(np.frexp(max(np.abs(E).max(), np.abs(F).max()))[1])
-    if abs(exponent) <= np.finfo(E.dtype).maxexp // 4:
-        return E, F
-    return np.ldexp(E, -exponent), np.ldexp(F, -exponent)
+    largest = float(torch.maximum(E.abs().max(), F.abs().max()))
+    if not np.isfinite(largest):
+        return None
+    most = int(np.log2(torch.finfo(E.dtype).max)) // 4
+    exponent = int(np.frexp(largest)[1])
+    return 1.0 if abs(exponent) <= most else 2.0 ** -max(-3 * most, min(3 * most, exponent))

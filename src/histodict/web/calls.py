@@ -97,7 +97,7 @@ class Call:
             raise KeyError("this training has no model yet")
 
         def loaded() -> tuple[tuple[Model, Gallery | None], int]:
-            gallery = Gallery.read(job.gallery_file) if job.gallery_file.is_file() else None
+            gallery = Gallery.read_if_whole(job.gallery_file)
             return (load_model(job.model_file), gallery), job.model_file.stat().st_size
 
         return self.context.models.get(tuple(file_key(job.model_file)), loaded)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import sys
 import threading
@@ -21,7 +22,7 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 from threadpoolctl import threadpool_limits
 
-from ..demo.sets import write_synthetic_set
+from ..demo.sets import drawn_set
 from . import api_data, api_jobs, api_look, api_model
 from .calls import Context
 from .connections import BoundedProtocol
@@ -93,10 +94,7 @@ async def _front_page(request: Request) -> Response:
 
 
 def _demo_folder(workspace: Path) -> Path:
-    folder = workspace / "demo" / "tissue"
-    if not folder.is_dir():
-        write_synthetic_set(folder, _DEMO_PATIENTS, _DEMO_IMAGES)
-    return folder
+    return drawn_set(workspace / "demo" / "tissue", _DEMO_PATIENTS, _DEMO_IMAGES)
 
 
 def serve(
@@ -149,7 +147,7 @@ class _Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         # The threads of such requests cannot be stopped; files are whole whenever they end.
-        last = threading.Timer(_LAST, os._exit, [0])
+        last = threading.Timer(_LAST, os._exit, [128 + signal.SIGTERM])
         last.daemon = True
         last.start()
         await super().shutdown(sockets)

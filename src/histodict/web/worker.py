@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 import traceback
+import warnings
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
@@ -90,18 +91,28 @@ def _stay_in_touch(job: Job, run: int) -> None:
 
 def train(job: Job, tell: Callback) -> None:
     learn, test = train_and_test(job.request)
-    if job.model_file.is_file():  # an earlier run got so far
-        model = load_model(job.model_file)
-    else:
+    model = _kept_model(job)
+    if model is None:
         model = _learn(job, learn, tell)
         save_model(model, job.model_file)
-    if model.recipe.on_patches and not job.gallery_file.is_file():
+    if model.recipe.on_patches and Gallery.read_if_whole(job.gallery_file) is None:
         gallery = Gallery.of(model.model_, learn.records, job.request["seed"], tell)
         gallery.save(job.gallery_file)
     rows = _answers(model, test, job.folder / "maps", tell)
     point = model.operating_point and model.operating_point.to_dict()
     results = {"classes": model.classes_, "operating_point": point, "images": rows}
     write_json(job.folder / "results.json", results)
+
+
+def _kept_model(job: Job) -> Model | None:
+    """What an earlier run got so far as to train."""
+    if not job.model_file.is_file():
+        return None
+    try:
+        return load_model(job.model_file)
+    except ModelFileError as error:
+        warnings.warn(f"{error}; it is trained anew", stacklevel=2)
+        return None
 
 
 def _learn(job: Job, learn: Manifest, tell: Callback) -> Model:
