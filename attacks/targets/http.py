@@ -198,7 +198,8 @@ class _Server:
         head, _, body = received.partition(b"\r\n\r\n")
         if head.startswith(b"HTTP/1.1 100"):
             head, _, body = body.partition(b"\r\n\r\n")
-        return _Answer(int(head.split(b" ")[1]), head, body) if head else None
+        # What follows is the answer to what the server took for another request.
+        return _Answer(int(head.split(b" ")[1]), head, body[: _length(head)]) if head else None
 
     def _snapshot(self) -> dict[Path, Any]:
         """All files but those that any look may make."""
@@ -223,12 +224,16 @@ class _Server:
 def _is_whole(received: bytes) -> bool:
     """Whether the answer has all the bytes that it promises."""
     head, end, body = received.partition(b"\r\n\r\n")
-    if not end or head.startswith(b"HTTP/1.1 100"):
-        return False
+    length = None if head.startswith(b"HTTP/1.1 100") else _length(head)
+    return bool(end) and length is not None and len(body) >= length
+
+
+def _length(head: bytes) -> int | None:
+    """Of the body, where the head says it; else it goes on until the connection is closed."""
     for line in head.lower().split(b"\r\n"):
         if line.startswith(b"content-length:"):
-            return len(body) >= int(line.partition(b":")[2])
-    return False
+            return int(line.partition(b":")[2])
+    return None
 
 
 def _changed(before: dict[Path, Any], after: dict[Path, Any]) -> list[Path]:

@@ -47,6 +47,14 @@ def job(server):
     return json.loads(server.post("/api/jobs", wish))["id"]
 
 
+def assert_stands_back(worker: int, server: int) -> None:
+    """Less urgent than the server, and of its session: among sessions Linux does not ask."""
+    assert os.getsid(worker) == os.getsid(server)
+    assert os.getpgid(worker) == worker  # Ctrl+C is not for it
+    urgent = os.getpriority(os.PRIO_PROCESS, server)
+    assert wait_until(lambda: os.getpriority(os.PRIO_PROCESS, worker) >= min(19, urgent + 10), 5)
+
+
 @pytest.mark.parametrize("how", ["SIGTERM", "SIGKILL"])
 def test_workers_end_with_the_server_and_the_next_one_goes_on(server, job, how):
     folder = server.workspace / "users" / "local" / "jobs" / job
@@ -55,6 +63,8 @@ def test_workers_end_with_the_server_and_the_next_one_goes_on(server, job, how):
     (folder / "alive").unlink(missing_ok=True)
     assert wait_until((folder / "alive").exists, 30)  # also after the end before
     pid = wait_until(lambda: (folder / "alive").read_text(), 5) and pid_of(folder)
+    if how == "SIGTERM":
+        assert_stands_back(pid, server.process.pid)
     os.kill(server.process.pid, signal.Signals[how])
     server.process.wait(5)
     assert wait_until(lambda: not is_running(pid), 5)
