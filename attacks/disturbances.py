@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -22,17 +23,20 @@ from .target import Find
 _CLOCK = Path(__file__).parent / "clock"
 _MOST_SECONDS = 300.0
 _LEAVE_SECONDS = 5.0
+_DRAWN = {"data-0", "drawn-12x2-208x160"}  # images that a command draws for itself
+_PAGE = 4096  # bytes, of which a file in memory takes a whole number
 _FUTURE = 4_000_000_000  # seconds since 1970
 
 
 @dataclass
 class Trial:
-    """One disturbance of a scenario whose undisturbed run takes `seconds`."""
+    """One disturbance of a scenario that takes `seconds` and writes `size` bytes by itself."""
 
     scenario: Scenario
     inputs: Path
     out: Path
     seconds: float
+    size: int
     rng: np.random.Generator
     mounted: bool = False
     begun: list[Running] = field(default_factory=list)
@@ -138,18 +142,17 @@ def _remount(trial: Trial, options: str) -> None:
 
 def _full_disk(trial: Trial) -> str:
     """Of a random size; then there is space."""
-    size = int(2 ** trial.rng.uniform(12, 20))
+    size = _PAGE * int(np.ceil((trial.size / _PAGE) ** trial.rng.uniform(0, 1)))
     try:
         _mount(trial, str(size))
     except (OSError, subprocess.CalledProcessError):  # for root alone
         return "not possible"
-    status, said = trial.run()
+    status, said = _for_a_while(trial)
+    _remount(trial, "size=1g")
     if status != trial.scenario.status:
         _refused(trial, status, said)
-        _remount(trial, "size=1g")
-        trial.again()
-        return "went on"
-    return "was done before"
+    trial.again()
+    return "went on"
 
 
 def _read_only(trial: Trial) -> str:
@@ -162,15 +165,23 @@ def _read_only(trial: Trial) -> str:
     trial.scenario.attend(running, trial.moment())
     with suppress(subprocess.CalledProcessError):  # while a file is being written it cannot be
         _remount(trial, "ro")
-    trial.scenario.attend(running, 30.0)
-    if trial.scenario.status:  # a server does not end by itself
-        running.send(signal.SIGTERM)
-    status = trial.ended(running, 60)
+    status, _ = _for_a_while(trial, running)
     _remount(trial, "rw")
     if status != trial.scenario.status:
         _refused(trial, status, running.said())
     trial.again()
     return "went on"
+
+
+def _for_a_while(trial: Trial, running: Running | None = None) -> tuple[int | None, str]:
+    """To the end; a server does not end by itself where nothing can be done."""
+    running = running or trial.begin()
+    trial.scenario.attend(
+        running, 20 + 2 * trial.seconds if trial.scenario.status else _MOST_SECONDS
+    )
+    if trial.scenario.status:
+        running.send(signal.SIGTERM)
+    return trial.ended(running, 10), running.said()
 
 
 def _refused(trial: Trial, status: int | None, said: str) -> None:
@@ -204,8 +215,6 @@ def _clock_jumps(trial: Trial) -> str:
 
 def _two_writers(trial: Trial) -> str:
     """The same command twice at once."""
-    if trial.scenario.status:  # two servers have ports of their own, and one user
-        return "not possible"
     others = trial.begin(), trial.begin()
     for running in others:
         trial.scenario.attend(running, _MOST_SECONDS)
@@ -228,6 +237,11 @@ def _damage(trial: Trial) -> str:
     whole = path.read_bytes()
     _DAMAGES[kind](path, whole, trial.rng)
     status, said = trial.run()
+    if status == 2 and path.name in said and _DRAWN & {*path.parts}:  # what it learns from
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+        path.write_bytes(whole)
+        trial.again()
+        return "refused"
     if status != trial.scenario.status:
         raise Find(f"{path} {kind}: ended with status {status}: {said[-600:]}")
     return "made anew"
