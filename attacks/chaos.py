@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import shlex
+import shutil
 import sys
 import tempfile
 import threading
@@ -75,6 +76,7 @@ class Chaos:
             seconds.append(running.seconds)
             scenario.close()
             status = running.end(10)
+            running.remove()
             assert status == scenario.status, f"{name}: status {status}, {running.said()}"
         timed = frozenset([*differences(*outs), *SCENARIOS[name].timed])
         unlike = differences(*outs, timed)
@@ -173,6 +175,8 @@ def chaos(
     with ThreadPoolExecutor(jobs) as pool:
         for done in [pool.submit(work) for _ in range(jobs)]:
             done.result()
+    if not bench.finds:
+        shutil.rmtree(bench.folder, ignore_errors=True)
     return bench
 
 
