@@ -14,9 +14,9 @@ pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="re
 
 
 def test_a_few_kills_cost_nothing():
-    bench = chaos.chaos(["predict"], kills=3, seed=2)
+    bench = chaos.chaos(["predict"], kills=2, seed=2)
     assert bench.finds == []
-    assert sum(count.total() for count in bench.counts.values()) >= 3
+    assert sum(count.total() for count in bench.counts.values()) >= 2
 
 
 SLEEPER = """
