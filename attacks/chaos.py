@@ -29,6 +29,7 @@ from pathlib import Path
 import numpy as np
 
 from .disturbances import DISTURBANCES, KILLS, Trial
+from .processes import hear_signals
 from .same_files import differences
 from .scenarios import SCENARIOS, Scenario, write_inputs
 from .target import Find
@@ -193,6 +194,7 @@ def main() -> int:
     unknown = [name for name in given.scenarios if name not in SCENARIOS]
     if unknown:
         parser.error(f"no scenario {unknown}; there are {', '.join(SCENARIOS)}")
+    hear_signals()
     bench = chaos(
         given.scenarios or list(SCENARIOS),
         kills=given.kills,

@@ -17,6 +17,13 @@ _MARK = "HISTODICT_CHAOS_MARK"
 COMMAND = ("-m", "histodict.cli")
 
 
+def hear_signals() -> None:
+    """So that commands started from here do, also where a shell runs us in the background."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        if signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
+
+
 @dataclass
 class Running:
     """A command of Python's in `folder`; `words` gets all that it says."""
@@ -63,7 +70,7 @@ class Running:
         with contextlib.suppress(OSError, StopIteration):
             status = Path(f"/proc/{self.process.pid}/status").read_text()
             caught = next(line for line in status.splitlines() if line.startswith("SigCgt"))
-            return bool(int(caught.split()[1], 16) & 1 << signal.SIGHUP - 1)
+            return bool(int(caught.split()[1], 16) & 1 << signal.SIGTERM - 1)
         return False
 
     def send(self, number: int) -> None:

@@ -11,7 +11,7 @@ from concurrent.futures import BrokenExecutor
 import pytest
 import typer
 
-from attacks.processes import Running
+from attacks.processes import Running, hear_signals
 from histodict.cli.console import plain_errors
 from histodict.cli.leaving import leaving
 from histodict.demo.sets import write_synthetic_set
@@ -30,6 +30,7 @@ def tissue(tmp_path_factory):
 def begin(tissue, tmp_path):
     """Starts a command on the set and waits until it has started so many processes."""
     begun = []
+    hear_signals()
 
     def start(*arguments, processes):
         settings = [part for setting in LONG for part in ("--set", setting)]
@@ -103,3 +104,13 @@ def test_a_signal_is_restored_after_the_command():
     with leaving():
         assert signal.getsignal(signal.SIGTERM) not in before
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+def test_a_signal_that_is_ignored_stays_so():
+    """`nohup histodict evaluate …` outlives its terminal."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with leaving():
+            assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)

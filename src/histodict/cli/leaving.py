@@ -35,7 +35,9 @@ def leaving() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():  # no place for signals
         yield
         return
-    before = {number: signal.signal(number, _stop) for number in _SIGNALS}
+    # What whoever started us has it ignore stays so: `nohup`, or Ctrl-C in the background.
+    heard = [number for number in _SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
+    before = {number: signal.signal(number, _stop) for number in heard}
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
