@@ -5,8 +5,8 @@
 One visitor alone shows how long each kind of request takes; then so many at once, one of whom pans
 over a slide without a rest while another starts trainings and maps and gives maps up. It ends with
 status 1 unless: no request fails; the server's memory is flat once its caches are full; the 95th
-percentile of every kind is within three times the idle one, or under 50 ms; nothing is left when the
-server ends.
+percentile of every kind is within three times the idle one, or under 50 ms; nothing is left when
+the server ends.
 """
 
 from __future__ import annotations
