@@ -22,17 +22,19 @@ from .target import Find
 _CLOCK = Path(__file__).parent / "clock"
 _MOST_SECONDS = 300.0
 _LEAVE_SECONDS = 5.0
+_PAGE = 4096  # bytes, of which a file in memory takes a whole number
 _FUTURE = 4_000_000_000  # seconds since 1970
 
 
 @dataclass
 class Trial:
-    """One disturbance of a scenario whose undisturbed run takes `seconds`."""
+    """One disturbance of a scenario that takes `seconds` and writes `size` bytes by itself."""
 
     scenario: Scenario
     inputs: Path
     out: Path
     seconds: float
+    size: int
     rng: np.random.Generator
     mounted: bool = False
     begun: list[Running] = field(default_factory=list)
@@ -94,7 +96,7 @@ def _kill(number: int, trial: Trial) -> str:
         running.send(number)
         outcome = "went on"
     status = trial.ended(running, _LEAVE_SECONDS)
-    if status == trial.scenario.status:  # it had done all its work when the signal came
+    if status == trial.scenario.status != 128 + number:  # it had done all when the signal came
         return "was done before"
     if status != 128 + number:
         raise Find(f"ended with status {status} after signal {number}: {running.said()[-300:]}")
@@ -117,7 +119,7 @@ def _kill_worker(trial: Trial) -> str:
     status = trial.ended(running, 10)
     if status == trial.scenario.status:
         return "survived"
-    if trial.scenario.survives or status != 2:
+    if status != 2:
         raise Find(f"ended with status {status}: {running.said()[-600:]}")
     trial.again()
     return "went on"
@@ -138,18 +140,17 @@ def _remount(trial: Trial, options: str) -> None:
 
 def _full_disk(trial: Trial) -> str:
     """Of a random size; then there is space."""
-    size = int(2 ** trial.rng.uniform(12, 20))
+    size = _PAGE * int(np.ceil((trial.size / _PAGE) ** trial.rng.uniform(0, 1)))
     try:
         _mount(trial, str(size))
     except (OSError, subprocess.CalledProcessError):  # for root alone
         return "not possible"
-    status, said = trial.run()
+    status, said = _for_a_while(trial)
+    _remount(trial, "size=1g")
     if status != trial.scenario.status:
         _refused(trial, status, said)
-        _remount(trial, "size=1g")
-        trial.again()
-        return "went on"
-    return "was done before"
+    trial.again()
+    return "went on"
 
 
 def _read_only(trial: Trial) -> str:
@@ -162,15 +163,23 @@ def _read_only(trial: Trial) -> str:
     trial.scenario.attend(running, trial.moment())
     with suppress(subprocess.CalledProcessError):  # while a file is being written it cannot be
         _remount(trial, "ro")
-    trial.scenario.attend(running, 30.0)
-    if trial.scenario.status:  # a server does not end by itself
-        running.send(signal.SIGTERM)
-    status = trial.ended(running, 60)
+    status, _ = _for_a_while(trial, running)
     _remount(trial, "rw")
     if status != trial.scenario.status:
         _refused(trial, status, running.said())
     trial.again()
     return "went on"
+
+
+def _for_a_while(trial: Trial, running: Running | None = None) -> tuple[int | None, str]:
+    """To the end; a server does not end by itself where nothing can be done."""
+    running = running or trial.begin()
+    trial.scenario.attend(
+        running, 20 + 2 * trial.seconds if trial.scenario.status else _MOST_SECONDS
+    )
+    if trial.scenario.status:
+        running.send(signal.SIGTERM)
+    return trial.ended(running, 10), running.said()
 
 
 def _refused(trial: Trial, status: int | None, said: str) -> None:
@@ -204,8 +213,6 @@ def _clock_jumps(trial: Trial) -> str:
 
 def _two_writers(trial: Trial) -> str:
     """The same command twice at once."""
-    if trial.scenario.status:  # two servers have ports of their own, and one user
-        return "not possible"
     others = trial.begin(), trial.begin()
     for running in others:
         trial.scenario.attend(running, _MOST_SECONDS)
@@ -220,9 +227,9 @@ def _two_writers(trial: Trial) -> str:
 
 
 def _damage(trial: Trial) -> str:
-    """Of a finished run, one file."""
+    """Of a finished run, one file; not of the images that it drew to learn from."""
     trial.again()
-    found = files_of(trial.out)
+    found = {name: path for name, path in files_of(trial.out).items() if not _is_drawn(name)}
     path = found[str(trial.rng.choice(sorted(found)))]
     kind = str(trial.rng.choice(list(_DAMAGES)))
     whole = path.read_bytes()
@@ -231,6 +238,10 @@ def _damage(trial: Trial) -> str:
     if status != trial.scenario.status:
         raise Find(f"{path} {kind}: ended with status {status}: {said[-600:]}")
     return "made anew"
+
+
+def _is_drawn(name: str) -> bool:
+    return name.startswith(("data-", "drawn-"))
 
 
 def _fold(path: Path, whole: bytes, rng: np.random.Generator) -> None:

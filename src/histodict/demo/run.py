@@ -71,10 +71,9 @@ def run_demo(folder: Path, *, seed: int = 0, callback: Callback = ignore) -> Dem
         return result
 
     data = folder / f"data-{seed}"
-    if not (data / "manifest.csv").exists():
-        callback(Progress("draw", 0, 1))
-        timed("drawing the images", lambda: drawn_set(data, _N_PATIENTS, 4, seed=seed))
-        callback(Progress("draw", 1, 1))
+    callback(Progress("draw", 0, 1))
+    timed("drawing the images", lambda: drawn_set(data, _N_PATIENTS, 4, seed=seed))
+    callback(Progress("draw", 1, 1))
     manifest = read_manifest(data / "manifest.csv")
     held_out = set(sorted(set(manifest.patients))[-_N_TEST_PATIENTS:])
     places = np.array([patient in held_out for patient in manifest.patients])

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from ..execution.files import errors_named
 from ..parameters import check_whole_number
 from .scanner import draw_stain
 from .scene import canvas_shape
@@ -50,8 +51,9 @@ def write_synthetic_set(
     unfinished = folder.with_name(f".{folder.name[:50]}{_UNFINISHED}{secrets.token_hex(8)}")
     unfinished.mkdir(parents=True)
     try:
-        _write_classes(unfinished, n_patients, images_per_patient, size, seed)
-        _write_regions(unfinished / "regions", n_patients, size, seed)
+        with errors_named(folder):
+            _write_classes(unfinished, n_patients, images_per_patient, size, seed)
+            _write_regions(unfinished / "regions", n_patients, size, seed)
         _refuse_files(folder)  # another process may have been faster
         if folder.exists():
             folder.rmdir()  # not every system renames onto an empty folder

@@ -43,7 +43,7 @@ def written_whole(path: Path, *, durable: bool = True) -> Iterator[Path]:
     # Not made here: a writer that wrote elsewhere must fail, not leave an empty file.
     partial = path.with_name(f".{secrets.token_hex(8)}.partial{_ending(path)}")
     try:
-        with _named(path):
+        with errors_named(path):
             yield partial
             if durable:
                 _flush(partial, os.O_RDWR)
@@ -65,7 +65,7 @@ def _ending(path: Path) -> str:
 
 
 @contextmanager
-def _named(path: Path) -> Iterator[None]:
+def errors_named(path: Path) -> Iterator[None]:
     """Gives a name to errors of writers that have none, and knows a full disk when it sees one."""
     try:
         yield
