@@ -50,14 +50,12 @@ class Scenario:
     status : with which it ends if nobody disturbs it
     has_workers : whether processes of their own do a part of the work
     timed : files that hold the minute in which they were made
-    survives : whether the command itself goes on when one of them is killed
     """
 
     name: str
     arguments: tuple[str, ...]
     program: tuple[str, ...] = COMMAND
     has_workers: bool = False
-    survives: bool = False
     status: int = 0
     timed: tuple[str, ...] = ()
 
@@ -170,7 +168,6 @@ SCENARIOS = {
             "evaluate --cluster",
             (*_EVALUATE, "--cluster", "local:2"),
             has_workers=True,
-            survives=True,
         ),
         Scheduled("evaluate --cluster tcp", _EVALUATE, has_workers=True),
         Scenario(
@@ -188,7 +185,6 @@ SCENARIOS = {
             "serve",
             ("serve", ".", "--workspace", "OUT", "--no-browser"),
             has_workers=True,
-            survives=True,
             status=_STOPPED,
         ),
     )

@@ -223,6 +223,19 @@ def test_nobody_else_can_send_work_to_a_local_cluster():
         assert list(cluster.map(str, [1])) == ["1"]
 
 
+@needs_dask
+def test_a_worker_that_ends_while_it_starts_is_said_in_words(monkeypatch):
+    import distributed
+
+    class NoNanny(distributed.Nanny):
+        async def start_unsafe(self):
+            raise OSError("killed")
+
+    monkeypatch.setattr(distributed, "Nanny", NoNanny)
+    with pytest.raises(ClusterError, match="ended while it was starting"), open_cluster("local:1"):
+        pass
+
+
 # ---------------------------------------------------------------- training
 
 

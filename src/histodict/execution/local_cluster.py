@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,6 +17,7 @@ import distributed
 from distributed.security import Security
 from distributed.system import MEMORY_LIMIT
 
+from .cluster_map import ClusterError
 from .leaving import beyond_ctrl_c
 
 _HOST = "127.0.0.1"
@@ -44,9 +45,19 @@ def local_cluster(n_workers: int) -> Iterator[Any]:
         starting = ThreadPoolExecutor(1).submit(_start, n_workers)
     # Dask cannot close what has started by half: whoever stops us waits until it has.
     try:
-        yield starting.result()
+        yield _started(starting)
     finally:
-        starting.result().close()
+        _started(starting).close()
+
+
+def _started(starting: Future[Any]) -> Any:
+    try:
+        return starting.result()
+    except RuntimeError as error:
+        raise ClusterError(
+            "a worker ended while it was starting: if memory ran out, take fewer, and run the "
+            "command again"
+        ) from error
 
 
 def _start(n_workers: int) -> Any:
