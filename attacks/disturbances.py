@@ -86,22 +86,16 @@ def _kill(number: int, trial: Trial) -> str:
     """The command; the same one goes on."""
     running = trial.begin()
     trial.scenario.attend(running, trial.moment())
-    if running.has_ended:
-        outcome = "was done before"
-    elif running.hears_signals() or number in (signal.SIGKILL, signal.SIGTERM):
-        running.send(number)
-        outcome = "went on"
-    else:  # Python is just starting, and says what it was reading
-        time.sleep(0.2)
-        running.send(number)
-        outcome = "went on"
+    while number == signal.SIGINT and not running.hears_signals() and not running.has_ended:
+        time.sleep(0.01)  # Python takes Ctrl-C by itself while it starts, and says where it was
+    running.send(number)
     status = trial.ended(running, _LEAVE_SECONDS)
     if status == trial.scenario.status != 128 + number:  # it had done all when the signal came
         return "was done before"
     if status != 128 + number:
         raise Find(f"ended with status {status} after signal {number}: {running.said()[-300:]}")
     trial.again()
-    return outcome
+    return "went on"
 
 
 def _kill_worker(trial: Trial) -> str:

@@ -68,6 +68,8 @@ class Running:
 
     def send(self, number: int) -> None:
         """To the command alone; Ctrl-C reaches all processes of the terminal."""
+        if self.has_ended:  # another one may have its number by now
+            return
         with contextlib.suppress(ProcessLookupError):
             if number == signal.SIGINT:
                 os.killpg(self.process.pid, number)

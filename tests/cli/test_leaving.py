@@ -6,10 +6,14 @@ import os
 import signal
 import sys
 import time
+from concurrent.futures import BrokenExecutor
 
 import pytest
+import typer
 
 from attacks.processes import Running
+from histodict.cli.console import plain_errors
+from histodict.cli.leaving import leaving
 from histodict.demo.sets import write_synthetic_set
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
@@ -76,3 +80,26 @@ def test_a_killed_worker_of_jobs_is_said_in_a_line(begin):
     assert running.end(20) == 2
     assert running.left_behind() == []
     assert "Traceback" not in running.said() and "run the same command again" in running.said()
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (MemoryError(), "not enough memory"),
+        (BrokenExecutor("a worker"), "ended by the system"),
+        (OSError(28, "No space left on device", "a.csv"), "a.csv"),
+    ],
+)
+def test_what_the_machine_lacks_is_said_in_a_line(capsys, error, words):
+    with pytest.raises(typer.Exit) as ended, plain_errors():
+        raise error
+    said = capsys.readouterr().err
+    assert ended.value.exit_code == 2
+    assert words in said and len(said.splitlines()) == 1
+
+
+def test_a_signal_is_restored_after_the_command():
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    with leaving():
+        assert signal.getsignal(signal.SIGTERM) not in before
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before

@@ -1,8 +1,9 @@
 """A Dask cluster of processes on this machine that no other user of it can reach.
 
 Whoever reaches a port of a scheduler, worker or nanny can have it run code. So all of them speak
-TLS, with a certificate made for this cluster that both sides must show and that never leaves the
-memory of its processes; and the web pages of Dask, which ask for none, are not served.
+TLS, with a certificate made for this cluster that both sides must show; and the web pages of Dask,
+which ask for none, are not served. The key is kept in the memory of the processes: to be loaded it
+passes through a file, in a folder that nobody else can open and that goes at once.
 """
 
 from __future__ import annotations
