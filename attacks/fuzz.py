@@ -54,9 +54,11 @@ class Tally:
         outcomes = sorted({outcome for count in self.counts.values() for outcome in count})
         lines = [f"{self.name}: {self.total} cases in {self.seconds:.0f} s"]
         width = max((len(kind) for kind in self.counts), default=0)
-        lines.append(" " * (width + 4) + "".join(f"{outcome:>20s}" for outcome in outcomes))
+        spans = {outcome: max(10, len(outcome) + 2) for outcome in outcomes}
+        header = "".join(f"{outcome:>{span}s}" for outcome, span in spans.items())
+        lines.append(" " * (width + 4) + header)
         for kind, count in sorted(self.counts.items()):
-            row = "".join(f"{count[outcome]:20d}" for outcome in outcomes)
+            row = "".join(f"{count[outcome]:{span}d}" for outcome, span in spans.items())
             lines.append(f"    {kind:{width}s}{row}")
         return "\n".join(lines)
 
