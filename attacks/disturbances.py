@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -76,6 +77,7 @@ class Trial:
         for running in self.begun:
             running.remove()
         if self.mounted:
+            shutil.copytree(self.out, self.out.with_name(f"{self.out.name}-left"), symlinks=True)
             subprocess.run(["umount", "--lazy", str(self.out)], check=True)
 
 

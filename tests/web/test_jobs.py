@@ -198,3 +198,21 @@ def test_damaged_files_of_a_job_stop_nobody(tissue, tmp_path, content):
             found = wait_for(client, jobs[1], "done", "failed")
             assert found["state"] == "done", found["error"]
             assert "model.histodict" in (folder / jobs[1] / "log.txt").read_text()
+
+
+def test_a_job_that_could_not_be_written_leaves_nothing(tmp_path, monkeypatch):
+    from histodict.web import jobs
+    from histodict.web.workspace import User
+
+    write = jobs.write_json
+
+    def full(path, content):
+        if path.name == "job.json":
+            raise OSError(28, "No space left on device", str(path))
+        write(path, content)
+
+    monkeypatch.setattr(jobs, "write_json", full)
+    user = User.of(tmp_path, "ann")
+    with pytest.raises(OSError, match="No space left"):
+        jobs.new_job(user, {})
+    assert list((user.folder / "jobs").iterdir()) == []

@@ -18,6 +18,7 @@ import contextlib
 import json
 import os
 import signal
+import shutil
 import subprocess
 import sys
 import threading
@@ -160,8 +161,12 @@ def _summary(path: Path, changed: int) -> dict[str, Any]:
 
 def new_job(user: User, request: dict[str, Any]) -> Job:
     job = Job(user.folder / "jobs" / new_id())
-    job.set_state(WAITING, 0)  # first: it is the request that makes it a job
-    write_json(job.folder / "job.json", request | {"made": time.time()})
+    try:
+        job.set_state(WAITING, 0)  # first: it is the request that makes it a job
+        write_json(job.folder / "job.json", request | {"made": time.time()})
+    except OSError:  # a full disk: nobody would look at what was written of it
+        shutil.rmtree(job.folder, ignore_errors=True)
+        raise
     return job
 
 
