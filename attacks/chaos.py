@@ -123,6 +123,7 @@ class Chaos:
             trial.clean_up()
         with self._lock:
             self.counts[name, kind][outcome] += 1
+        print(f"{number:4d}  {name}, {kind}: {outcome}", flush=True)
 
     def table(self) -> str:
         """A line for each command and disturbance, a column for each outcome."""
