@@ -70,6 +70,7 @@ def addresses(data, image, job):
     ]
 
 
+@pytest.mark.filterwarnings("default:.*is damaged")  # in the log of the server
 @pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize(
     "name",
