@@ -17,7 +17,7 @@ READY_BENCH := $(VENV)/.ready-bench
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help env torch demo test lint format bench fuzz lock clean
+.PHONY: help env torch demo test lint format bench fuzz chaos load lock clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -47,6 +47,12 @@ bench: $(READY_BENCH)  ## Measure the kernels against their peers
 
 fuzz: $(READY)  ## Try damaged input of every kind, a minute each (FUZZ="images --cases 20000")
 	$(BIN)/python -m attacks.fuzz $(FUZZ)
+
+load: $(READY)  ## Let eight visitors use the page's server for ten minutes (LOAD="--seconds 60")
+	$(BIN)/python -m attacks.load $(LOAD)
+
+chaos: $(READY)  ## Kill and disturb every command for ten minutes (CHAOS="--kills 200 --jobs 2")
+	$(BIN)/python -m attacks.chaos $(CHAOS)
 
 lock:  ## Resolve the newest versions afresh and write constraints.txt
 	$(call check-python)

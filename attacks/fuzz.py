@@ -54,9 +54,11 @@ class Tally:
         outcomes = sorted({outcome for count in self.counts.values() for outcome in count})
         lines = [f"{self.name}: {self.total} cases in {self.seconds:.0f} s"]
         width = max((len(kind) for kind in self.counts), default=0)
-        lines.append(" " * (width + 4) + "".join(f"{outcome:>20s}" for outcome in outcomes))
+        spans = {outcome: max(10, len(outcome) + 2) for outcome in outcomes}
+        header = "".join(f"{outcome:>{span}s}" for outcome, span in spans.items())
+        lines.append(" " * (width + 4) + header)
         for kind, count in sorted(self.counts.items()):
-            row = "".join(f"{count[outcome]:20d}" for outcome in outcomes)
+            row = "".join(f"{count[outcome]:{span}d}" for outcome, span in spans.items())
             lines.append(f"    {kind:{width}s}{row}")
         return "\n".join(lines)
 
@@ -66,7 +68,6 @@ def fuzz(
 ) -> Tally:
     """Try cases 0, 1, … of a target until there were so many, or the time is over."""
     tally = Tally(name, target_named(name).per_attempt)
-    started = time.monotonic()
     most = None if cases is None else -(-cases // tally.per_attempt)
     starts = itertools.count(step=_BATCH) if most is None else range(0, most, _BATCH)
     batches = (range(at, at + _BATCH if most is None else min(most, at + _BATCH)) for at in starts)
@@ -74,6 +75,7 @@ def fuzz(
 
     def work() -> None:
         worker = Worker(name)
+        started = time.monotonic()  # to set it up takes its own time
         try:
             while seconds is None or time.monotonic() - started < seconds:
                 with lock:
@@ -85,11 +87,11 @@ def fuzz(
                         tally.add(trial)
         finally:
             worker.close()
+            tally.seconds = max(tally.seconds, time.monotonic() - started)
 
     with ThreadPoolExecutor(jobs) as pool:
         for future in [pool.submit(work) for _ in range(jobs)]:
             future.result()
-    tally.seconds = time.monotonic() - started
     return tally
 
 

@@ -58,13 +58,13 @@ def train(path: Path, n_iter: int, n_nonzero: int | str) -> dict[str, Any]:
     }
 
 
-def _peak_mib() -> float:
-    """Peak resident memory of this program.
+def _peak_mib(process: int | str = "self") -> float:
+    """Peak resident memory of this program, or of another that runs.
 
     Linux carries ru_maxrss over from the process that started this one, so it would tell the
     benchmark's own peak; VmHWM starts afresh.
     """
-    status = Path("/proc/self/status")
+    status = Path(f"/proc/{process}/status")
     if status.exists():
         peaks = [line.split()[1] for line in status.read_text().splitlines() if "VmHWM" in line]
         if peaks:

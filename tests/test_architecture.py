@@ -18,6 +18,7 @@ PACKAGE = Path(__file__).resolve().parents[1] / "src" / "histodict"
 # A module imports from its own layer or from an earlier one.
 LAYERS = (
     "parameters",
+    "learnt_arrays",
     "execution",
     "images",
     "patches",
@@ -29,6 +30,7 @@ LAYERS = (
     "decisions",
     "evaluation",
     "recipes",
+    "model_content",
     "old_model_files",
     "model_file",
     "pipeline",

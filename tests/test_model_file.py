@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from histodict.model_file import ARRAYS, SCHEMA, ModelFileError, read_content, read_header
+from histodict.model_content import ARRAYS
+from histodict.model_file import SCHEMA, ModelFileError, read_content, read_header
 from histodict.pipeline import Panel, RegionDetector, TissueClassifier, load_model, save_model
 
 FOLDER = Path(__file__).parent / "data" / "models"

@@ -44,7 +44,6 @@ The command `histodict` does all this without Python: `histodict --help`.
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -63,7 +62,8 @@ if TYPE_CHECKING:
     from .pipeline import save_model as save
     from .recipes import Recipe
 
-__version__ = version("histodict")
+    __version__: str
+
 __all__ = [
     "DFDL",
     "FDDL",
@@ -108,6 +108,8 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     """Public names are loaded when asked for: importing the package does nothing else."""
+    if name == "__version__":
+        return import_module("importlib.metadata").version("histodict")
     if name in _HOMES:
         home, _, there = _HOMES[name].partition(":")
         return getattr(import_module(home, __name__), there or name)

@@ -5,7 +5,8 @@
     DIR/overlays/KEY.png             the image with its patch map and the regions' outlines
     DIR/maps/KEY.npz                 the patch map, for `PatchMap.load`
     DIR/geojson/KEY.geojson          the patches, or the regions, for QuPath
-    DIR/done/KEY.json                one image's rows; what is there is not done again
+    DIR/done/KEY.json                one image's rows, and the digests of its files; what is there
+                                     and whole is not done again
 
 KEY is the file's name and a few letters that tell equal names apart.
 """
@@ -23,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from .execution.executor import Executor, Threads
-from .execution.files import file_key, written_whole
+from .execution.files import content_digest, file_key, written_whole
 from .execution.progress import Callback, Progress, ignore
 from .execution.tables import Row, write_table
 from .images.layout import images_below
@@ -32,7 +33,9 @@ from .pipeline.answers import outlines, region_rows
 from .reports.geojson import features, save_geojson
 from .reports.overlay import save_overlay
 
-_FORM = 2  # goes up when an image's files are written otherwise
+# Of a file's name that goes into KEY: with it, no name may become longer than file systems allow.
+_MOST_BYTES = 200
+_FORM = 3  # goes up when an image's files are written otherwise
 
 
 @dataclass(frozen=True)
@@ -100,7 +103,8 @@ def run_images(
 def image_key(image: Path) -> str:
     """A file name for what belongs to an image, the same each time."""
     place = hashlib.sha256(os.fsencode(image.resolve())).hexdigest()[:8]
-    return f"{_text(Path(image.stem))}-{place}"
+    name = _text(Path(image.stem)).encode()[:_MOST_BYTES].decode("utf-8", "ignore")
+    return f"{name}-{place}"
 
 
 def _text(path: Path) -> str:
@@ -115,12 +119,17 @@ def _stamp(image: Path, model_digest: str, mpp: float | None) -> list[Any]:
 
 
 def _finished(done: Path, stamp: list[Any]) -> dict[str, Any] | None:
-    if not done.is_file():
+    if not done.exists():
         return None
     try:
         content: dict[str, Any] = json.loads(done.read_text(encoding="utf-8"))
-        return content if content["stamp"] == stamp else None
-    except (OSError, KeyError, TypeError, ValueError) as error:
+        if content["stamp"] != stamp:
+            return None
+        for name, digest in content["files"].items():
+            if content_digest(done.parents[1] / name) != digest:
+                raise ValueError(f"{name} is another file")
+        return content if content["row"] and isinstance(content["regions"], list) else None
+    except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
         warnings.warn(f"{done}: is damaged, and the image is done again ({error})", stacklevel=3)
         return None
 
@@ -145,9 +154,18 @@ def _answer_one(model: Model, folder: Path, mpp: float | None, image: Path) -> d
 def _answer(model: Model, folder: Path, mpp: float | None, image: Path) -> dict[str, Any]:
     key = image_key(image)
     answer = model.answer(image, mpp=mpp)
+    files: list[Path] = []
     if answer.patch_map is not None:
-        save_overlay(folder / "overlays" / f"{key}.png", answer.patch_map, outlines(answer))
-        found = features(answer, of_regions=model.finds_regions)
-        save_geojson(folder / "geojson" / f"{key}.geojson", found)
-        answer.patch_map.save(folder / "maps" / f"{key}.npz")
-    return {"row": answer.row() | {"key": key}, "regions": region_rows(answer)}
+        overlay, outlined, mapped = files = [
+            Path("overlays", f"{key}.png"),
+            Path("geojson", f"{key}.geojson"),
+            Path("maps", f"{key}.npz"),
+        ]
+        save_overlay(folder / overlay, answer.patch_map, outlines(answer))
+        save_geojson(folder / outlined, features(answer, of_regions=model.finds_regions))
+        answer.patch_map.save(folder / mapped)
+    return {
+        "row": answer.row() | {"key": key},
+        "regions": region_rows(answer),
+        "files": {file.as_posix(): content_digest(folder / file) for file in files},
+    }

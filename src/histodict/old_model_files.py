@@ -57,4 +57,12 @@ def _member(header: Header) -> Header:
     }
 
 
-UPGRADES: dict[int, Callable[[Header, Arrays], tuple[Header, Arrays]]] = {4: from_schema_4}
+def from_schema_5(header: Header, arrays: Arrays) -> tuple[Header, Arrays]:
+    """The same words; the file had no digest."""
+    return header | {"schema": 6}, arrays
+
+
+UPGRADES: dict[int, Callable[[Header, Arrays], tuple[Header, Arrays]]] = {
+    4: from_schema_4,
+    5: from_schema_5,
+}

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from numbers import Integral, Real
+from reprlib import repr as short
+from typing import Any
 
 import numpy as np
 
@@ -10,14 +13,49 @@ import numpy as np
 def check_whole_number(name: str, value: object, low: int) -> int:
     """value as an int of at least low."""
     if isinstance(value, bool) or not isinstance(value, Integral) or value < low:
-        raise ValueError(f"{name} must be a whole number of at least {low}, not {value!r}")
+        raise ValueError(f"{name} must be a whole number of at least {low}, not {short(value)}")
     return int(value)
 
 
 def check_number(name: str, value: object, *, low: float = 0.0, above: bool = False) -> float:
     """value as a finite float of at least low, or greater than low if `above`."""
-    number = float(value) if isinstance(value, Real) else np.nan
+    try:
+        number = float(value) if isinstance(value, Real) else np.nan
+    except OverflowError:  # a whole number beyond all floats
+        number = np.inf
     if not np.isfinite(number) or number < low or (above and number == low):
         bound = "greater than" if above else "of at least"
-        raise ValueError(f"{name} must be a finite number {bound} {low:g}, not {value!r}")
+        raise ValueError(f"{name} must be a finite number {bound} {low:g}, not {short(value)}")
     return number
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def _is_whole(value: object) -> bool:
+    return _is_number(value) and isinstance(value, Integral)
+
+
+# What a value may be, by the word of an annotation; and how a message calls it.
+_KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "int": (_is_whole, "a whole number"),
+    "float": (_is_number, "a number"),
+    "bool": (lambda value: isinstance(value, bool | np.bool_), "true or false"),
+    "str": (lambda value: isinstance(value, str), "a word"),
+    "None": (lambda value: value is None, "nothing (null)"),
+    "dict[str, Any]": (lambda value: isinstance(value, dict), "settings by name"),
+    "list[int]": (
+        lambda value: isinstance(value, list) and all(_is_whole(part) for part in value),
+        "a list of whole numbers",
+    ),
+    "Any": (lambda value: True, "anything"),
+}
+
+
+def check_kind(name: str, value: object, annotation: str) -> None:
+    """Refuses a value that is none of what an annotation such as "int | None" allows."""
+    kinds = [_KINDS[word] for word in annotation.split(" | ")]
+    if not any(fits(value) for fits, _ in kinds):
+        words = " or ".join(words for _, words in kinds)
+        raise ValueError(f"{name} must be {words}, not {short(value)}")

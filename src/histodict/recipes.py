@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import inspect
-import json
 from dataclasses import asdict, dataclass, field, fields, replace
+from reprlib import repr as short
 from typing import Any
 
 from .decisions.image_rules import RULES
+from .execution.texts import parse_json
 from .images.stain import NORMALISERS
 from .methods.registry import METHODS, method_entry
 from .networks import vectors_named
-from .parameters import check_number, check_whole_number
+from .parameters import check_kind, check_number, check_whole_number
+
+_MOST_REDUCED = 10_000.0  # times; and µm per pixel: no image is seen so from afar
+_MOST_PX = 8192  # side of what is read for one patch: more would be no patch, and fill the memory
 
 
 @dataclass(frozen=True)
@@ -45,24 +49,33 @@ class Recipe:
     context: int = 1
 
     def __post_init__(self) -> None:
+        for own in fields(self):
+            check_kind(own.name, getattr(self, own.name), str(own.type))
         check_whole_number("patch_px", self.patch_px, 2)
         check_whole_number("patches_per_class", self.patches_per_class, 1)
         check_whole_number("neighbours", self.neighbours, 0)
         check_whole_number("context", self.context, 1)
         check_whole_number("components", self.components, 0)
+        if max(self.context, 2 * self.neighbours + 1) * self.patch_px > _MOST_PX:
+            raise ValueError(
+                f"patch_px={self.patch_px} with context={self.context} and neighbours="
+                f"{self.neighbours} asks for more than {_MOST_PX} pixels around a patch"
+            )
         check_number("downsample", self.downsample, low=1)
         check_number("least_tissue", self.least_tissue)
         if self.stride_px is not None:
             check_whole_number("stride_px", self.stride_px, 1)
         if self.mpp is not None:
             check_number("mpp", self.mpp, above=True)
+        if max(self.downsample, self.mpp or 0) > _MOST_REDUCED:
+            raise ValueError(f"downsample and mpp must be at most {_MOST_REDUCED:g}")
         for name, value, known in (
             ("method", self.method, METHODS),
             ("stain", self.stain, NORMALISERS),
             ("rule", self.rule, RULES),
         ):
             if value not in known:
-                raise ValueError(f"{name} must be one of {sorted(known)}, not {value!r}")
+                raise ValueError(f"{name} must be one of {sorted(known)}, not {short(value)}")
         self._check_vectors()
 
     def _check_vectors(self) -> None:
@@ -96,8 +109,13 @@ class Recipe:
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
+    def check_method(self) -> None:
+        """Refuses parameters that the method cannot take: before hours of training, say."""
+        method_entry(self.method).check(self.method_parameters)
+
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Recipe:
+        check_kind("a recipe", values, "dict[str, Any]")
         known = {f.name for f in fields(cls)}
         unknown = sorted(set(values) - known)
         if unknown:
@@ -148,20 +166,25 @@ class Recipe:
             for name, text in settings.items()
             if name not in kinds
         }
-        return replace(self, method_parameters=self.method_parameters | others, **changed)
+        made = replace(self, method_parameters=self.method_parameters | others, **changed)
+        made.check_method()
+        return made
 
 
 def read_setting(name: str, text: str, kind: str) -> Any:
     """A setting's text as what its field holds; for method parameters, as what it looks like."""
     if "str" in kind.split(" | "):
         return text
+    if text.lower() in ("none", "null"):
+        return None
     try:
-        value = json.loads(text.lower() if text.lower() in ("true", "false") else text)
-        return float(value) if "float" in kind else value
-    except json.JSONDecodeError:
+        value = parse_json(text.lower() if text.lower() in ("true", "false") else text)
+    except ValueError:
         if kind:
             raise ValueError(f"{name}={text}: a value of the kind {kind} is expected") from None
-        return None if text.lower() == "none" else text
+        return text
+    is_whole = type(value) is int and abs(value) < 2**53
+    return float(value) if kind.startswith("float") and is_whole else value
 
 
 PRESETS = {

@@ -31,6 +31,8 @@ from tests.images.files import save_plain, save_png_header, texture
 
 SETTINGS = ("patch_px=16", "downsample=1", "patches_per_class=800", "n_atoms=40", "n_iter=4")
 SIZE = (240, 180)
+# The slide library aborts on it, where it ends the process that asked.
+ABORTS = Path(__file__).parents[1] / "finds" / "images" / "1106a9b4-jpeg-tiles.tif"
 
 
 @dataclass
@@ -120,6 +122,10 @@ def cut_short_slide(path, rng):
 BROKEN = {
     "cut short.jpg": (cut_short, ("damaged or cut short", "copy it again")),
     "cut short.tif": (cut_short_slide, ("copy it again",)),
+    "aborts.tif": (
+        lambda path, rng: shutil.copy(ABORTS, path),
+        ("a part of the slide cannot be read", "died (signal 6)", "copy it again"),
+    ),
     "empty.jpg": (lambda path, rng: path.touch(), ("empty (0 bytes)", "copy it again")),
     "text.png": (lambda path, rng: path.write_text("x"), ("not a JPEG", "save it again")),
     "bomb.png": (
@@ -163,6 +169,17 @@ def test_predict_says_what_is_wrong_and_answers_the_others(name, model, good, tm
         assert word in complaint
     assert "good one" not in complaint
     assert sorted(outcome.rows) == ["a good one.jpg", "z good one.jpg"]
+
+
+def test_evaluate_names_a_slide_that_aborts(classes, tmp_path):
+    for extra in sorted(classes.glob("*/*"))[2:-2]:
+        extra.unlink()
+    shutil.copy(ABORTS, classes / "healthy" / "aborts.tif")
+    settings = ("--set", "n_atoms=4", "--set", "patches_per_class=50", "--jobs", "1")
+    command = ("evaluate", classes, "--methods", "src", "--folds", "2", *settings)
+    outcome = run(tmp_path, *command, "--output", tmp_path / "out")
+    assert outcome.status == 1
+    assert "aborts.tif: a part of the slide cannot be read" in outcome.said
 
 
 def test_the_path_of_a_broken_file_is_said_once(model, tmp_path):
@@ -440,6 +457,19 @@ def test_names_in_any_script(tissue, tmp_path):
         features = json.loads(text)["features"]
         labels = {feature["properties"]["classification"]["name"] for feature in features}
         assert labels <= {"gesünd", "entzündet"}
+
+
+def test_names_as_long_as_the_file_system_allows(model, good, tmp_path):
+    """All that is written about an image is named after it."""
+    names = ["n" * 251 + ".jpg", "é" * 125 + ".jpg"]
+    for name in names:
+        shutil.copy(good, tmp_path / name)
+    outcome = predict(model, tmp_path / "out", *(tmp_path / name for name in names))
+    assert outcome.status == 0, outcome.said
+    assert sorted(outcome.rows) == sorted(names)
+    for name in names:
+        assert (outcome.winners(name) != BLANK).any()
+        assert outcome.overlay(name).shape == (SIZE[1], SIZE[0], 3)
 
 
 def test_names_in_brackets_are_said_as_they_are(model, tmp_path):

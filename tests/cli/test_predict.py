@@ -116,7 +116,15 @@ def test_killed_in_mid_run_and_started_again_it_finishes_the_rest(trained, tissu
         assert len(whole) == count
 
 
-def test_what_is_damaged_or_was_done_otherwise_is_done_again(trained, tissue, tmp_path):
+def is_warned_of(words, recorded):
+    """Since it was last asked; on the command line a warning is a line."""
+    found = any(words in str(warning.message) for warning in recorded)
+    recorded.clear()
+    return found
+
+
+@pytest.mark.filterwarnings("default")
+def test_what_is_damaged_or_was_done_otherwise_is_done_again(trained, tissue, tmp_path, recwarn):
     image = sorted((tissue / "healthy").iterdir())[0]
     out = tmp_path / "o"
     arguments = ["predict", str(trained), str(image), "-o", str(out)]
@@ -125,10 +133,40 @@ def test_what_is_damaged_or_was_done_otherwise_is_done_again(trained, tissue, tm
     before = rows_of(out)
     for content in ("", "{}", json.dumps(json.loads(done.read_text()) | {"stamp": ["old", None]})):
         done.write_text(content)
-        if content in ("", "{}"):
-            with pytest.warns(UserWarning, match="is damaged"):
-                again = CliRunner().invoke(app, arguments)
-        else:
-            again = CliRunner().invoke(app, arguments)
+        again = CliRunner().invoke(app, arguments)
         assert again.exit_code == 0 and "were done before" not in again.output
+        assert is_warned_of("is damaged", recwarn) == (content in ("", "{}"))
         assert rows_of(out) == before
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize(
+    ("kind", "damage"),
+    [
+        ("maps", "cut"),
+        ("maps", "folder"),
+        ("overlays", "empty"),
+        ("geojson", "garbage"),
+        ("done", "folder"),
+    ],
+)
+def test_a_file_that_was_damaged_since_is_named_and_made_anew(
+    trained, tissue, tmp_path, kind, damage, recwarn
+):
+    image = sorted((tissue / "healthy").iterdir())[0]
+    arguments = ["predict", str(trained), str(image), "-o", str(tmp_path)]
+    assert CliRunner().invoke(app, arguments).exit_code == 0
+    (file,) = (tmp_path / kind).iterdir()
+    whole = file.read_bytes()
+    if damage == "folder":
+        file.unlink()
+        file.mkdir()
+    else:
+        bad = {"empty": b"", "cut": whole[:-9], "garbage": whole[:-9] + b"?" * 9}[damage]
+        file.write_bytes(bad)
+    again = CliRunner().invoke(app, arguments)
+    assert again.exit_code == 0, again.output
+    (warning,) = (str(w.message) for w in recwarn if "is damaged" in str(w.message))
+    assert file.name in warning
+    assert file.read_bytes() == whole
+    assert "were done before" in CliRunner().invoke(app, arguments).output

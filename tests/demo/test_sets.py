@@ -1,6 +1,7 @@
 """A written set of drawn tissue: its files, and what tells the classes apart."""
 
 import csv
+import os
 from itertools import pairwise
 from pathlib import Path
 
@@ -157,3 +158,31 @@ def test_texture_tells_the_classes_apart(labelled):
     images, labels, patients = labelled
     profiles = np.array([scale_profile(image) for image in images])
     assert nearest_centroid_accuracy(profiles, labels, patients) > 0.9
+
+
+def test_two_processes_may_draw_the_same_set_at_once(tmp_path, monkeypatch):
+    from histodict.demo import sets
+
+    folder = tmp_path / "tissue"
+    draw = sets._write_regions
+
+    def draw_slowly(*given):
+        if not folder.exists():  # the other one is done first
+            monkeypatch.setattr(sets, "_write_regions", draw)
+            sets.write_synthetic_set(folder, 1, 1, size=(96, 80))
+        draw(*given)
+
+    monkeypatch.setattr(sets, "_write_regions", draw_slowly)
+    assert (sets.drawn_set(folder, 1, 1, size=(96, 80)) / "manifest.csv").is_file()
+    assert [path.name for path in tmp_path.iterdir()] == ["tissue"]
+
+
+def test_what_a_killed_process_left_is_in_nobodys_way_and_goes_after_a_day(tmp_path):
+    from histodict.demo.sets import write_synthetic_set
+
+    left = [tmp_path / f".tissue.unfinished-{age}" for age in ("new", "old")]
+    for folder in left:
+        folder.mkdir()
+    os.utime(left[1], (0, 0))
+    write_synthetic_set(tmp_path / "tissue", 1, 1, size=(96, 80))
+    assert [folder.exists() for folder in left] == [True, False]

@@ -5,9 +5,13 @@ from __future__ import annotations
 import importlib.util
 import os
 import signal
+import socket
+import ssl
 import subprocess
 import sys
 import time
+from contextlib import suppress
+from pathlib import Path
 from types import ModuleType
 
 import numpy as np
@@ -164,6 +168,74 @@ def test_an_item_that_always_kills_its_worker_is_given_up_alone(cluster):
         list(cluster.map(work, range(1, 4)))
 
 
+# ---------------------------------------------------------------- who may send work
+
+
+def listening_ports(pids):
+    """At which ports these processes listen, of all TCP."""
+    lines = [
+        line.split()
+        for kind in ("tcp", "tcp6")
+        for line in Path(f"/proc/net/{kind}").read_text().splitlines()[1:]
+    ]
+    ports = {line[9]: int(line[1].split(":")[1], 16) for line in lines if line[3] == "0A"}
+    opened = []
+    for file in (file for pid in pids for file in Path(f"/proc/{pid}/fd").iterdir()):
+        with suppress(FileNotFoundError):  # closed just now
+            opened.append(os.readlink(file))
+    return {ports[name[8:-1]] for name in opened if name[8:-1] in ports}
+
+
+@needs_dask
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_nobody_else_can_send_work_to_a_local_cluster():
+    """Neither without a certificate nor with one of their own, at no port that is open."""
+    import distributed
+    from distributed.security import Security
+
+    before = listening_ports([os.getpid()])
+    with open_cluster("local:1") as cluster:
+        workers = cluster.client.scheduler_info()["workers"]
+        pids = cluster.client.run(os.getpid).values()
+        ports = listening_ports([os.getpid(), *pids]) - before
+        known = [
+            cluster.client.scheduler.address,
+            *workers,
+            *(w["nanny"] for w in workers.values()),
+        ]
+        assert ports == {int(address.rpartition(":")[2]) for address in known}
+        for port in ports:
+            for kind, security in (("tcp", None), ("tls", Security.temporary())):
+                with (
+                    pytest.raises(OSError),
+                    distributed.Client(f"{kind}://127.0.0.1:{port}", security=security, timeout=1),
+                ):
+                    pass
+            plain = ssl.create_default_context()
+            plain.check_hostname, plain.verify_mode = False, ssl.CERT_NONE
+            with (
+                pytest.raises(OSError),  # the other side sees no certificate, and hangs up
+                socket.create_connection(("127.0.0.1", port), timeout=5) as connection,
+                plain.wrap_socket(connection) as secured,
+            ):
+                assert secured.recv(1) == b"", "it speaks to anybody"
+                raise ConnectionError
+        assert list(cluster.map(str, [1])) == ["1"]
+
+
+@needs_dask
+def test_a_worker_that_ends_while_it_starts_is_said_in_words(monkeypatch):
+    import distributed
+
+    class NoNanny(distributed.Nanny):
+        async def start_unsafe(self):
+            raise OSError("killed")
+
+    monkeypatch.setattr(distributed, "Nanny", NoNanny)
+    with pytest.raises(ClusterError, match="ended while it was starting"), open_cluster("local:1"):
+        pass
+
+
 # ---------------------------------------------------------------- training
 
 
@@ -245,10 +317,32 @@ def test_a_worker_killed_during_prediction_loses_nothing(cluster, tissue, model,
     assert_same_files(tmp_path / "threads", folder)
 
 
+@pytest.fixture
+def certified(cluster, tmp_path):
+    """The address of the cluster, and Dask's configuration with its certificate in files."""
+    import dask
+
+    security, files = cluster.client.security, {}
+    for name in ("tls_ca_file", "tls_client_cert", "tls_client_key"):
+        files[name] = str(tmp_path / name)
+        (tmp_path / name).touch(mode=0o600)
+        (tmp_path / name).write_text(getattr(security, name))
+    tls = "distributed.comm.tls"
+    with dask.config.set(
+        {
+            f"{tls}.ca-file": files["tls_ca_file"],
+            f"{tls}.client.cert": files["tls_client_cert"],
+            f"{tls}.client.key": files["tls_client_key"],
+        }
+    ):
+        yield cluster.client.scheduler.address
+
+
 @needs_dask
-def test_train_and_predict_from_the_command_line(cluster, tissue, tmp_path, monkeypatch):
+def test_train_and_predict_from_the_command_line(certified, tissue, tmp_path, monkeypatch):
     monkeypatch.chdir(tissue.parent)  # relative paths: the workers are elsewhere
-    address = cluster.client.scheduler.address
+    address = certified
+    assert address.startswith("tls://")
     settings = ["patch_px=16", "n_atoms=20", "n_iter=3", "patches_per_class=1000"]
     for name, options in (("threads", []), ("cluster", ["--cluster", address])):
         file = tmp_path / f"{name}.histodict"
@@ -285,18 +379,53 @@ def test_without_any_worker_it_does_not_wait_for_ever(monkeypatch):
     import dask
     from distributed import Client, LocalCluster
 
-    monkeypatch.setattr(cluster_map, "_MOST_ALONE", 1.0)
+    monkeypatch.setattr(cluster_map, "_MOST_ALONE", 3.0)
+    monkeypatch.setattr(cluster_map, "_SAID_ALONE", 1.0)
     quiet = {"n_workers": 1, "threads_per_worker": 1, "dashboard_address": None}
     with (
         dask.config.set({"distributed.scheduler.allowed-failures": 0}),
         LocalCluster(processes=False, **quiet) as local,
         Client(local, set_as_default=False) as client,
     ):
-        results = Cluster(client).map(lambda x: time.sleep(x) or x, [0.0, 60.0, 0.0])
+        results = Cluster(client).map(lambda x: time.sleep(x) or x, [0.0, 4.5, 0.0])
         assert next(results) == 0.0
         local.scale(0)
-        with pytest.raises(ClusterError, match="no worker has been left for 1 seconds"):
+        with (
+            pytest.warns(UserWarning, match="no worker is left; waiting for one"),
+            pytest.raises(ClusterError, match="no worker has been left for 3 seconds"),
+        ):
             list(results)
+
+
+@needs_dask
+def test_a_scheduler_that_has_gone_is_said_in_words():
+    from distributed.client import FutureCancelledError
+    from distributed.comm import CommClosedError
+
+    class LostClient:
+        status = "closed"
+
+        def submit(self, *work, **options):
+            raise self.error
+
+        scatter = wait_for_workers = submit
+
+        def cancel(self, futures):
+            pass
+
+    client = LostClient()
+    for client.error in (
+        CommClosedError("pool"),
+        FutureCancelledError("a", "lost"),
+        RuntimeError(),
+    ):
+        for use in (lambda c: list(c.map(str, [1])), lambda c: c.keep(lambda: iter([1]))):
+            with pytest.raises(ClusterError, match="the Dask scheduler has gone"):
+                use(Cluster(client))
+        client.status = "running"  # then it is an error of another kind
+        with pytest.raises(type(client.error)):
+            list(Cluster(client).map(str, [1]))
+        client.status = "closed"
 
 
 # ---------------------------------------------------------------- which cluster, and none at all
@@ -320,8 +449,8 @@ def test_what_cannot_be_a_cluster_is_said_in_one_line(tmp_path, monkeypatch):
 
 
 @needs_dask
-def test_other_versions_on_the_workers_are_refused(cluster, monkeypatch):
-    address = cluster.client.scheduler.address
+def test_other_versions_on_the_workers_are_refused(certified, monkeypatch):
+    address = certified
     monkeypatch.setattr(cluster_module, "version", lambda name: "0.0")
     with (
         pytest.raises(ClusterError, match=r"numpy [1-9].* but here it is .*numpy 0\.0"),
@@ -357,7 +486,7 @@ def test_a_batch_system_is_asked_as_the_file_says(cluster, tmp_path, monkeypatch
     fake = ModuleType("dask_jobqueue")
     fake.SLURMCluster = SLURMCluster
     monkeypatch.setitem(sys.modules, "dask_jobqueue", fake)
-    with cluster_module._start(str(file), None) as started:
+    with cluster_module._start(str(file)) as started:
         assert started.scheduler_address == SLURMCluster.scheduler_address
     assert asked == [(8, "32GB"), 3, "ended"]
     file.write_text("system: ABACUS\n")

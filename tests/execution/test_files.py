@@ -104,3 +104,68 @@ def test_slides_that_lie_in_several_files(tmp_path):
     before = content_digest(series / "1.dcm")
     (series / "2.dcm").write_bytes(b"changed pixels")
     assert content_digest(series / "1.dcm") != before
+
+
+LONGEST = 255  # bytes of a name, on nearly all file systems
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["n" * 245 + ".geojson", "ü" * 120 + ".npz", "n" * 255, "n." + "s" * 253],
+)
+def test_names_as_long_as_the_file_system_allows(tmp_path, name):
+    path = tmp_path / os.fsdecode(os.fsencode(name)[-LONGEST:])
+    with written_whole(path) as partial:
+        partial.write_text("all of it")
+        assert len(os.fsencode(partial.name)) < 100
+    assert path.read_text() == "all of it"
+    assert names(tmp_path) == [path.name]
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no device that is always full")
+def test_a_full_disk_is_said_of_the_file(tmp_path):
+    path = tmp_path / "table.csv"
+    with (
+        pytest.raises(OSError, match=r"table\.csv: cannot be written.*disk is full.*make room"),
+        written_whole(path) as partial,
+    ):
+        partial.symlink_to("/dev/full")
+        partial.write_text("some text")
+    assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize("error", [OSError("30 requested and 0 written"), RuntimeError("io")])
+def test_a_writer_that_does_not_say_that_the_disk_is_full(tmp_path, monkeypatch, error):
+    monkeypatch.setattr("shutil.disk_usage", lambda path: type("Usage", (), {"free": 4096}))
+    with (
+        pytest.raises(OSError, match=r"map\.npz: cannot be written.*disk is full"),
+        written_whole(tmp_path / "map.npz"),
+    ):
+        raise error
+
+
+def test_an_error_without_a_name_gets_the_files(tmp_path):
+    with (
+        pytest.raises(OSError, match=r"a\.png: cannot be written .encoder error"),
+        written_whole(tmp_path / "a.png"),
+    ):
+        raise OSError("encoder error")
+
+
+def test_an_error_about_another_file_stays_as_it_is(tmp_path):
+    with pytest.raises(FileNotFoundError, match="other"), written_whole(tmp_path / "a.png"):
+        (tmp_path / "other").read_text()
+
+
+def test_an_empty_folder_in_its_place_is_in_nobodys_way(tmp_path):
+    for kept in ((), ("a file",)):
+        path = tmp_path / f"table{len(kept)}.csv"
+        path.mkdir()
+        for name in kept:
+            (path / name).touch()
+        try:
+            with written_whole(path) as partial:
+                partial.write_text("new")
+        except OSError as error:
+            assert kept and str(path) in str(error)
+        assert path.is_dir() == bool(kept)

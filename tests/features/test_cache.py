@@ -99,6 +99,12 @@ def test_an_image_changed_under_the_same_size_and_time_is_computed_anew(images, 
         np.testing.assert_array_equal(vector, FEATURES["luminance"](load(path)))
 
 
+def flip_a_bit(file):
+    content = bytearray(file.read_bytes())
+    content[-40] ^= 1  # in the last number, which is still one
+    file.write_bytes(content)
+
+
 def wrong_length(file):
     np.save(file, np.zeros(3))
 
@@ -118,6 +124,7 @@ def with_objects(file):
 DAMAGE = {
     "empty": lambda file: file.write_bytes(b""),
     "cut short": lambda file: file.write_bytes(file.read_bytes()[:-9]),
+    "a flipped bit": lambda file: flip_a_bit(file),
     "text": lambda file: file.write_text("no array"),
     "wrong length": wrong_length,
     "wrong type": wrong_type,
@@ -129,9 +136,11 @@ DAMAGE = {
 @pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
 def test_damaged_files_are_made_anew(images, cache, damage):
     first = features(images, Loader(), cache)
-    damage(files_of(cache)[0])
+    damaged = files_of(cache)[0]
+    damage(damaged)
     loader = Loader()
-    np.testing.assert_array_equal(features(images, loader, cache), first)
+    with pytest.warns(UserWarning, match=rf"{damaged}: is damaged"):
+        np.testing.assert_array_equal(features(images, loader, cache), first)
     assert len(loader.loaded) == 1
     features(images, loader, cache)
     assert len(loader.loaded) == 1

@@ -64,6 +64,39 @@ def squared_residuals(D, Y, S):
     return np.sum((Y.astype(float) - S.toarray().astype(float) @ D) ** 2, axis=1)
 
 
+# --- extremes -----------------------------------------------------------------------------------
+
+
+def test_values_whose_products_overflow_are_refused(rng):
+    D, Y = gaussian(rng, 8, 3, 5)
+    two = np.stack([D, D]), np.stack([Y, Y]) * 1e200
+    with pytest.raises(ValueError, match="Y contains values so large"):
+        encode_lasso(D, Y * 1e154, 0.1, backend="cuda")
+    with pytest.raises(ValueError, match="Y contains values so large"):
+        encode_omp(D, Y * 1e200, 3, backend="cuda")
+    with pytest.raises(ValueError, match="Y contains values so large"):
+        encode_joint(*two, 3, backend="cuda")
+    with pytest.raises(ValueError, match="D contains values so large"):
+        encode_lasso(D * 1e200, Y, 0.1, backend="cuda")
+    with pytest.raises(ValueError, match="the codes overflow"):
+        encode_omp(D * 1e-160, Y * 1e152, 3, backend="cuda")
+
+
+def test_large_l1_codes_are_those_of_the_processor(rng):
+    D, Y = gaussian(rng, 20, 9, 7)
+    S = encode_lasso(D, Y * 1e100, 1e98, backend="cuda")
+    expected = encode_lasso(D, Y * 1e100, 1e98)
+    np.testing.assert_allclose(S.toarray() / 1e100, expected.toarray() / 1e100, atol=1e-4)
+
+
+def test_atoms_do_not_depend_on_the_scale_of_the_sums(rng):
+    D, E = gaussian(rng, 12, 12, 7, np.float32)
+    F = np.cov(rng.standard_normal((12, 40))).astype(np.float32)
+    new = update_atoms(D, E, F, backend="cuda")
+    scale = np.float32(2.0**80)
+    np.testing.assert_array_equal(update_atoms(D, E * scale, F * scale, backend="cuda"), new)
+
+
 # --- pursuit ------------------------------------------------------------------------------------
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -69,8 +70,30 @@ def test_the_digest_is_that_of_the_weights():
     assert make_network(0).digest == make_network(0).digest != make_network(1).digest
 
 
+def test_bits_do_not_depend_on_torchs_threads(rng):
+    """Convolutions are cut by the number of threads, and round otherwise for each."""
+    torch.manual_seed(0)
+    layers = torch.nn.Conv2d(3, 256, CELL, CELL), torch.nn.Conv2d(256, 512, 1)
+    module = torch.nn.Sequential(*layers, torch.nn.Conv2d(512, 64, 1))
+    network = TorchNetwork(module, CELL, (127.0,) * 3, (128.0,) * 3)
+    pixels = rng.integers(0, 256, (8 * CELL, 8 * CELL, 3), dtype=np.uint8)
+    before = torch.get_num_threads()
+    try:
+        cells = []
+        for n_threads in (1, 2, 4):
+            torch.set_num_threads(n_threads)
+            cells.append(network.cells(pixels))
+            assert torch.get_num_threads() == n_threads
+        with ThreadPoolExecutor(3) as threads:
+            cells.extend(threads.map(lambda _: network.cells(pixels), range(6)))
+        assert torch.get_num_threads() == 4
+    finally:
+        torch.set_num_threads(before)
+    for other in cells[1:]:
+        np.testing.assert_array_equal(other, cells[0])
+
+
 def test_threads_that_ask_at_once_get_one_network():
-    from concurrent.futures import ThreadPoolExecutor
 
     made = []
 

@@ -143,6 +143,19 @@ def test_maps_of_wrong_answers_are_kept(sides, tmp_path):
         assert (right if label == record.label else turned).map_of(place) is None
 
 
+def test_a_trial_whose_map_is_damaged_is_held_anew(sides, tmp_path):
+    train, test = sides
+    other = {"healthy": "inflamed", "inflamed": "healthy"}
+    wrong = replace(test, records=tuple(replace(r, label=other[r.label]) for r in test.records))
+    made = Trials(tmp_path / "kept").hold(trial_of((train, wrong)))
+    file = sorted(made.maps.iterdir())[0]
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-9])
+    with pytest.warns(UserWarning, match=f"{file.name} is another file"):
+        Trials(tmp_path / "kept").hold(trial_of((train, wrong)))
+    assert file.read_bytes() == whole
+
+
 def test_a_method_of_the_whole_image_trains_here(sides, tmp_path):
     """An executor is for those that have patches; the others do not refuse it in a trial."""
 

@@ -9,7 +9,6 @@ outlines against the square that was planted.
 from __future__ import annotations
 
 import json
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,7 +16,6 @@ from PIL import Image
 
 from histodict import TissueClassifier
 from histodict.batch import run_images
-from histodict.images import readers
 from histodict.images.manifest import Manifest, Record
 from histodict.patches.patch_map import COLOURS, PatchMap
 from histodict.pipeline import RegionDetector
@@ -38,21 +36,21 @@ def scene(size=SIZE):
     return pixels
 
 
-class Bounded:
-    """A slide as OpenSlide shows it, whose picture lies inside larger bounds."""
+# A slide as OpenSlide shows it, whose picture, in the file itself, lies inside larger bounds.
+BOUNDED = f"""
+from PIL import Image
 
+class OpenSlide:
     dimensions = (4000, 3000)
+    level_dimensions = (dimensions,)
     level_downsamples = (1.0,)
 
     def __init__(self, path):
         names = ("x", "y", "width", "height")
-        bounds = zip(names, map(str, (*OFFSET, *SIZE)), strict=True)
-        self.properties = {f"openslide.bounds-{name}": value for name, value in bounds}
+        bounds = zip(names, map(str, {(*OFFSET, *SIZE)}))
+        self.properties = {{"openslide.bounds-" + name: value for name, value in bounds}}
         self.canvas = Image.new("RGBA", self.dimensions, (0, 0, 0, 0))
-        self.canvas.paste(Image.fromarray(scene()).convert("RGBA"), OFFSET)
-
-    def get_best_level_for_downsample(self, downsample):
-        return 0
+        self.canvas.paste(Image.open(path).convert("RGBA"), {OFFSET})
 
     def read_region(self, corner, level, size):
         (x, y), (width, height) = corner, size
@@ -60,19 +58,17 @@ class Bounded:
 
     def close(self):
         pass
+"""
 
 
 @pytest.fixture(params=["plain", "slide"])
-def image(request, tmp_path, monkeypatch):
+def image(request, tmp_path, slide_library):
+    path = tmp_path / "scene.png"
+    Image.fromarray(scene()).save(path)
     if request.param == "plain":
-        path = tmp_path / "scene.png"
-        Image.fromarray(scene()).save(path)
         return path, (0, 0)
-    path = tmp_path / "scene.mrxs"
-    path.write_bytes(b"slide")
-    module = SimpleNamespace(OpenSlide=Bounded, OpenSlideError=RuntimeError)
-    monkeypatch.setattr(readers, "_openslide", lambda path: module)
-    return path, OFFSET
+    slide_library(BOUNDED)
+    return path.rename(tmp_path / "scene.mrxs"), OFFSET
 
 
 @pytest.fixture(scope="module")

@@ -12,11 +12,19 @@ TINY = {"n_atoms": "12", "n_iter": "2", "patches_per_class": "150", "patch_px": 
 
 
 def open_client(folders: list[Path], workspace: Path, **options: Any) -> Any:
+    """A browser to which the first user's link was given."""
     from starlette.testclient import TestClient
 
     from histodict.web.server import make_app
 
-    return TestClient(make_app(folders, workspace, **options), base_url=ADDRESS)
+    client = TestClient(make_app(folders, workspace, **options), base_url=ADDRESS)
+    sign_in(client, client.app.state.users[0])
+    return client
+
+
+def sign_in(client: Any, user: Any) -> None:
+    client.cookies.clear()
+    assert client.get(f"/?token={user.token()}").status_code == 200
 
 
 def open_data(client: Any, inside: str = "tissue") -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import socket
@@ -43,12 +44,17 @@ def free_port() -> int:
 class Server:
     """`histodict serve` in a process that can be stopped, killed and started again."""
 
-    def __init__(self, workspace: Path, folders: list[Path], **options: Any) -> None:
+    def __init__(
+        self, workspace: Path, folders: list[Path], before: str = "", **options: Any
+    ) -> None:
+        """`before`: a line of Python that the process begins with."""
         self.port = free_port()
         self.address = f"http://127.0.0.1:{self.port}"
+        self.opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
         self.workspace = workspace
         given = {"workspace": str(workspace), "port": self.port, "browser": False} | options
         self._source = (
+            f"{before}\n"
             "from pathlib import Path\n"
             "from histodict.web.server import serve\n"
             f"given = {given!r}\n"
@@ -56,6 +62,26 @@ class Server:
             f"serve([Path(p) for p in {[str(folder) for folder in folders]!r}], **given)\n"
         )
         self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def link(self) -> str:
+        """What the server printed."""
+        token = (self.workspace / "users" / "local" / "token").read_text()
+        return f"{self.address}/?token={token}"
+
+    def get(self, path: str) -> bytes:
+        """As the browser would that followed the link."""
+        return self._ask(urllib.request.Request(f"{self.address}{path}"))
+
+    def post(self, path: str, body: Any = None) -> bytes:
+        data, headers = json.dumps(body or {}).encode(), {"X-Histodict": "1"}
+        return self._ask(urllib.request.Request(f"{self.address}{path}", data, headers))
+
+    def _ask(self, request: urllib.request.Request) -> bytes:
+        self.opener.open(self.link, timeout=10).close()
+        with self.opener.open(request, timeout=10) as answer:
+            data: bytes = answer.read()
+        return data
 
     def start(self) -> Server:
         self.process = subprocess.Popen([sys.executable, "-c", self._source], env=dict(os.environ))

@@ -47,3 +47,11 @@ def gallery(model, manifest):
     from histodict.pipeline.gallery import Gallery
 
     return Gallery.of(model.model_, manifest.records, 0)
+
+
+@pytest.fixture(autouse=True)
+def said_again():
+    """What is said once per process is said once per test."""
+    from histodict.web.workspace import say_once
+
+    say_once.cache_clear()

@@ -1,6 +1,8 @@
 """The data page's calls: tiles do not wait for the table, and the table may change."""
 
 import os
+import shutil
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +13,8 @@ pytest.importorskip("uvicorn", reason=MISSING)
 
 from histodict.images import manifest
 from tests.web.app import count_calls, open_client, open_data
+
+ABORTS = Path(__file__).parents[1] / "finds" / "images" / "1106a9b4-jpeg-tiles.tif"
 
 
 @pytest.fixture
@@ -44,3 +48,18 @@ def test_a_changed_table_is_noticed_at_the_next_request(tissue, tmp_path):
         table.write_text("\n".join(["path,label,patient", *rows[:2]]))
         assert [client.get(address).status_code for address in addresses] == [200, 200, 404]
     table.unlink()
+
+
+def test_a_slide_that_aborts_in_its_library_is_said_and_the_server_goes_on(tissue, tmp_path):
+    folder = tmp_path / "images"
+    for name, image in zip("ab", sorted((tissue / "tissue").glob("*/*.jpg"))[:2], strict=True):
+        (folder / name).mkdir(parents=True)
+        shutil.copy(image, folder / name)
+    shutil.copy(ABORTS, folder / "a" / "aborts.tif")
+    with open_client([folder], tmp_path / "workspace") as client:
+        data = open_data(client, "")
+        images = client.get(f"/api/data/{data}").json()["images"]
+        answers = [client.get(f"/api/data/{data}/images/{i['id']}/thumbnail.jpg") for i in images]
+        assert [answer.status_code for answer in answers].count(200) == 2
+        (refused,) = (answer for answer in answers if answer.status_code != 200)
+        assert "aborts.tif: a part of the slide cannot be read" in refused.json()["error"]

@@ -53,7 +53,7 @@ def visit(server):
             lambda answer: errors.append(answer.url) if answer.status >= 400 else None,
         )
         page.on("pageerror", lambda error: errors.append(str(error)))
-        page.goto(server.address)
+        page.goto(server.link)
         yield page, requests, errors
 
 
@@ -86,6 +86,15 @@ def test_a_folder_is_chosen_and_shown_by_class_and_patient(page):
     images = page.locator(".thumbs img")
     assert images.first.evaluate("image => image.decode().then(() => image.naturalWidth)") > 100
     keep_picture(page, "data")
+
+
+def test_the_file_that_serve_opens_leads_to_the_page(server, page):
+    """No token is on a command line; and a strict cookie is not sent along from a file."""
+    stranger = page.context.browser.new_page()
+    stranger.goto((server.workspace / "users" / "local" / "open.html").as_uri())
+    stranger.get_by_role("link", name="Data").wait_for(timeout=SLOW)
+    assert stranger.url.startswith(f"{server.address}/") and "token" not in stranger.url
+    stranger.close()
 
 
 def test_training_shows_its_progress_and_ends_with_a_model(page):

@@ -7,7 +7,7 @@ from .conftest import MISSING
 pytest.importorskip("starlette.testclient", reason=MISSING)
 pytest.importorskip("uvicorn", reason=MISSING)
 
-from tests.web.app import OWN, TINY, open_client, open_data
+from tests.web.app import OWN, TINY, open_client, open_data, sign_in
 
 
 @pytest.fixture
@@ -18,8 +18,9 @@ def client(tissue, tmp_path):
 
 def test_names_that_lead_here_from_elsewhere_are_refused(client):
     assert client.get("/", headers={"host": "evil.example:8642"}).status_code == 403
-    assert client.get("/", headers={"host": "localhost:8642"}).status_code == 200
-    assert client.get("/", headers={"host": "[::1]:8642"}).status_code == 200
+    token = client.app.state.users[0].token()
+    for host in ("localhost:8642", "[::1]:8642", "LOCALHOST:8642"):
+        assert client.get(f"/?token={token}", headers={"host": host}).status_code == 200
 
 
 def test_other_pages_cannot_change_anything(client):
@@ -113,14 +114,15 @@ def test_large_or_foreign_requests_are_refused(client):
     assert client.post("/api/data", files=files, headers=OWN).status_code == 400
 
 
-def test_another_address_needs_a_token(tissue, tmp_path):
-    with open_client([tissue], tmp_path, needs_token=True) as client:
-        token = client.app.state.tokens["local"]
+@pytest.mark.parametrize("is_open", [True, False])
+def test_everybody_needs_a_token(tissue, tmp_path, is_open):
+    with open_client([tissue], tmp_path, is_open=is_open) as client:
+        client.cookies.clear()
+        token = client.app.state.users[0].token()
         for address in ("/", "/api/session", "/static/app.js", "/?token=wrong", "/?token="):
             assert client.get(address).status_code == 401
         assert client.get(f"/api/session?token={token}").status_code == 401  # links only open "/"
-        welcome = client.get(f"/?token={token}", follow_redirects=False)
-        assert welcome.status_code == 303
+        welcome = client.get(f"/?token={token}")
         cookie = welcome.headers["set-cookie"].lower()
         assert "httponly" in cookie and "samesite=strict" in cookie
         assert client.get("/api/session").json()["user"] == "local"
@@ -129,17 +131,15 @@ def test_another_address_needs_a_token(tissue, tmp_path):
 
 def test_users_do_not_see_each_other(tissue, tmp_path):
     with open_client([tissue], tmp_path, users=("anna", "ben")) as client:
-        tokens = client.app.state.tokens
-        assert len(set(tokens.values())) == 2
-        client.get(f"/?token={tokens['anna']}")
+        anna, ben = client.app.state.users
+        assert anna.token() != ben.token()
         data = open_data(client)
         job = client.post(
             "/api/jobs", json={"data": data, "preset": "quick", "settings": TINY}, headers=OWN
         ).json()["id"]
         client.post(f"/api/jobs/{job}/cancel", headers=OWN)
         assert [entry["id"] for entry in client.get("/api/session").json()["jobs"]] == [job]
-        client.cookies.clear()
-        client.get(f"/?token={tokens['ben']}")
+        sign_in(client, ben)
         session = client.get("/api/session").json()
         assert session["user"] == "ben" and session["jobs"] == [] and session["data"] == []
         for address in (f"/api/jobs/{job}", f"/api/jobs/{job}/model", f"/api/data/{data}"):
@@ -150,3 +150,63 @@ def test_users_do_not_see_each_other(tissue, tmp_path):
 def test_user_names_cannot_be_paths(tissue, tmp_path):
     with pytest.raises(ValueError, match="user name"):
         open_client([tissue], tmp_path, users=("../anna",))
+
+
+@pytest.mark.parametrize(
+    "host", ["[::1", "::1]", "127.0.0.1:x", "localhost:99999999", "user@localhost", "", "a b"]
+)
+def test_a_host_that_is_none_is_refused(client, host):
+    answer = client.get("/", headers={"host": host})
+    assert answer.status_code in (400, 403) and len(answer.text.splitlines()) == 1
+
+
+@pytest.mark.parametrize("origin", ["null", "http://[::1", "127.0.0.1:8642", "http://127.0.0.1"])
+def test_an_origin_that_is_not_ours_is_refused(client, origin):
+    answer = client.post("/api/data", json={}, headers=OWN | {"origin": origin})
+    assert answer.status_code == 403
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"[" * 60_000, b'{"place":' * 7000, b'{"place": NaN}', b'{"place": ' + b"9" * 5000 + b"}"],
+)
+def test_what_is_no_json_is_refused_in_words(client, body):
+    answer = client.post("/api/data", content=body, headers=OWN)
+    assert answer.status_code == 400 and "JSON" in answer.json()["error"]
+
+
+@pytest.mark.parametrize("number", ["9" * 5000, "1" + "0" * 30, "-1", "1e5", "\u0663"])
+@pytest.mark.parametrize(
+    "address",
+    [
+        "/api/jobs/aaaaaaaaaaaa/atoms/{}.png",
+        "/api/jobs/aaaaaaaaaaaa/patches/{}.jpg",
+        "/api/data/{data}/images/{image}/tiles/0/{}/0.jpg",
+    ],
+)
+def test_absurd_places_find_nothing(client, address, number):
+    data = open_data(client)
+    image = client.get(f"/api/data/{data}").json()["images"][0]["id"]
+    answer = client.get(address.format(number, data=data, image=image))
+    assert answer.status_code == 404 and answer.json()["error"]
+
+
+@pytest.mark.parametrize(
+    "wish",
+    [
+        {"seed": 10**30},
+        {"seed": -1},
+        {"seed": True},
+        {"test_folds": True},
+        {"test_folds": []},
+        {"settings": {"n_atoms": "abc"}},
+        {"settings": {"n_atoms": "-5"}},
+        {"settings": {"penalty": "NaN"}},
+        {"settings": {"mpp": "[1]"}},
+        {"settings": {"patch_px": "[" * 5000}},
+    ],
+)
+def test_absurd_trainings_are_refused_at_once(client, wish):
+    answer = client.post("/api/jobs", json={"data": open_data(client)} | wish, headers=OWN)
+    assert answer.status_code == 400 and answer.json()["error"]
+    assert client.get("/api/jobs").json()["jobs"] == []

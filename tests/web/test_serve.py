@@ -34,11 +34,11 @@ def own_address() -> str | None:
 
 
 def test_the_demonstration_needs_no_data(demo):
-    session = json.load(urllib.request.urlopen(f"{demo.address}/api/session"))
-    data = json.load(urllib.request.urlopen(f"{demo.address}/api/data/{session['demo']}"))
+    session = json.loads(demo.get("/api/session"))
+    data = json.loads(demo.get(f"/api/data/{session['demo']}"))
     assert data["classes"] == ["healthy", "inflamed"]
     assert len({image["patient"] for image in data["images"]}) == 8
-    page = urllib.request.urlopen(demo.address).read().decode()
+    page = demo.get("/").decode()
     assert "histodict" in page and "//" not in page.replace("http://www.w3.org", "")
 
 
@@ -50,15 +50,9 @@ def test_others_cannot_reach_it_by_default(demo):
         pass
 
 
-def test_on_another_address_a_token_is_asked_for(tissue, tmp_path):
-    server = Server(tmp_path, [tissue], host="0.0.0.0").start()
-    try:
+def test_other_users_of_this_machine_need_the_token(demo):
+    for path in ("/", "/api/session", "/static/app.js"):
         with pytest.raises(urllib.error.HTTPError, match="401"):
-            urllib.request.urlopen(f"{server.address}/api/session")
-        token = (tmp_path / "users" / "local" / "token").read_text()
-        jar = urllib.request.HTTPCookieProcessor()
-        opener = urllib.request.build_opener(jar)
-        opener.open(f"{server.address}/?token={token}").close()
-        assert json.load(opener.open(f"{server.address}/api/session"))["user"] == "local"
-    finally:
-        server.stop()
+            urllib.request.urlopen(f"{demo.address}{path}")
+    for name in ("token", "open.html"):
+        assert (demo.workspace / "users" / "local" / name).stat().st_mode & 0o077 == 0

@@ -5,12 +5,19 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from .console import end_with, plain_errors, print_json, printable
-from .options import ImageOptions, JsonOption, ModelArgument, ResultsOutput, WorkOptions
+from .options import (
+    FinderOptions,
+    ImageOptions,
+    JsonOption,
+    ModelOptions,
+    ResultsOutput,
+    WorkOptions,
+)
 
 if TYPE_CHECKING:
     from ..batch import RunResult
@@ -19,7 +26,7 @@ if TYPE_CHECKING:
 
 def predict(
     *,
-    model: ModelArgument,
+    used: ModelOptions,
     output: ResultsOutput,
     images: ImageOptions,
     work: WorkOptions,
@@ -31,14 +38,14 @@ def predict(
     Images already done are skipped; bad files are listed at the end and make the exit status 1.
     """
     with plain_errors():
-        trained = _load(model, work.jobs, finds_regions=False)
-        result = _run(trained, model, images, output, work)
+        trained = _load(used, work.jobs, finds_regions=False)
+        result = _run(trained, used.model, images, output, work)
     _tell(result, f"{_counts(result)}. See {output / 'predictions.csv'}", as_json)
 
 
 def detect(
     *,
-    model: Annotated[Path, typer.Argument(help="Model file, from `histodict train --regions`.")],
+    used: FinderOptions,
     output: ResultsOutput,
     images: ImageOptions,
     work: WorkOptions,
@@ -52,19 +59,17 @@ def detect(
     status 1.
     """
     with plain_errors():
-        trained = _load(model, work.jobs, finds_regions=True)
-        result = _run(trained, model, images, output, work)
+        trained = _load(used, work.jobs, finds_regions=True)
+        result = _run(trained, used.model, images, output, work)
     words = f"{len(result.regions)} regions; {_counts(result)}"
     _tell(result, f"{words}. See {output / 'detections.csv'} and regions.csv", as_json)
 
 
-def _load(path: Path, jobs: int | None, *, finds_regions: bool) -> Model:
-    from ..pipeline import load_model
-
-    model = load_model(path, n_jobs=jobs)
+def _load(used: ModelOptions, jobs: int | None, *, finds_regions: bool) -> Model:
+    model = used.load(jobs)
     if model.finds_regions != finds_regions:
         use = "detect" if model.finds_regions else "predict"
-        raise ValueError(f"{path}: this model is a {model.kind}: use `histodict {use}`")
+        raise ValueError(f"{used.model}: this model is a {model.kind}: use `histodict {use}`")
     return model
 
 

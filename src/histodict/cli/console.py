@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import BrokenExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,6 +19,8 @@ from rich.table import Table
 from ..execution.progress import Callback, Progress
 
 _errors = Console(stderr=True)
+_KEPT = "what is finished is not done again"
+_OUT_OF_MEMORY = f"if memory ran out, give fewer --jobs, and run the same command again: {_KEPT}"
 _STAGES = {
     "patches": "Cutting patches",
     "features": "Measuring images",
@@ -34,12 +38,28 @@ _STAGES = {
 
 @contextmanager
 def plain_errors() -> Iterator[None]:
-    """What the user can mend is one line and exit status 2, not a traceback."""
+    """What the user can mend is a line and exit status 2, not a traceback; a warning is a line."""
+    kept, warnings.formatwarning = warnings.formatwarning, _in_a_line
     try:
         yield
     except (ValueError, OSError, ImportError) as error:
-        _say("[red]Error:[/]", str(error))
-        raise typer.Exit(2) from error
+        words = str(error)
+        cause: Exception = error
+    except BrokenExecutor as error:
+        words = f"a process that did a part of the work was ended by the system; {_OUT_OF_MEMORY}"
+        cause = error
+    except MemoryError as error:
+        words = f"there is not enough memory: {str(error) or _OUT_OF_MEMORY}"
+        cause = error
+    else:
+        return
+    finally:
+        warnings.formatwarning = kept
+    _say("[red]Error:[/]", words)
+    raise typer.Exit(2) from cause
+
+
+_told: dict[str, Progress] = {}  # the latest of each stage
 
 
 @contextmanager
@@ -48,6 +68,7 @@ def progress_bars() -> Iterator[Callback]:
     tasks: dict[str, Any] = {}
 
     def show(progress: Progress) -> None:
+        _told[progress.stage] = progress
         if progress.stage not in tasks:
             name = _STAGES.get(progress.stage, progress.stage)
             tasks[progress.stage] = bars.add_task(name, total=progress.total)
@@ -64,8 +85,22 @@ def progress_bars() -> Iterator[Callback]:
         yield show
 
 
+def say_stopped(by: str) -> None:
+    """What a signal ended, how far it was, and how to go on."""
+    far = "; ".join(
+        f"{_STAGES.get(stage, stage)}: {told.done} of {told.total}" for stage, told in _told.items()
+    )
+    words = f"by {by}{f' ({far})' if far else ''}"
+    _say("[yellow]Stopped:[/]", f"{words}. The same command goes on: {_KEPT}")
+
+
 def warn(words: str, head: str = "Warning") -> None:
     _say(f"[yellow]{head}:[/]", words)
+
+
+def _in_a_line(message: Warning | str, *place: Any, **more: Any) -> str:
+    """A warning of ours or of a library, without the line of source that gave it."""
+    return f"Warning: {printable(' '.join(str(message).split()))}\n"
 
 
 def end_with(failures: Iterable[str]) -> None:

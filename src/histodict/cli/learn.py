@@ -16,11 +16,12 @@ from .options import (
     ImageOptions,
     JobsOption,
     JsonOption,
-    ModelArgument,
+    ModelOptions,
     ModelOutput,
     PartOptions,
     PositiveOption,
     SettingOption,
+    TrustOption,
     WorkOptions,
     check_folder,
     pairs,
@@ -67,6 +68,7 @@ class LearnOptions:
             "after a few labels have changed.",
         ),
     ] = None
+    trust_weights: TrustOption = False
     seed: Annotated[int, typer.Option(help="The same seed gives the same model.")] = 0
 
     def model(self, jobs: int | None, cache: Path | None) -> Model:
@@ -83,7 +85,7 @@ class LearnOptions:
 
         if self.start_from is None:
             return None
-        start = load_model(self.start_from)
+        start = load_model(self.start_from, trust_weights=self.trust_weights)
         if start.kind != model.kind:
             raise ValueError(
                 f"{self.start_from}: is a {start.kind}, and a {model.kind} cannot go on from it"
@@ -158,7 +160,7 @@ def _threshold(model: Model) -> dict[str, Any]:
 
 def adapt(
     *,
-    model: ModelArgument,
+    used: ModelOptions,
     output: ModelOutput,
     images: ImageOptions,
     jobs: JobsOption = None,
@@ -175,13 +177,15 @@ def adapt(
         histodict predict adapted.histodict new/ --output results/
     """
     from ..decisions.unlabelled import Adaptation
-    from ..pipeline import load_model, save_model
+    from ..pipeline import save_model
 
     with plain_errors():
         check_folder(output)
-        trained = load_model(model, n_jobs=jobs)
+        trained = used.load(jobs)
         if trained.finds_regions:
-            raise ValueError(f"{model}: finds regions; only a model of two classes can be adapted")
+            raise ValueError(
+                f"{used.model}: finds regions; only a model of two classes can be adapted"
+            )
         found = images.find()
         scores = _scores(trained, found, images.mpp)
         adapted = trained.adapted_to(scores)

@@ -8,7 +8,15 @@ from typing import Annotated
 import typer
 
 from .console import plain_errors, print_json, progress_bars, warn
-from .options import CacheOption, JobsOption, JsonOption, ModelArgument, PartOptions, check_folder
+from .options import (
+    CacheOption,
+    JobsOption,
+    JsonOption,
+    ModelArgument,
+    ModelOptions,
+    PartOptions,
+    check_folder,
+)
 
 
 def info(model: ModelArgument, as_json: JsonOption = False) -> None:
@@ -19,7 +27,10 @@ def info(model: ModelArgument, as_json: JsonOption = False) -> None:
     with plain_errors():
         header = read_header(model)
         # A model of a network that a program brought is known to that program alone.
-        card = [] if as_json else describe_model(header)
+        try:
+            card = [] if as_json else describe_model(header)
+        except ValueError as error:
+            raise ValueError(f"{model}: {error}") from error
     if as_json:
         print_json(header)
         return
@@ -35,7 +46,7 @@ def info(model: ModelArgument, as_json: JsonOption = False) -> None:
 
 def atoms(
     *,
-    model: ModelArgument,
+    used: ModelOptions,
     output: Annotated[Path, typer.Option("--output", "-o", help="Page (.html) to write.")],
     number: Annotated[int, typer.Option("--atoms", help="Atoms of each class to show.")] = 24,
     data: PartOptions,
@@ -50,12 +61,11 @@ def atoms(
 
         histodict atoms tissue.histodict tissue/ --output atoms.html
     """
-    from ..pipeline import load_model
     from ..reports.atoms_page import find_atoms, panel_note, plain_facts, write_atoms_page
 
     with plain_errors():
         check_folder(output)
-        trained = load_model(model, n_jobs=jobs)
+        trained = used.load(jobs)
         manifest = data.read()
         with progress_bars() as callback:
             found = find_atoms(trained, manifest, n_atoms=number, cache=cache, callback=callback)

@@ -17,11 +17,13 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 
 from .console import progress_bars, warn
+from .leaving import leaving
 
 if TYPE_CHECKING:
     from ..execution.executor import Executor
     from ..execution.work import Work
     from ..images.manifest import Manifest
+    from ..pipeline import Model
 
 Command = Callable[..., None]
 
@@ -38,7 +40,8 @@ def flat(command: Command) -> Command:
             name: group(**{field: given.pop(field) for field in signature(group).parameters})
             for name, group in groups.items()
         }
-        command(**given, **made)
+        with leaving():
+            command(**given, **made)
 
     run.__dict__["__signature__"] = Signature(laid_out)
     run.__annotations__ = {part.name: part.annotation for part in laid_out}
@@ -63,6 +66,14 @@ ModelOutput = Annotated[Path, typer.Option("--output", "-o", help="Model file to
 ResultsOutput = Annotated[Path, typer.Option("--output", "-o", help="Folder for the results.")]
 FolderOutput = Annotated[Path, typer.Option("--output", "-o", help="Folder to write to.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object, for programs.")]
+TrustOption = Annotated[
+    bool,
+    typer.Option(
+        "--trust-weights",
+        help="Let the model fetch or open the weights of the network that it names: only for a "
+        "model whose maker you trust.",
+    ),
+]
 JobsOption = Annotated[int | None, typer.Option("--jobs", help="Threads; all cores if not given.")]
 CacheOption = Annotated[
     Path | None,
@@ -92,6 +103,26 @@ PositiveOption = Annotated[
 
 
 # --- groups -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """A model that is used."""
+
+    model: ModelArgument
+    trust_weights: TrustOption = False
+
+    def load(self, jobs: int | None) -> Model:
+        from ..pipeline import load_model
+
+        return load_model(self.model, n_jobs=jobs, trust_weights=self.trust_weights)
+
+
+@dataclass(frozen=True)
+class FinderOptions(ModelOptions):
+    """A model that finds regions."""
+
+    model: Annotated[Path, typer.Argument(help="Model file, from `histodict train --regions`.")]
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ import numpy as np
 
 from ..evaluation.splits import Split
 from ..execution.local import count_jobs, one_blas_thread
+from ..execution.processes import in_processes
 from ..execution.progress import Progress
 from ..execution.work import Work
 from ..images.manifest import Manifest
@@ -100,13 +101,9 @@ def _run(
     if n_processes < 2:
         yield from map(run, jobs)
         return
-    # Of the ways to start processes, joblib's alone needs no `if __name__ == "__main__":` in the
-    # user's script.
-    from joblib import Parallel, delayed, parallel_config
+    from joblib import delayed
 
-    with parallel_config("loky", inner_max_num_threads=1):
-        parallel = Parallel(n_processes, return_as="generator", batch_size=1)
-        yield from parallel(delayed(run)(job) for job in jobs)
+    yield from in_processes((delayed(run)(job) for job in jobs), n_processes, one_thread=True)
 
 
 def _run_one(trials: Trials, trial: Trial) -> Verdicts | str | None:

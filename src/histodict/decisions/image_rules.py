@@ -14,8 +14,9 @@ The last is the mean of its SVMs' scores, each over its root mean square on the 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,20 @@ from numpy.typing import NDArray
 from scipy.ndimage import uniform_filter
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
+
+from ..learnt_arrays import Learnt
+
+
+class ScoreError(ValueError):
+    """An image got a score that is not a finite number, and so no answer."""
+
+
+def check_scores(path: Path, *scores: NDArray[Any]) -> None:
+    """Refuses scores that are not finite: compared with anything, they would pick a class."""
+    if not all(np.isfinite(values).all() for values in scores):
+        raise ScoreError(
+            f"{path}: the model's scores of this image are not finite numbers: it gets no answer"
+        )
 
 
 @dataclass(frozen=True)
@@ -99,6 +114,13 @@ _FEATURES: dict[str, tuple[Feature, ...]] = {
     "codes": (_codes,),
     "margin-and-codes": (_margin, _root_codes),
 }
+# How long they are, in the words of `learnt_arrays`.
+_LENGTHS: dict[Feature, str] = {
+    _proportion: "scores",
+    _margin: "scores",
+    _codes: "codes",
+    _root_codes: "codes",
+}
 
 
 class ImageRule(ABC):
@@ -120,6 +142,11 @@ class ImageRule(ABC):
     @abstractmethod
     def scores(self, evidence: Evidence) -> NDArray[np.float64]:
         """One number for two classes, positive beyond the border; else one per class."""
+
+    @classmethod
+    @abstractmethod
+    def learnt(cls, name: str) -> Mapping[str, Learnt]:
+        """What the arrays of the rule of this name must be."""
 
     def value_at(self, score: float) -> float:
         """Where there is θ: the number that has this score."""
@@ -151,6 +178,11 @@ class LinearRule(ImageRule):
         parts = [(w / s, b / s) for (w, b), s in zip(fitted, scales, strict=True)]
         bias: NDArray[np.float64] = np.sum([b for _, b in parts], axis=0)
         return cls(name, np.hstack([w for w, _ in parts]), bias)
+
+    @classmethod
+    def learnt(cls, name: str) -> Mapping[str, Learnt]:
+        width = "+".join(_LENGTHS[feature] for feature in _FEATURES[name])
+        return {"weights": Learnt(f"scores, {width}"), "bias": Learnt("scores")}
 
     @property
     def threshold(self) -> float | None:  # type: ignore[override]

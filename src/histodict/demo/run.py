@@ -17,7 +17,7 @@ from ..execution.progress import Callback, Progress, ignore
 from ..images.manifest import Manifest, read_manifest
 from ..pipeline import ImageAnswer, RegionAnswer, RegionDetector, TissueClassifier
 from ..recipes import preset
-from .sets import write_synthetic_set
+from .sets import drawn_set
 
 # The default preset, small enough for a minute and a half on two cores.
 DEMO_RECIPE = preset("default").with_settings(
@@ -71,10 +71,9 @@ def run_demo(folder: Path, *, seed: int = 0, callback: Callback = ignore) -> Dem
         return result
 
     data = folder / f"data-{seed}"
-    if not (data / "manifest.csv").exists():
-        callback(Progress("draw", 0, 1))
-        timed("drawing the images", lambda: write_synthetic_set(data, _N_PATIENTS, 4, seed=seed))
-        callback(Progress("draw", 1, 1))
+    callback(Progress("draw", 0, 1))
+    timed("drawing the images", lambda: drawn_set(data, _N_PATIENTS, 4, seed=seed))
+    callback(Progress("draw", 1, 1))
     manifest = read_manifest(data / "manifest.csv")
     held_out = set(sorted(set(manifest.patients))[-_N_TEST_PATIENTS:])
     places = np.array([patient in held_out for patient in manifest.patients])

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import csv
-import os
+import secrets
 import shutil
+import time
 from collections.abc import Sequence
+from contextlib import suppress
+from glob import escape
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from ..execution.files import errors_named
 from ..parameters import check_whole_number
 from .scanner import draw_stain
 from .scene import canvas_shape
 from .tissue import INFLAMMATION, MICRONS_PER_PIXEL, draw_image, draw_region_image
+
+_UNFINISHED = ".unfinished-"
+_STALE_S = 24 * 3600
 
 
 def write_synthetic_set(
@@ -38,13 +46,15 @@ def write_synthetic_set(
     check_whole_number("seed", seed, 0)
     canvas_shape(size)
     folder = Path(folder).resolve()
-    if folder.exists() and any(folder.iterdir()):
-        raise FileExistsError(f"{folder} is not empty: name a new folder for the synthetic set")
-    unfinished = folder.with_name(f".{folder.name}.unfinished-{os.getpid()}")
+    _refuse_files(folder)
+    _sweep(folder)
+    unfinished = folder.with_name(f".{folder.name[:50]}{_UNFINISHED}{secrets.token_hex(8)}")
     unfinished.mkdir(parents=True)
     try:
-        _write_classes(unfinished, n_patients, images_per_patient, size, seed)
-        _write_regions(unfinished / "regions", n_patients, size, seed)
+        with errors_named(folder):
+            _write_classes(unfinished, n_patients, images_per_patient, size, seed)
+            _write_regions(unfinished / "regions", n_patients, size, seed)
+        _refuse_files(folder)  # another process may have been faster
         if folder.exists():
             folder.rmdir()  # not every system renames onto an empty folder
         unfinished.rename(folder)
@@ -52,6 +62,27 @@ def write_synthetic_set(
         shutil.rmtree(unfinished, ignore_errors=True)
         raise
     return folder
+
+
+def drawn_set(folder: Path, *given: Any, **named: Any) -> Path:
+    """The same set if it is there, else drawn; two processes may ask for it at once."""
+    if not (folder / "manifest.csv").is_file():
+        with suppress(FileExistsError):
+            write_synthetic_set(folder, *given, **named)
+    return folder
+
+
+def _refuse_files(folder: Path) -> None:
+    if folder.exists() and any(folder.iterdir()):
+        raise FileExistsError(f"{folder} is not empty: name a new folder for the synthetic set")
+
+
+def _sweep(folder: Path) -> None:
+    """Removes what was begun a day ago or more and never finished."""
+    for left in folder.parent.glob(f".{escape(folder.name[:50])}{_UNFINISHED}*"):
+        with suppress(OSError):
+            if time.time() - left.stat().st_mtime > _STALE_S:
+                shutil.rmtree(left)
 
 
 def _write_classes(

@@ -5,13 +5,17 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from ..kernels.inputs import check_range
+
 # Two atoms closer than this in cosine do the work of one.
 _SAME_DIRECTION = 1 - 1e-4
 
 
 def normalise(rows: NDArray) -> NDArray:
     """Rows scaled to unit norm; zero rows stay zero."""
-    norms = np.sqrt(np.einsum("ij,ij->i", rows, rows, dtype=np.float64))[:, None]
+    squares = np.einsum("ij,ij->i", rows, rows, dtype=np.float64)
+    check_range("X", squares, rows.dtype)
+    norms = np.sqrt(squares)[:, None]
     return (rows / np.where(norms > 0, norms, 1)).astype(rows.dtype)
 
 

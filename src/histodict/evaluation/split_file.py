@@ -11,12 +11,14 @@ from __future__ import annotations
 import hashlib
 import json
 import unicodedata
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
 from ..execution.files import written_whole
+from ..execution.texts import one_line, read_json
 from ..images.manifest import Manifest
+from ..parameters import check_kind
 from .splits import Split, SplitError, Splits, check_splits, image_names
 
 FORMAT = "histodict-splits"
@@ -47,15 +49,17 @@ def load_splits(path: Path | str, manifest: Manifest) -> Splits:
     content = _read(path)
     try:
         images = tuple(str(name) for name in content["images"])
-        splits = tuple(_split(fields, len(images)) for fields in content["splits"])
+        splits = tuple(_split(words, len(images)) for words in content["splits"])
         made = Splits(splits, images, str(content["manifest"]), dict(content["protocol"]))
         _check_manifest(path, made, manifest)
         made = _in_order_of(manifest, made)
-    except (KeyError, TypeError, ValueError) as error:
-        if isinstance(error, SplitError):
-            raise
-        raise SplitFileError(f"{path}: a damaged file of splits ({error})") from error
-    check_splits(manifest, made)
+        check_splits(manifest, made)
+    except SplitFileError:
+        raise
+    except SplitError as error:
+        raise type(error)(f"{path}: {one_line(error)}") from error
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise SplitFileError(f"{path}: a damaged file of splits ({one_line(error)})") from error
     return made
 
 
@@ -81,11 +85,9 @@ def _digest(content: dict[str, Any]) -> str:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_text("utf-8"))
-    except FileNotFoundError:
-        raise SplitFileError(f"{path}: there is no such file") from None
-    except ValueError as error:  # of JSON or UTF-8
-        raise SplitFileError(f"{path}: not a file of splits, or a damaged one ({error})") from error
+        content = read_json(path, "a file of splits")
+    except ValueError as error:
+        raise SplitFileError(str(error)) from error
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise SplitFileError(f"{path}: not a file of splits of histodict")
     if content.get("schema") != SCHEMA:
@@ -101,8 +103,11 @@ def _read(path: Path) -> dict[str, Any]:
     return content
 
 
-def _split(fields: dict[str, Any], n_images: int) -> Split:
-    split = Split(**fields)
+def _split(words: dict[str, Any], n_images: int) -> Split:
+    for own in fields(Split):
+        if own.name in words:
+            check_kind(own.name, words[own.name], str(own.type))
+    split = Split(**words)
     if not set(split.train + split.test) <= set(range(n_images)):
         raise ValueError(f"split {split.name!r} has places beyond the {n_images} images")
     return split

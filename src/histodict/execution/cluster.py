@@ -10,6 +10,7 @@ Workers need the same versions of the packages, and files under the same names.
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib import import_module
@@ -19,6 +20,8 @@ from typing import Any
 
 from ..parameters import check_whole_number
 from .cluster_map import Cluster, ClusterError
+from .processes import can_share_locks
+from .texts import one_line
 
 _PACKAGES = ("histodict", "numpy", "scipy", "numba")  # what decides the bits of a result
 _SETTINGS = (".yaml", ".yml")
@@ -29,25 +32,34 @@ _CONNECT_SECONDS = 30
 def open_cluster(text: str) -> Iterator[Cluster]:
     """The cluster that `text` names, as above; what was started for it is ended with it."""
     distributed = _load("distributed", "'histodict[cluster]'")
-    with _start(text, distributed) as place:
+    logging.getLogger("distributed.client").setLevel(logging.CRITICAL)  # we say it ourselves
+    with _start(text) as place:
         try:
             client = distributed.Client(place, timeout=_CONNECT_SECONDS, set_as_default=False)
         except OSError as error:
             raise ClusterError(f"no Dask scheduler answers at {text}: {error}") from error
         with client:
-            # Jobs may stand in a queue for hours; whoever asked for them can stop waiting.
-            patience = None if Path(text).suffix in _SETTINGS else _CONNECT_SECONDS
-            try:
-                client.wait_for_workers(1, timeout=patience)
-            except TimeoutError as error:
-                raise ClusterError(
-                    f"the Dask scheduler at {text} has no workers: start some"
-                ) from error
+            _wait_for_a_worker(client, text)
             _check_versions(client)
             yield Cluster(client)
 
 
-def _start(text: str, distributed: Any) -> AbstractContextManager[Any]:
+def _wait_for_a_worker(client: Any, text: str) -> None:
+    try:
+        client.wait_for_workers(1, timeout=_CONNECT_SECONDS)
+    except TimeoutError as error:
+        if Path(text).suffix not in _SETTINGS:
+            raise ClusterError(
+                f"the Dask scheduler at {text} has no workers: start some"
+            ) from error
+        # Jobs may stand in a queue for hours; whoever asked for them can stop waiting.
+        warnings.warn(
+            f"{text}: none of its jobs has begun; waiting for the first one", stacklevel=3
+        )
+        client.wait_for_workers(1)
+
+
+def _start(text: str) -> AbstractContextManager[Any]:
     """What a client connects to."""
     kind, colon, rest = text.partition(":")
     if kind in ("tcp", "tls") and rest.startswith("//"):
@@ -55,14 +67,16 @@ def _start(text: str, distributed: Any) -> AbstractContextManager[Any]:
     if kind == "local" and colon:
         if not rest.isdecimal():
             raise ValueError(f"--cluster {text}: write local:N with N processes, such as local:4")
-        cluster: AbstractContextManager[Any] = distributed.LocalCluster(
-            n_workers=check_whole_number("the number of workers", int(rest), 1),
-            threads_per_worker=1,
-            dashboard_address=None,
-            # Dask calls data lost that is sent again at once.
-            silence_logs=logging.CRITICAL,
-        )
-        return cluster
+        n_workers = check_whole_number("the number of workers", int(rest), 1)
+        _load("cryptography", "'histodict[cluster]'")
+        if not can_share_locks():
+            raise ClusterError(
+                f"--cluster {text}: processes cannot share locks on this machine (is /dev/shm "
+                "missing, full or read-only?): leave --cluster out"
+            )
+        from .local_cluster import local_cluster
+
+        return local_cluster(n_workers)
     if Path(text).suffix in _SETTINGS:
         return _start_jobs(Path(text))
     raise ValueError(
@@ -101,8 +115,10 @@ def _read_settings(file: Path) -> dict[str, Any]:
     yaml = _load("yaml", "'histodict[cluster]'")
     try:
         settings = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
-        raise ValueError(f"{file}: not a YAML file: {error}") from error
+    except FileNotFoundError:
+        raise ValueError(f"{file}: there is no such file") from None
+    except (yaml.YAMLError, OSError, ValueError, RecursionError) as error:
+        raise ValueError(f"{file}: not a YAML file: {one_line(error)}") from error
     if not isinstance(settings, dict) or not set(settings) <= {"system", "jobs", "options"}:
         raise ValueError(f"{file}: must have the entries system, jobs and options, and no others")
     return settings

@@ -7,6 +7,7 @@ sent again.
 from __future__ import annotations
 
 import time
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import CancelledError
@@ -23,6 +24,8 @@ _RETRIES = 2  # of an item that raised an error, such as a file that could not b
 _SENDINGS = 10  # of what was lost with a worker, each time
 _PER_THREAD = 2  # items under way: one in work, one waiting beside it
 _MOST_ALONE = 300.0  # seconds without any worker until waiting for one is given up
+_SAID_ALONE = 10.0  # seconds after which it says that it waits
+_KEPT = "what is done is not done again"
 _FINISHED_PER_THREAD = 8  # items not taken yet: a slow one in front does not stop the others
 # Dictionaries travel with the function: 5 MB for the paper's size. Dask warns from 10 MB on.
 _FUNCTIONS_MAY_BE_LARGE = {"distributed.admin.large-graph-warning-threshold": "1GB"}
@@ -50,9 +53,9 @@ class Cluster:
         lost: Lost[Result] = None,
     ) -> Iterator[Result]:
         self._manned = time.monotonic()
-        sent = _Function(self.client, function)
         waiting: deque[_Task] = deque()
         try:
+            sent = _Function(self.client, function)
             for item in items:
                 while self._is_full(waiting):
                     if waiting[0].future.done():
@@ -62,15 +65,30 @@ class Cluster:
                 waiting.append(_Task(self.client, sent, item))
             while waiting:
                 yield self._result(waiting.popleft(), waiting, lost)
+        except Exception as error:
+            self._check_scheduler(error)
+            raise
         finally:
-            self.client.cancel([task.future for task in waiting])
+            if self.client.status == "running":
+                self.client.cancel([task.future for task in waiting])
 
     def keep(self, open_items: OpenItems) -> OpenItems:
-        sent = [
-            _Kept(self.client, partial(_item_at, open_items, place), item)
-            for place, item in enumerate(open_items())
-        ]
+        try:
+            sent = [
+                _Kept(self.client, partial(_item_at, open_items, place), item)
+                for place, item in enumerate(open_items())
+            ]
+        except Exception as error:
+            self._check_scheduler(error)
+            raise
         return lambda: iter(sent)
+
+    def _check_scheduler(self, error: Exception) -> None:
+        """Once it has gone, all else fails too, in words of Dask's own."""
+        if self.client.status != "running" and not isinstance(error, ClusterError):
+            raise ClusterError(
+                f"the Dask scheduler has gone: start it, and run the command again; {_KEPT}"
+            ) from error
 
     def _is_full(self, waiting: deque[_Task]) -> bool:
         self._count_workers()
@@ -90,9 +108,10 @@ class Cluster:
         self._n_threads = max(1, n_threads)
         self._manned = now if n_threads else self._manned
         if now > self._manned + _MOST_ALONE:
-            raise ClusterError(
-                f"no worker has been left for {_MOST_ALONE:.0f} seconds: see why they ended, start "
-                "some, and run the command again; what is done is not done again"
+            raise _nobody_left()
+        if now > self._manned + _SAID_ALONE:
+            warnings.warn(
+                f"no worker is left; waiting for one, for {_MOST_ALONE:.0f} seconds", stacklevel=2
             )
 
     def _wait(self, future: Any) -> Any:
@@ -158,7 +177,10 @@ class _Kept:
 
     def _send(self, item: Any) -> Any:
         for _ in range(_SENDINGS):
-            self._client.wait_for_workers(1)
+            try:
+                self._client.wait_for_workers(1, timeout=_MOST_ALONE)
+            except TimeoutError:
+                raise _nobody_left() from None
             try:
                 (future,) = self._client.scatter([item], hash=False)
                 return future
@@ -197,6 +219,13 @@ def _give_up(error: Exception, lost: Lost[Result]) -> Result:
     if lost is None:
         raise reason from error
     return lost(reason)
+
+
+def _nobody_left() -> ClusterError:
+    return ClusterError(
+        f"no worker has been left for {_MOST_ALONE:.0f} seconds: see why they ended, start some, "
+        f"and run the command again; {_KEPT}"
+    )
 
 
 def _too_many_ends() -> ClusterError:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import re
 import secrets
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -16,8 +18,16 @@ from typing import Any
 # What a run that was killed leaves behind, and after how many seconds nobody writes to it any more.
 _PARTIAL = re.compile(r"\.[0-9a-f]+\.partial\..+")
 _STALE_S = 24 * 3600
+# Of a name's suffix; with more, the partial file's name could be longer than a name may be.
+_MOST_BYTES = 32
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_NEARLY_FULL = 2**20
 # Slides of which the file that is named is but the index of others in its folder.
 _INDEXES = (".dcm", ".vms", ".vmu")
+
+
+class WriteError(OSError):
+    """A file cannot be written; the message says which one, and why."""
 
 
 @contextmanager
@@ -31,17 +41,42 @@ def written_whole(path: Path, *, durable: bool = True) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     _sweep(path.parent)
     # Not made here: a writer that wrote elsewhere must fail, not leave an empty file.
-    partial = path.with_name(f".{secrets.token_hex(8)}.partial.{path.name}")
+    partial = path.with_name(f".{secrets.token_hex(8)}.partial{_ending(path)}")
     try:
-        yield partial
-        if durable:
-            _flush(partial, os.O_RDWR)
+        with errors_named(path):
+            yield partial
+            if durable:
+                _flush(partial, os.O_RDWR)
+        with suppress(OSError):  # an empty folder in its place is in nobody's way
+            path.rmdir()
         os.replace(partial, path)
         with suppress(OSError):  # not every system lets one open or flush a folder
             if durable:
                 _flush(path.parent, os.O_RDONLY)
     finally:
-        partial.unlink(missing_ok=True)
+        with suppress(OSError):
+            partial.unlink()
+
+
+def _ending(path: Path) -> str:
+    """The suffix, which tells some writers what to write."""
+    short = 1 < len(os.fsencode(path.suffix)) <= _MOST_BYTES
+    return path.suffix if short else ".file"
+
+
+@contextmanager
+def errors_named(path: Path) -> Iterator[None]:
+    """Gives a name to errors of writers that have none, and knows a full disk when it sees one."""
+    try:
+        yield
+    except Exception as error:
+        number = error.errno if isinstance(error, OSError) else None
+        if number in _FULL or shutil.disk_usage(path.parent).free < _NEARLY_FULL:
+            words = f"{path}: cannot be written, for the disk is full: make room and try again"
+            raise WriteError(words) from error
+        if isinstance(error, OSError) and error.filename is None:
+            raise WriteError(f"{path}: cannot be written ({error})") from error
+        raise
 
 
 def _flush(path: Path, access: int) -> None:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from ..execution.array_cache import ArrayCache
 from ..execution.files import file_key
 from ..execution.local import count_jobs
+from ..execution.processes import in_processes
 from ..execution.progress import Callback, Progress, ignore
 from . import FEATURES
 from .pixels import Pixels
@@ -85,13 +86,10 @@ def _run(jobs: list[_Job], n_jobs: int | None) -> Generator[Vector, None, None]:
     if n_processes < 2:
         yield from (_compute(*job) for job in jobs)
         return
-    # Of the ways to start processes, joblib's alone needs no `if __name__ == "__main__":` in the
-    # user's script.
-    from joblib import Parallel, delayed
+    from joblib import delayed
 
     waiting = iter(jobs)
-    parallel = Parallel(n_processes, backend="loky", return_as="generator", batch_size=1)
-    results = parallel(delayed(_compute)(*job) for job in waiting)
+    results = in_processes((delayed(_compute)(*job) for job in waiting), n_processes)
     try:
         for vector in results:  # noqa: UP028 (`yield from` would close `results` first)
             yield vector

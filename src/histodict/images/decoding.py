@@ -14,17 +14,28 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..execution.memory import available_bytes, in_words
+
 if TYPE_CHECKING:
     from PIL import Image
 
 MOST_PIXELS = 500_000_000
-_FORMATS = ("JPEG", "PNG", "BMP", "TIFF")
+# Bytes of pixels to a byte of file: deflate and JPEG reach 1,000, LZW twice as much, no more.
+MOST_SQUEEZED = 3000
+FORMATS = ("JPEG", "PNG", "BMP", "TIFF")
 _WIDTH, _HEIGHT, _ORIENTATION = 256, 257, 274
+_ROWS_PER_STRIP, _SAMPLES, _BITS = 278, 277, 258
 _X_RESOLUTION, _Y_RESOLUTION, _RESOLUTION_UNIT = 282, 283, 296
 _MICRONS = {2: 25_400.0, 3: 10_000.0}  # per inch, per centimetre
 # Below and above are not microscopes but what programs write when they know nothing: 72 dpi is
 # 353 µm, and one pixel per unit 10,000 µm or more.
 _LEAST_MPP, _MOST_MPP = 0.05, 20.0
+
+
+# How Pillow holds a pixel; all else takes 4 bytes.
+_BYTES_OF_MODE = {"1": 1, "L": 1, "P": 1, "I;16": 2, "I;16B": 2, "I;16L": 2, "I;16N": 2}
+_STRIP_ROWS = 256
+_MOST_WORDS = 300
 
 
 class ImageError(ValueError):
@@ -33,10 +44,14 @@ class ImageError(ValueError):
 
 @dataclass(frozen=True)
 class Header:
-    """What a file says of its pixels before they are decoded; size is (width, height)."""
+    """What a file says of its pixels before they are decoded; size is (width, height).
+
+    n_bytes : memory that the pixels take, once decoded
+    """
 
     size: tuple[int, int]
     mpp: float | None
+    n_bytes: int
 
 
 def plausible_mpp(values: list[float]) -> float | None:
@@ -47,45 +62,78 @@ def plausible_mpp(values: list[float]) -> float | None:
 
 def read_header(path: Path) -> Header:
     """Size as displayed (after EXIF rotation), and pixel size if a TIFF gives one."""
-    with _opened(path) as image:
-        return Header(_displayed_size(image), _tiff_mpp(_tags(image)))
+    with opened(path) as image:
+        _check_size(path, image.size)
+        return Header(_displayed_size(image), _tiff_mpp(_tags(image)), held_bytes(image))
 
 
-def decode(path: Path) -> NDArray[np.uint8]:
-    """All pixels, (height, width, 3), as displayed: rotated by EXIF, transparency over white.
-
-    16-bit grey is divided by 257, so that 65535 becomes 255, if its maximum exceeds 255; otherwise
-    the numbers are taken as they are. 16-bit colour keeps its upper 8 bits.
-    """
-    from PIL import ImageOps
-
-    with _opened(path) as image:
+def decode(path: Path) -> Picture:
+    """All pixels, in memory as the file has them; refused where there is too little."""
+    with opened(path) as image:
+        _check_size(path, image.size)
+        _check_squeezed(path, image)
+        check_memory(path, image.size, held_bytes(image) + _working_bytes(image))
         image.load()
-        return _as_rgb(path, ImageOps.exif_transpose(image))
+        return Picture(path, image)
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[Image.Image]:
+def opened(path: Path, formats: tuple[str, ...] = FORMATS) -> Iterator[Image.Image]:
     """The file as a Pillow image; whatever Pillow raises on it becomes an ImageError."""
     from PIL import Image, UnidentifiedImageError
 
     try:
-        with _own_pixel_limit(), Image.open(path, formats=_FORMATS) as image:
-            _check_size(path, image.size)
+        # Not by its name: Pillow would map the file, and die where it is cut short meanwhile.
+        with _own_pixel_limit(), open(path, "rb") as file, Image.open(file, "r", formats) as image:
             yield image
     except (ImageError, MemoryError):
         raise
     except UnidentifiedImageError as error:
         raise ImageError(
-            f"{path}: this is not a {', '.join(_FORMATS)} image, whatever its name says; "
+            f"{path}: this is not a {', '.join(formats)} image, whatever its name says; "
             "save it again as one of these"
         ) from error
     except PermissionError as error:
         raise ImageError(f"{path}: you are not allowed to read this file") from error
     except Exception as error:  # decoders raise all sorts: OSError, SyntaxError, struct.error, …
+        words = " ".join(str(error).split())[:_MOST_WORDS] or type(error).__name__
         raise ImageError(
-            f"{path}: the image is damaged or cut short ({error}); copy it again from its source"
+            f"{path}: the image is damaged or cut short ({words}); copy it again from its source"
         ) from error
+
+
+# --- how much memory ----------------------------------------------------------------------------
+
+
+def check_memory(path: Path, size: tuple[int, int], n_bytes: int) -> None:
+    """Refuse an image that takes more than there is, before it takes any."""
+    available = available_bytes()
+    if available is not None and n_bytes > available:
+        raise ImageError(
+            f"{path}: {size[0]} x {size[1]} pixels take {in_words(n_bytes)} of memory while they "
+            f"are read, and {in_words(available)} are free; end other programs, or convert it to a "
+            "pyramidal TIFF, which is read piece by piece"
+        )
+
+
+def held_bytes(image: Image.Image) -> int:
+    """Memory that a decoded image takes."""
+    return image.width * image.height * _BYTES_OF_MODE.get(image.mode, 4)
+
+
+def _working_bytes(image: Image.Image) -> int:
+    """What decoders take besides: all coefficients of a progressive JPEG, a strip of a TIFF."""
+    area = image.width * image.height
+    if image.format == "JPEG" and "progressive" in image.info:
+        factors = [across * down for _, across, down, _ in getattr(image, "layer", [])]
+        return 2 * area * sum(factors) // max(factors, default=1)
+    if image.format == "TIFF":
+        tags = _tags(image)
+        rows = min(image.height, tags.get(_ROWS_PER_STRIP, image.height))
+        depth = tags.get(_SAMPLES, 1) * max(tags.get(_BITS, (8,))) / 8
+        turned = held_bytes(image) if _orientation(image) > 1 else 0
+        return int(rows * image.width * depth) + turned
+    return 0
 
 
 def _check_size(path: Path, size: tuple[int, int]) -> None:
@@ -94,6 +142,18 @@ def _check_size(path: Path, size: tuple[int, int]) -> None:
             f"{path}: {size[0]} x {size[1]} pixels are too many for a plain image (the limit is "
             f"{MOST_PIXELS // 10**6} million); convert it to a pyramidal TIFF, which is read piece "
             "by piece"
+        )
+
+
+def _check_squeezed(path: Path, image: Image.Image) -> None:
+    """Refuse what cannot be all there; of black and white, fax codes make next to nothing."""
+    n_bytes = len(image.getbands()) * image.width * image.height
+    if image.mode in ("L", "P"):
+        n_bytes //= 8  # a bit each in the file, perhaps
+    if image.mode != "1" and n_bytes > MOST_SQUEEZED * os.path.getsize(path):
+        raise ImageError(
+            f"{path}: says that it has {image.width} x {image.height} pixels, more than its "
+            f"{os.path.getsize(path)} bytes can hold; it is cut short: copy it again"
         )
 
 
@@ -143,7 +203,11 @@ def _orientation(image: Image.Image) -> int:
     # Asked for its EXIF, a PNG without any is decoded to the end.
     if image.format == "PNG" and not {"exif", "xmp", "XML:com.adobe.xmp"} & image.info.keys():
         return 1
-    value = image.getexif().get(_ORIENTATION, 1)
+    return _orientation_of(image.getexif())
+
+
+def _orientation_of(exif: Image.Exif) -> int:
+    value = exif.get(_ORIENTATION, 1)
     return value if isinstance(value, int) and 1 <= value <= 8 else 1
 
 
@@ -155,33 +219,92 @@ def _tiff_mpp(tags: Mapping[int, Any]) -> float | None:
     return plausible_mpp([microns / resolution for resolution in resolutions])
 
 
-# --- colours ------------------------------------------------------------------------------------
+# --- pixels -------------------------------------------------------------------------------------
 
 
-def _as_rgb(path: Path, image: Image.Image) -> NDArray[np.uint8]:
+class Picture:
+    """A decoded image, of which regions are shown as 8-bit RGB, rotated by EXIF, over white.
+
+    It is held as the file has it, so that nothing is in memory twice. 16-bit grey is divided by
+    257, so that 65535 becomes 255, if its maximum exceeds 255; otherwise the numbers are taken as
+    they are. 16-bit colour keeps its upper 8 bits.
+    """
+
+    def __init__(self, path: Path, image: Image.Image) -> None:
+        if image.mode in ("F", "LAB", "HSV"):
+            raise ImageError(
+                f"{path}: pixels of mode {image.mode} cannot be shown as colours; "
+                "save the image with 8 bits per colour (RGB)"
+            )
+        self._image = image
+        self._orientation = _orientation_of(image.getexif())
+        self._is_wide = image.mode.startswith("I") and _is_wide(path, image)
+        turned = self._orientation >= 5
+        self.size = (image.height, image.width) if turned else (image.width, image.height)
+
+    def region(self, x: int, y: int, width: int, height: int) -> Image.Image:
+        """As RGB; beyond the image everything is white."""
+        from PIL import Image
+
+        left, right = (min(max(0, at), self.size[0]) for at in (x, x + width))
+        top, bottom = (min(max(0, at), self.size[1]) for at in (y, y + height))
+        inside = self._inside(left, top, right, bottom)
+        if inside.size == (width, height):
+            return inside
+        white = Image.new("RGB", (width, height), "white")
+        white.paste(inside, (left - x, top - y))
+        return white
+
+    def _inside(self, left: int, top: int, right: int, bottom: int) -> Image.Image:
+        from PIL import Image
+
+        w, h = self._image.size
+        mirrored = (w - right, h - bottom, w - left, h - top)
+        across = (w - bottom, h - right, w - top, h - left)  # for those that swap x and y
+        turn = Image.Transpose
+        box, turns = {
+            1: ((left, top, right, bottom), None),
+            2: ((mirrored[0], top, mirrored[2], bottom), turn.FLIP_LEFT_RIGHT),
+            3: (mirrored, turn.ROTATE_180),
+            4: ((left, mirrored[1], right, mirrored[3]), turn.FLIP_TOP_BOTTOM),
+            5: ((top, left, bottom, right), turn.TRANSPOSE),
+            6: ((top, across[1], bottom, across[3]), turn.ROTATE_270),
+            7: (across, turn.TRANSVERSE),
+            8: ((across[0], left, across[2], right), turn.ROTATE_90),
+        }[self._orientation]
+        part = _as_rgb(self._image.crop(box), self._is_wide)
+        return part if turns is None else part.transpose(turns)
+
+
+def _as_rgb(image: Image.Image, is_wide: bool) -> Image.Image:
     from PIL import Image
 
     if image.mode.startswith("I"):
-        return np.repeat(_grey_as_8_bits(path, np.asarray(image))[..., None], 3, axis=2)
-    if image.mode in ("F", "LAB", "HSV"):
-        raise ImageError(
-            f"{path}: pixels of mode {image.mode} cannot be shown as colours; "
-            "save the image with 8 bits per colour (RGB)"
-        )
+        grey = np.asarray(image)
+        image = Image.fromarray((np.rint(grey / 257) if is_wide else grey).astype(np.uint8))
     if image.mode in ("RGBA", "RGBa", "LA", "La", "PA") or "transparency" in image.info:
         image = image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
-    return np.array(image.convert("RGB"))
+    return image if image.mode == "RGB" else image.convert("RGB")
 
 
-def _grey_as_8_bits(path: Path, grey: NDArray) -> NDArray[np.uint8]:
-    least, most = int(grey.min()), int(grey.max())
+def strips(image: Image.Image) -> Iterator[tuple[slice, NDArray[Any]]]:
+    """An image as arrays of some rows each, and which rows these are."""
+    for y in range(0, image.height, _STRIP_ROWS):
+        rows = slice(y, min(y + _STRIP_ROWS, image.height))
+        yield rows, np.asarray(image.crop((0, rows.start, image.width, rows.stop)))
+
+
+def _is_wide(path: Path, grey: Image.Image) -> bool:
+    """Whether grey values exceed 8 bits; looked at strip by strip."""
+    limits = [(int(strip.min()), int(strip.max())) for _, strip in strips(grey)]
+    least, most = min(low for low, _ in limits), max(high for _, high in limits)
     if least < 0 or most > 65535:
         raise ImageError(
             f"{path}: grey values from {least} to {most} do not fit 16 bits; "
             "save the image with 8 bits per colour (RGB)"
         )
-    return (np.rint(grey / 257) if most > 255 else grey).astype(np.uint8)
+    return most > 255
 
 
 def check_file(path: Path) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ..execution.texts import one_line
 from ..parameters import check_number
 from .classes import in_order
 from .layout import class_folders
@@ -222,22 +223,22 @@ def _places(path: Path, header: list[str], columns: Mapping[str, str]) -> dict[s
         if len(candidates) > 1:
             found = [header[place] for place in candidates]
             raise ManifestError(
-                f"{path}: the columns {found} may all be the {field}; say which, "
+                f"{path}: the columns {one_line(found)} may all be the {field}; say which, "
                 f"as columns={{{field!r}: …}}"
             )
         if candidates:
             places[field] = candidates[0]
         elif field in columns:
             raise ManifestError(
-                f"{path}: there is no column {columns[field]!r}; there are {header}"
+                f"{path}: there is no column {columns[field]!r}; there are {one_line(header)}"
             )
     missing = [field for field in ("path", "label") if field not in places]
     if "mask" in places and missing == ["label"]:
         return places
     if missing:
         raise ManifestError(
-            f"{path}: no column for {' and '.join(missing)}; there are {header}. Rename them, or "
-            f"say which they are, as columns={{{missing[0]!r}: …}}"
+            f"{path}: no column for {' and '.join(missing)}; there are {one_line(header)}. Rename "
+            f"them, or say which they are, as columns={{{missing[0]!r}: …}}"
         )
     return places
 
@@ -282,7 +283,8 @@ def _mpp(where: str, cell: str) -> float | None:
         return check_number("mpp", float(cell.replace(",", ".")), above=True)
     except ValueError:
         raise ManifestError(
-            f"{where}: mpp is {cell!r}; it must be a positive number (µm per pixel) or empty"
+            f"{where}: mpp is {one_line(repr(cell))}; it must be a positive number (µm per pixel) "
+            "or empty"
         ) from None
 
 
@@ -294,7 +296,9 @@ def _check_duplicates(path: Path, lines: list[int], records: list[Record]) -> No
     for line, record in zip(lines, records, strict=True):
         first = first_lines.setdefault(record.path, line)
         if first != line:
-            raise ManifestError(f"{path}, line {line}: {record.path} is already in line {first}")
+            raise ManifestError(
+                f"{path}, line {line}: {one_line(record.path)} is already in line {first}"
+            )
 
 
 def _check_files(path: Path, lines: list[int], records: list[Record]) -> None:
@@ -302,13 +306,20 @@ def _check_files(path: Path, lines: list[int], records: list[Record]) -> None:
         f"{file} (line {line})"
         for line, record in zip(lines, records, strict=True)
         for file in (record.path, record.mask)
-        if file is not None and not file.is_file()
+        if file is not None and not _is_there(file)
     ]
     if missing:
         raise ManifestError(
             f"{path}: {len(missing)} files are not there: {_some(missing)}. Paths are relative to "
             "the folder of the CSV file"
         )
+
+
+def _is_there(file: Path) -> bool:
+    try:
+        return file.is_file()
+    except OSError:  # a name that no system would take
+        return False
 
 
 def _check_spelling(source: Path, labels: list[str]) -> None:
@@ -320,7 +331,7 @@ def _check_spelling(source: Path, labels: list[str]) -> None:
     for names in spellings.values():
         if len(names) > 1:
             raise ManifestError(
-                f"{source}: the labels {sorted(names)} differ only in case or blanks; "
+                f"{source}: the labels {one_line(sorted(names))} differ only in case or blanks; "
                 "write them alike if they are one class"
             )
 
@@ -344,4 +355,4 @@ def _no_patients(source: Path, n_images: int) -> str:
 
 def _some(names: Sequence[str]) -> str:
     rest = f" and {len(names) - _N_NAMED} more" if len(names) > _N_NAMED else ""
-    return ", ".join(names[:_N_NAMED]) + rest
+    return ", ".join(map(one_line, names[:_N_NAMED])) + rest

@@ -6,15 +6,17 @@ in a JPEG, whose values blur, everything from the middle of the range.
 
 from __future__ import annotations
 
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .decoding import ImageError, check_file
+from .decoding import ImageError, check_file, check_memory, held_bytes, opened, strips
 
 _LOSSY = (".jpg", ".jpeg")
 _MOST_PIXELS = 200_000_000
+_FORMATS = ("PNG", "TIFF", "BMP", "GIF", "JPEG", "PPM", "TGA")
 
 
 class RegionMask:
@@ -26,29 +28,33 @@ class RegionMask:
     def __init__(self, region: NDArray[np.bool_], size: tuple[int, int]) -> None:
         self.region = region
         self._scale = region.shape[1] / size[0], region.shape[0] / size[1]
-        sums = region.astype(np.int32).cumsum(axis=0, dtype=np.int64).cumsum(axis=1)
-        self._sums = np.pad(sums, ((1, 0), (1, 0)))
+
+    @cached_property
+    def _sums(self) -> NDArray[np.int32]:
+        """Region above and to the left of each corner of a pixel."""
+        height, width = self.region.shape
+        sums = np.zeros((height + 1, width + 1), np.int32)
+        for row in range(height):  # one by one: a sum over all would take more memory than this
+            np.cumsum(self.region[row], dtype=np.int32, out=sums[row + 1, 1:])
+            sums[row + 1] += sums[row]
+        return sums
 
     @classmethod
     def read(cls, path: Path, size: tuple[int, int]) -> RegionMask:
         """The mask of an image of this size."""
-        from PIL import Image
-
         check_file(path)
-        try:
-            with Image.open(path) as file:
-                if file.width * file.height > _MOST_PIXELS:
-                    raise ImageError(
-                        f"{path}: a mask of {file.width} x {file.height} pixels is too large; "
-                        "save it reduced: a mask may be smaller than its image"
-                    )
-                pixels = np.asarray(file)
-        except (OSError, Image.DecompressionBombError) as error:
-            raise ImageError(f"{path}: this mask cannot be read ({error})") from error
-        if pixels.ndim == 3:
-            pixels = pixels[..., :3].max(axis=2)
         least = 128 if path.suffix.lower() in _LOSSY else 1
-        region = pixels >= least
+        with opened(path, _FORMATS) as file:
+            if file.width * file.height > _MOST_PIXELS:
+                raise ImageError(
+                    f"{path}: a mask of {file.width} x {file.height} pixels is too large; "
+                    "save it reduced: a mask may be smaller than its image"
+                )
+            check_memory(path, file.size, held_bytes(file) + 5 * file.width * file.height)
+            region = np.empty((file.height, file.width), bool)
+            for rows, strip in strips(file):
+                pixels = strip if strip.ndim == 2 else strip[..., :3].max(axis=2)
+                np.greater_equal(pixels, least, out=region[rows])
         height, width = region.shape
         if abs(width * size[1] - height * size[0]) > 0.02 * width * size[1]:
             raise ImageError(

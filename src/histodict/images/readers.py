@@ -6,36 +6,39 @@ are read in pieces of the coarsest level that is fine enough; plain images whole
 
 from __future__ import annotations
 
+import bisect
 import math
 import os
-from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType, TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from types import TracebackType
+from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ..parameters import check_number, check_whole_number
-from . import reduction
-from .decoding import ImageError, check_file, decode, plausible_mpp, read_header
-from .reduction import block_means, picture_of, pieces, resize, span
-
-if TYPE_CHECKING:
-    from openslide import OpenSlide
-    from PIL import Image
+from ..parameters import check_number
+from .decoding import (
+    MOST_SQUEEZED,
+    ImageError,
+    Picture,
+    check_file,
+    decode,
+    plausible_mpp,
+    read_header,
+)
+from .reduction import Piece
+from .region_reader import Pixels, RegionReader
+from .slide_process import NoSlideLibraryError, Slide, SlideLostError, SlideRefusedError, detect
 
 __all__ = ["READERS", "ImageError", "ImageSource", "PlainReader", "SlideReader", "open_image"]
 
-Pixels = NDArray[np.uint8]
-Handle = TypeVar("Handle")
-
 # A level of downsample 4.002, from a side that 4 does not divide, serves a reduction by 4.
 _LEVEL_SLACK = 1.01
-_FARTHEST = 2**40
-# Of an open slide: OpenSlide keeps up to 32 MB of it, and its directory.
-_SLIDE_BYTES = 48 * 2**20
+# Of an open slide: OpenSlide keeps up to 32 MB of it, and its directory, in a process of 30 MB.
+_SLIDE_BYTES = 80 * 2**20
+# Pixels of a coarsest level that are read whatever the file says.
+_ALWAYS_BYTES = 50_000_000
 
 
 class ImageSource(Protocol):
@@ -102,174 +105,57 @@ def open_image(path: Path | str, mpp: float | None = None) -> ImageSource:
     return reader(path, mpp)
 
 
-class _Reader(ABC, Generic[Handle]):
-    """Reduction, borders and handles; a subclass opens the file and copies pixels of a level."""
-
-    def __init__(self, path: Path, size: tuple[int, int], mpp: float | None) -> None:
-        self.path = path
-        self.size = size
-        self.mpp = mpp
-        self.offset = (0, 0)
-        # By process: a forked child must not use, nor close, the handle of its parent.
-        self._handles: dict[int, Handle] = {}
-
-    @property
-    @abstractmethod
-    def held_bytes(self) -> int: ...
-
-    @abstractmethod
-    def _open(self) -> Handle: ...
-
-    @abstractmethod
-    def _close(self, handle: Handle) -> None: ...
-
-    @abstractmethod
-    def _level(self, downsample: float) -> tuple[int, float]:
-        """The level to reduce from, and its own downsample."""
-
-    @abstractmethod
-    def _copy(self, level: int, x: int, y: int, width: int, height: int) -> Image.Image:
-        """A region in pixels of this level, as RGB; white beyond the image."""
-
-    def read(self, x: int, y: int, width: int, height: int, downsample: float = 1.0) -> Pixels:
-        x, y = (check_whole_number(name, at, -_FARTHEST) for name, at in (("x", x), ("y", y)))
-        width = check_whole_number("width", width, 1)
-        height = check_whole_number("height", height, 1)
-        downsample = check_number("downsample", downsample, low=1)
-        shape = max(1, round(height / downsample)), max(1, round(width / downsample))
-        level, scale = self._level(downsample)
-        box = tuple(edge / scale for edge in (x, y, x + width, y + height))
-        return self._reduce(level, box, shape, tuple(side / scale for side in self.size))
-
-    def thumbnail(self, longest_side: int) -> Pixels:
-        longest_side = check_whole_number("longest_side", longest_side, 1)
-        return self.read(0, 0, *self.size, max(1.0, max(self.size) / longest_side))
-
-    def _reduce(
-        self,
-        level: int,
-        box: tuple[float, ...],
-        shape: tuple[int, int],
-        limits: tuple[float, ...],
-    ) -> Pixels:
-        """A box (left, top, right, bottom) of a level as an image of this shape, in pieces."""
-        steps = (box[3] - box[1]) / shape[0], (box[2] - box[0]) / shape[1]
-        if (
-            max(steps) > reduction.PIECE_PX
-        ):  # reduce in two goes, or one output pixel would need too much
-            finer = shape[0] * math.ceil(steps[0] / 64), shape[1] * math.ceil(steps[1] / 64)
-            return resize(picture_of(self._reduce(level, box, finer, limits)), shape)
-        pixels = np.empty((*shape, 3), np.uint8)
-        for rows in pieces(shape[0], steps[0]):
-            top, bottom = (box[1] + row * steps[0] for row in (rows.start, rows.stop))
-            for columns in pieces(shape[1], steps[1]):
-                left, right = (box[0] + at * steps[1] for at in (columns.start, columns.stop))
-                part = pixels[rows, columns]
-                part[:] = self._piece(level, (left, top, right, bottom), part.shape[:2], limits)
-        return pixels
-
-    def _piece(
-        self,
-        level: int,
-        box: tuple[float, ...],
-        shape: tuple[int, ...],
-        limits: tuple[float, ...],
-    ) -> Pixels:
-        steps = (box[2] - box[0]) / shape[1], (box[3] - box[1]) / shape[0]
-        whole = all(float(number).is_integer() for number in (*box, *steps))
-        spans = [
-            span(box[axis], box[axis + 2], 0 if whole else steps[axis], limits[axis])
-            for axis in (0, 1)
-        ]
-        (x, right), (y, bottom) = spans
-        picture = self._copy(level, x, y, right - x, bottom - y)
-        if whole:
-            return block_means(picture, int(steps[0]), int(steps[1]))
-        return resize(picture, shape, (box[0] - x, box[1] - y, box[2] - x, box[3] - y))
-
-    def _handle(self) -> Handle:
-        process = os.getpid()
-        handle = self._handles.get(process)
-        if handle is None:
-            # Two threads may both get here; the first to finish wins, the other handle is dropped.
-            handle = self._handles.setdefault(process, self._open())
-        return handle
-
-    def close(self) -> None:
-        """Let go of the file and its pixels; a later read opens it again."""
-        handle = self._handles.pop(os.getpid(), None)
-        if handle is not None:
-            self._close(handle)
-
-    def __enter__(self) -> ImageSource:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_handles": {}}
-
-
-class PlainReader(_Reader[Pixels]):
+class PlainReader(RegionReader[Picture]):
     """A plain image file, decoded by Pillow; its handle is its pixels."""
 
     def __init__(self, path: Path, mpp: float | None = None) -> None:
         header = read_header(path)
         super().__init__(path, header.size, header.mpp if mpp is None else mpp)
+        self._bytes = header.n_bytes
 
     @property
     def held_bytes(self) -> int:
-        return 3 * self.size[0] * self.size[1]
+        return self._bytes
 
-    def _open(self) -> Pixels:
-        pixels = decode(self.path)
-        if pixels.shape[1::-1] != self.size:
+    def _open(self) -> Picture:
+        picture = decode(self.path)
+        if picture.size != self.size:
             raise ImageError(
-                f"{self.path}: has {pixels.shape[1]} x {pixels.shape[0]} pixels, but "
+                f"{self.path}: has {picture.size[0]} x {picture.size[1]} pixels, but "
                 f"{self.size[0]} x {self.size[1]} by its header; save it again"
             )
-        return pixels
+        return picture
 
-    def _close(self, handle: Pixels) -> None:
+    def _close(self, handle: Picture) -> None:
         pass
 
     def _level(self, downsample: float) -> tuple[int, float]:
         return 0, 1.0
 
-    def _copy(self, level: int, x: int, y: int, width: int, height: int) -> Image.Image:
-        inside = self._handle()[max(0, y) : max(0, y + height), max(0, x) : max(0, x + width)]
-        if inside.shape[:2] == (height, width):
-            return picture_of(inside)
-        pixels = np.full((height, width, 3), 255, np.uint8)
-        left, top = max(0, -x), max(0, -y)
-        pixels[top : top + inside.shape[0], left : left + inside.shape[1]] = inside
-        return picture_of(pixels)
+    def _piece(self, piece: Piece) -> Pixels:
+        picture = self._handle().region(piece.x, piece.y, piece.width, piece.height)
+        return np.array(piece.reduced(picture))
 
 
-class SlideReader(_Reader["OpenSlide"]):
+class SlideReader(RegionReader[Slide]):
     """A whole slide, read by OpenSlide; inside its bounds where it has some (MRXS)."""
 
     def __init__(self, path: Path, mpp: float | None = None) -> None:
         super().__init__(path, (0, 0), mpp)
-        slide = self._handle()
-        properties = slide.properties
-        self.offset = (
-            int(properties.get("openslide.bounds-x", 0)),
-            int(properties.get("openslide.bounds-y", 0)),
-        )
-        self.size = (
-            int(properties.get("openslide.bounds-width", slide.dimensions[0])),
-            int(properties.get("openslide.bounds-height", slide.dimensions[1])),
-        )
-        if mpp is None:
-            names = ("openslide.mpp-x", "openslide.mpp-y")
-            self.mpp = plausible_mpp([float(properties[n]) for n in names if n in properties])
+        facts = self._handle().facts
+        self._downsamples: list[float] = facts["downsamples"]
+        try:
+            self.offset, self.size = _bounds(facts["size"], facts["properties"])
+            own = _mpp_of(facts["properties"])
+            if not (min(self.size) > 0 and 0 < min(self._downsamples) < math.inf):
+                raise ValueError("no pixels")
+        except ValueError as error:
+            self.close()
+            raise ImageError(
+                f"{path}: what this slide says of its size makes no sense ({error}); copy it again"
+            ) from error
+        self.mpp = own if mpp is None else mpp
+        _check_proportions(path, facts["level_sizes"][-1])
 
     @property
     def held_bytes(self) -> int:
@@ -279,50 +165,89 @@ class SlideReader(_Reader["OpenSlide"]):
     def recognises(path: Path) -> bool:
         """Whether OpenSlide is there and takes this file for a slide."""
         try:
-            vendor: str | None = _openslide(path).OpenSlide.detect_format(path)
-        except ImageError:
+            with _in_words(path, "OpenSlide cannot look at this file"):
+                return detect(path)
+        except _NoOpenSlideError:
             return False
-        return vendor is not None
 
-    def _open(self) -> OpenSlide:
-        openslide = _openslide(self.path)
-        try:
-            slide: OpenSlide = openslide.OpenSlide(self.path)
-        except (openslide.OpenSlideError, OSError) as error:
-            raise ImageError(
-                f"{self.path}: OpenSlide cannot open this slide ({error}); if the file came with a "
-                "folder or with other files, they must lie beside it; else copy it again"
-            ) from error
-        return slide
+    def _open(self) -> Slide:
+        with _in_words(
+            self.path,
+            "OpenSlide cannot open this slide",
+            "if the file came with a folder or with other files, they must lie beside it; "
+            "else copy it again",
+        ):
+            return Slide(self.path)
 
-    def _close(self, handle: OpenSlide) -> None:
+    def _close(self, handle: Slide) -> None:
         handle.close()
 
     def _level(self, downsample: float) -> tuple[int, float]:
-        slide = self._handle()
-        level = slide.get_best_level_for_downsample(downsample * _LEVEL_SLACK)
-        return level, slide.level_downsamples[level]
+        level = max(0, bisect.bisect_right(self._downsamples, downsample * _LEVEL_SLACK) - 1)
+        return level, self._downsamples[level]
 
-    def _copy(self, level: int, x: int, y: int, width: int, height: int) -> Image.Image:
-        from PIL import Image
-
+    def _piece(self, piece: Piece) -> Pixels:
+        scale = self._downsamples[piece.level]
+        corner = round(piece.x * scale) + self.offset[0], round(piece.y * scale) + self.offset[1]
         slide = self._handle()
-        scale = slide.level_downsamples[level]
-        corner = round(x * scale) + self.offset[0], round(y * scale) + self.offset[1]
-        try:
-            region = slide.read_region(corner, level, (width, height))
-        except _openslide(self.path).OpenSlideError as error:
-            raise ImageError(
-                f"{self.path}: a part of the slide cannot be read ({error}); the file is damaged "
-                "or its compression is not known to OpenSlide: copy it again, or convert it to a "
-                "pyramidal TIFF"
-            ) from error
-        opacity = region.getchannel("A")
-        if opacity.getextrema() == (255, 255):  # nearly always, and quicker
-            return region.convert("RGB")
-        white = Image.new("RGB", region.size, "white")
-        white.paste(region, mask=opacity)
-        return white
+        with _in_words(
+            self.path,
+            "a part of the slide cannot be read",
+            "the file is damaged or its compression is not known to OpenSlide: copy it again, or "
+            "convert it to a pyramidal TIFF",
+        ):
+            return slide.piece(corner, piece)
+
+
+class _NoOpenSlideError(ImageError):
+    """OpenSlide is not installed."""
+
+
+@contextmanager
+def _in_words(path: Path, what: str, advice: str = "copy it again") -> Iterator[None]:
+    """Whatever becomes of a slide in the process that has it open, as an error that names it."""
+    try:
+        yield
+    except NoSlideLibraryError as error:
+        raise _NoOpenSlideError(
+            f"{path}: slides are read with OpenSlide, which is not installed ({error}); "
+            "run: pip install openslide-python openslide-bin"
+        ) from error
+    except SlideRefusedError as error:
+        raise ImageError(f"{path}: {what} ({error}); {advice}") from error
+    except SlideLostError as error:
+        raise ImageError(f"{path}: {what} (the process that read it {error}); {advice}") from error
+    except OSError as error:
+        raise ImageError(
+            f"{path}: {what} (no process can be started to read it: {error})"
+        ) from error
+
+
+def _bounds(
+    size: tuple[int, int], properties: dict[str, str]
+) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Where a slide's pixels begin, and how many there are across and down."""
+    whole = {"x": 0, "y": 0, "width": size[0], "height": size[1]}
+    x, y, width, height = (
+        int(properties.get(f"openslide.bounds-{name}", value)) for name, value in whole.items()
+    )
+    return (x, y), (width, height)
+
+
+def _mpp_of(properties: dict[str, str]) -> float | None:
+    names = ("openslide.mpp-x", "openslide.mpp-y")
+    return plausible_mpp([float(properties[name]) for name in names if name in properties])
+
+
+def _check_proportions(path: Path, coarsest: tuple[int, int]) -> None:
+    """Refuse a slide of which even the thumbnail would take for ever: its sizes are damaged."""
+    if path.suffix.lower() in _IN_SEVERAL_FILES:
+        return
+    if 3 * math.prod(coarsest) > max(MOST_SQUEEZED * os.path.getsize(path), _ALWAYS_BYTES):
+        raise ImageError(
+            f"{path}: says that its coarsest level has {coarsest[0]} x {coarsest[1]} pixels, more "
+            f"than {os.path.getsize(path)} bytes can hold; the file is damaged: copy it again"
+        )
 
 
 def _open_tiff(path: Path, mpp: float | None) -> ImageSource:
@@ -330,6 +255,7 @@ def _open_tiff(path: Path, mpp: float | None) -> ImageSource:
     return (SlideReader if SlideReader.recognises(path) else PlainReader)(path, mpp)
 
 
+_IN_SEVERAL_FILES = (".mrxs", ".dcm", ".vms", ".vmu")
 _SLIDES = (".svs", ".ndpi", ".mrxs", ".scn", ".bif", ".vms", ".vmu", ".svslide", ".dcm")
 _PLAIN = (".jpg", ".jpeg", ".png", ".bmp")
 READERS: dict[str, Callable[[Path, float | None], ImageSource]] = {
@@ -337,14 +263,3 @@ READERS: dict[str, Callable[[Path, float | None], ImageSource]] = {
     **dict.fromkeys(_PLAIN, PlainReader),
     **dict.fromkeys((".tif", ".tiff"), _open_tiff),
 }
-
-
-def _openslide(path: Path) -> ModuleType:
-    try:
-        import openslide
-    except (ImportError, OSError) as error:  # OSError: the library behind the package is missing
-        raise ImageError(
-            f"{path}: slides are read with OpenSlide, which is not installed ({error}); "
-            "run: pip install openslide-python openslide-bin"
-        ) from error
-    return openslide

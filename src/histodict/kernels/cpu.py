@@ -1,6 +1,7 @@
 """The CPU backend: the algorithms on one block of samples, for a fixed dictionary.
 
-Nothing is checked here: arrays are C-contiguous, of one floating type, finite and of fitting shape.
+Arrays are C-contiguous, of one floating type, finite and of fitting shape, which is not checked
+here. That nothing made of them overflows is.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from . import cpu_atoms, cpu_joint, cpu_lasso, cpu_omp, cpu_residuals, cpu_statistics, lanes
+from .inputs import check_range, check_result, check_sums
 
 BLOCK_ROWS = 1024
 TASK_ROWS = 256  # a mini-batch of 1024 makes four tasks, one for each of up to four threads
@@ -69,6 +71,13 @@ class _CodeBuffer:
         return csr_array(arrays, shape=(len(self.indptr) - 1, n_atoms))
 
 
+def _scale_back(S: csr_array, norms: NDArray[np.float64], atom_norms: NDArray[np.float64]) -> None:
+    """Codes of unit samples over unit atoms become those of what was given, in place."""
+    with np.errstate(over="ignore"):
+        S.data *= np.repeat(norms, np.diff(S.indptr)) / atom_norms[S.indices]
+    check_result("the codes", S.data, S.dtype)
+
+
 class OMPCoder:
     """Greedy pursuit of at most n_nonzero atoms: see `cpu_omp`.
 
@@ -77,7 +86,9 @@ class OMPCoder:
     """
 
     def __init__(self, D: NDArray, n_nonzero: int, tol: float, order_recursive: bool) -> None:
-        self._norms = np.sqrt(_squared_norms(D))
+        dd = _squared_norms(D)
+        check_range("D", dd, D.dtype)
+        self._norms = np.sqrt(dd)
         self._D = (D / _nonzero(self._norms)[:, None]).astype(D.dtype)
         self._n_nonzero = min(n_nonzero, *D.shape)
         self._tol = tol
@@ -88,6 +99,7 @@ class OMPCoder:
         """Codes of the block's rows, and their squared residuals."""
         buffer = _CodeBuffer(len(Y), self._n_nonzero, Y.dtype)
         yy = _squared_norms(Y)
+        check_range("Y", yy, Y.dtype)
         norms = _nonzero(np.sqrt(yy))
         B = Y @ self._D.T
         B /= norms[:, None].astype(Y.dtype)
@@ -105,7 +117,7 @@ class OMPCoder:
             squared_residuals,
         )
         S = buffer.to_csr(len(self._D))
-        S.data *= np.repeat(norms, np.diff(S.indptr)) / self._norms[S.indices]
+        _scale_back(S, norms, self._norms)
         return S, squared_residuals * yy
 
 
@@ -118,7 +130,9 @@ class JointCoder:
 
     def __init__(self, D: NDArray, n_nonzero: int, tol: float, order_recursive: bool) -> None:
         n_channels, n_atoms, n_features = D.shape
-        self._norms = np.stack([_nonzero(np.sqrt(_squared_norms(D_c))) for D_c in D])
+        dd = np.stack([_squared_norms(D_c) for D_c in D])
+        check_range("D", dd, D.dtype)
+        self._norms = _nonzero(np.sqrt(dd))
         self._D = (D / self._norms[:, :, None]).astype(D.dtype)
         self._n_nonzero = min(n_nonzero, n_atoms, n_channels * n_features)
         self._tol = tol
@@ -131,6 +145,7 @@ class JointCoder:
         Y = np.ascontiguousarray(Y)
         n_channels, n_samples, _ = Y.shape
         yy = np.sum([_squared_norms(Y_c) for Y_c in Y], axis=0)
+        check_range("Y", yy, Y.dtype)
         norms = _nonzero(np.sqrt(yy))
         B = Y @ self._D.transpose(0, 2, 1)
         B /= norms[:, None].astype(Y.dtype)
@@ -153,7 +168,7 @@ class JointCoder:
         for channel, own_norms in enumerate(self._norms):
             buffer.codes = codes[channel]
             S_c = buffer.to_csr(len(own_norms))
-            S_c.data *= np.repeat(norms, np.diff(S_c.indptr)) / own_norms[S_c.indices]
+            _scale_back(S_c, norms, own_norms)
             S.append(S_c)
         return S, squared_residuals * yy
 
@@ -162,6 +177,9 @@ class LassoCoder:
     """Exact l1 codes: see `cpu_lasso`."""
 
     def __init__(self, D: NDArray, penalty: float, tol: float) -> None:
+        dd = _squared_norms(D)
+        self._largest = float(np.sqrt(dd.max(initial=0)))  # norm of an atom
+        check_range("D", dd, D.dtype, times=self._largest)
         self._D = D
         self._penalty = penalty
         # Rounding of the products must not push the true gap over the asked one.
@@ -172,9 +190,11 @@ class LassoCoder:
     def code(self, Y: NDArray) -> tuple[csr_array, int]:
         """Codes of the block's rows, and how many of them missed the tolerance."""
         buffer = _CodeBuffer(len(Y), min(self._D.shape) + 1, Y.dtype)
+        yy = _squared_norms(Y)
+        check_range("Y", yy, Y.dtype, times=self._largest)
         n_unfinished = cpu_lasso.solve(
             Y @ self._D.T,
-            _squared_norms(Y),
+            yy,
             self._G,
             self._penalty,
             self._tol,
@@ -183,7 +203,9 @@ class LassoCoder:
             buffer.indices,
             buffer.codes,
         )
-        return buffer.to_csr(len(self._D)), n_unfinished
+        S = buffer.to_csr(len(self._D))
+        check_result("the codes", S.data, S.dtype)
+        return S, n_unfinished
 
 
 def statistics(Y: NDArray, S: csr_array, weights: NDArray) -> tuple[NDArray, NDArray]:
@@ -218,6 +240,7 @@ def class_residuals(
     """‖y − δ_i(s)D‖ for every row and class."""
     norms = np.empty((len(Y), n_classes))
     cpu_residuals.residual_norms(Y, D, atom_classes, S.indptr, S.indices, S.data, norms)
+    check_result("the residuals", norms, Y.dtype)
     return norms
 
 
@@ -227,6 +250,10 @@ def update_atoms(D: NDArray, E: NDArray, F: NDArray, n_sweeps: int, tol: float) 
     for _ in range(n_sweeps):
         before = D.copy()
         cpu_atoms.sweep(D, E, F)
-        if np.abs(D - before).max() <= tol:
+        moved = np.abs(D - before).max()
+        if not np.isfinite(moved):  # here to cost nothing: whatever overflowed arrives in an atom
+            check_sums(E, F)
+            check_result("the atoms", D, D.dtype)
+        if moved <= tol:
             break
     return D

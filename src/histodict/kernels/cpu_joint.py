@@ -16,8 +16,8 @@ References: Tropp, Gilbert, Strauss (2006), simultaneous pursuit by correlation;
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from .compiling import compiled
 from .lanes import (
     add,
     bits,
@@ -31,10 +31,8 @@ from .lanes import (
     subtract_product,
 )
 
-OPTIONS = {"nogil": True, "cache": True, "error_model": "numpy", "fastmath": {"contract", "nsz"}}
 
-
-@njit(**OPTIONS)
+@compiled()
 def pursue(B, G, tols, order_recursive, n_nonzero, W, indptr, indices, codes, squared_residuals):
     """Code the rows of a block.
 
@@ -92,7 +90,7 @@ def pursue(B, G, tols, order_recursive, n_nonzero, W, indptr, indices, codes, sq
         _solve(R, alphas, size, codes, first)
 
 
-@njit(**OPTIONS)
+@compiled()
 def _reset(B, row, c, n):
     """The state before the first pick; the padding of c stays zero."""
     for channel in range(c.shape[0]):
@@ -102,7 +100,7 @@ def _reset(B, row, c, n):
             n[channel, j] = 1
 
 
-@njit(**OPTIONS)
+@compiled()
 def _score_tile(c, n, scores, t, floor, W):
     """Σ_c c²/n for the atoms of a tile; returns the largest, as the integer of its bits."""
     least = splat(c, floor)
@@ -116,7 +114,7 @@ def _score_tile(c, n, scores, t, floor, W):
     return largest(bits(total))
 
 
-@njit(**OPTIONS)
+@compiled()
 def _best_atom(scores, tile_bounds, W):
     """The first atom with the largest score."""
     tile = 0
@@ -130,7 +128,7 @@ def _best_atom(scores, tile_bounds, W):
     return best
 
 
-@njit(**OPTIONS)
+@compiled()
 def _project(G, V, R, c, n, s, size, dependent, W):
     """Row `size` of every channel's triangle: products of atom s with the basis, and its pivot.
 
@@ -153,7 +151,7 @@ def _project(G, V, R, c, n, s, size, dependent, W):
     return misjudged
 
 
-@njit(**OPTIONS)
+@compiled()
 def _orthogonalise(G, V, R, alphas, c, n, scores, tile_bounds, s, size, floor, shrink, W):
     """Append a basis vector to every channel, and update c, n and the scores."""
     n_channels, k, k_padded = G.shape
@@ -174,7 +172,7 @@ def _orthogonalise(G, V, R, alphas, c, n, scores, tile_bounds, s, size, floor, s
         tile_bounds[t] = _score_tile(c, n, scores, t, floor, W)
 
 
-@njit(**OPTIONS)
+@compiled()
 def _solve(R, alphas, size, codes, first):
     """Coefficients of the atoms from those of the basis: per channel a triangular system."""
     for channel in range(R.shape[0]):

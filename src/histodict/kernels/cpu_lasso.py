@@ -13,15 +13,15 @@ References: Osborne, Presnell, Turlach (2000) and Lee, Battle, Raina, Ng (2007).
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from .compiling import compiled
 from .lanes import absolute, add, bits, largest, load, splat, store, subtract_product
 
-OPTIONS = {"nogil": True, "cache": True, "error_model": "numpy", "fastmath": {"contract", "nsz"}}
-_OUT = -1e30
+# What is added to |c| of an atom that must not be picked: no value is so large as to outweigh it.
+_OUT = -np.inf
 
 
-@njit(**OPTIONS)
+@compiled()
 def solve(B, yy, G, penalty, tol, lane_bits, indptr, indices, codes):
     """Code the rows of a block; returns how many rows hit the limit of rounds.
 
@@ -66,11 +66,13 @@ def solve(B, yy, G, penalty, tol, lane_bits, indptr, indices, codes):
                 for i in range(n_refused):
                     worst = max(worst, abs(c[refused[i]]))
                 gap, _ = _relative_gap(yy[row], b, active, s, m, worst, penalty)
-                n_unfinished += gap > tol
+                n_unfinished += not gap <= tol
                 break
             stalled = stalled + 1 if objective >= lowest else 0  # in exact arithmetic, never
             lowest = min(lowest, objective)
-            out_of_atoms = worst <= penalty or m == capacity
+            # Asked so that an overflow, which makes worst NaN, ends the row too: an atom that is
+            # active, refused or padding has worst = −∞ or NaN, and is never picked.
+            out_of_atoms = not worst > penalty or m == capacity
             if out_of_atoms or stalled == 5 or rounds == round_limit:
                 n_unfinished += 1
                 break
@@ -92,7 +94,7 @@ def solve(B, yy, G, penalty, tol, lane_bits, indptr, indices, codes):
     return n_unfinished
 
 
-@njit(**OPTIONS)
+@compiled()
 def _correlate(b, G, active, s, m, mask, c, tile_bounds, W):
     """c = b − sG over all atoms, and every tile's largest |c| + mask."""
     flat = G.reshape(-1)
@@ -105,7 +107,7 @@ def _correlate(b, G, active, s, m, mask, c, tile_bounds, W):
         tile_bounds[t] = largest(bits(add(absolute(v), load(mask, t * W))))
 
 
-@njit(**OPTIONS)
+@compiled()
 def _worst_atom(c, mask, tile_bounds, lane_bits):
     """The first atom with the largest |c| + mask."""
     W = lane_bits.shape[0]
@@ -120,7 +122,7 @@ def _worst_atom(c, mask, tile_bounds, lane_bits):
     return tile * W + lane
 
 
-@njit(**OPTIONS)
+@compiled()
 def _relative_gap(yy, b, active, s, m, worst, penalty):
     """Duality gap over objective, and objective; the residual scaled is the dual point.
 
@@ -139,7 +141,7 @@ def _relative_gap(yy, b, active, s, m, worst, penalty):
     return gap, primal
 
 
-@njit(**OPTIONS)
+@compiled()
 def _activate_worst(j, penalty, m, active, signs, s, target, C, G, c, mask, tile_bounds, lane_bits):
     """Add atom j and, from other tiles, up to two more that violate nearly as much.
 
@@ -161,12 +163,12 @@ def _activate_worst(j, penalty, m, active, signs, s, target, C, G, c, mask, tile
             break
         tile_bounds[j // W] = 0
         j = _worst_atom(c, mask, tile_bounds, lane_bits)
-        if abs(c[j]) + mask[j] < eager:
+        if not abs(c[j]) + mask[j] >= eager:
             break
     return m, unchanged, True
 
 
-@njit(**OPTIONS)
+@compiled()
 def _activate(j, sign, m, active, signs, s, target, C, G, mask):
     """Add atom j with coefficient 0; returns the new size and whether it could be added.
 
@@ -206,7 +208,7 @@ def _activate(j, sign, m, active, signs, s, target, C, G, mask):
         m = _drop(leaving, m, active, signs, s, C, mask)
 
 
-@njit(**OPTIONS)
+@compiled()
 def _descend(b, penalty, m, unchanged, active, signs, s, z, target, C, mask):
     """Minimise over the active atoms, signs kept: atoms that reach 0 leave. Returns the size.
 
@@ -238,7 +240,7 @@ def _descend(b, penalty, m, unchanged, active, signs, s, z, target, C, mask):
     return m
 
 
-@njit(**OPTIONS)
+@compiled()
 def _back_substitute(C, m, x):
     """x ← C⁻ᵀ x for the leading m × m lower triangle, reading C by rows."""
     for i in range(m - 1, -1, -1):
@@ -247,7 +249,7 @@ def _back_substitute(C, m, x):
             x[q] -= C[i, q] * x[i]
 
 
-@njit(**OPTIONS)
+@compiled()
 def _drop(leaving, m, active, signs, s, C, mask):
     """Take one atom out of the active set; Givens rotations restore the triangle."""
     mask[active[leaving]] = 0

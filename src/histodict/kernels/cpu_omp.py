@@ -17,8 +17,8 @@ order-recursive selection; it is what SPAMS calls OMP.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from .compiling import compiled
 from .lanes import (
     bits,
     divide,
@@ -32,10 +32,8 @@ from .lanes import (
     subtract_product,
 )
 
-OPTIONS = {"nogil": True, "cache": True, "error_model": "numpy", "fastmath": {"contract", "nsz"}}
 
-
-@njit(**OPTIONS)
+@compiled()
 def pursue(
     B,
     G,
@@ -128,14 +126,14 @@ def pursue(
             codes[first + i] = alphas[i]
 
 
-@njit(**OPTIONS)
+@compiled()
 def _tile_bound(c, n, t, floor, W):
     ct = load(c, t * W)
     ratio = subtract_integers(bits(multiply(ct, ct)), bits(maximum(load(n, t * W), floor)))
     return largest(ratio)
 
 
-@njit(**OPTIONS)
+@compiled()
 def _orthogonalise(G, V, coefficients, c, n, tile_bounds, s, size, alpha, nu, floor, shrink, W):
     """Append v_l and update c, n and the bound on the best score of every tile."""
     n_tiles = tile_bounds.shape[0]
@@ -158,7 +156,7 @@ def _orthogonalise(G, V, coefficients, c, n, tile_bounds, s, size, alpha, nu, fl
         tile_bounds[t] = largest(ratio)
 
 
-@njit(**OPTIONS)
+@compiled()
 def _best_atom(c, n, tile_bounds, slack, floor, lane_bits, W):
     """The first atom with the largest c²/n; exact division only in tiles that can hold it."""
     best_bound = tile_bounds[0]

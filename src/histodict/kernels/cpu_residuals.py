@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from .compiling import compiled
 
 
-@njit(nogil=True, cache=True, error_model="numpy", fastmath=True)
+@compiled(fastmath=True)
 def residual_norms(Y, D, atom_classes, indptr, indices, codes, norms):
     """norms[row, i] = ‖y − Σ_{j of class i} s_j d_j‖ for the rows of a block."""
     d = Y.shape[1]
@@ -27,7 +28,7 @@ def residual_norms(Y, D, atom_classes, indptr, indices, codes, norms):
             norms[row, i] = np.sqrt(total)
 
 
-@njit(nogil=True, cache=True, error_model="numpy", fastmath=True)
+@compiled(fastmath=True)
 def squared_norms(Y, norms):
     """norms[row] = ‖y‖², summed in double precision."""
     for row in range(Y.shape[0]):

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from .compiling import compiled
 from .lanes import load, splat, store, subtract_product
 
-OPTIONS = {"nogil": True, "cache": True, "error_model": "numpy", "fastmath": {"contract", "nsz"}}
 
-
-@njit(**OPTIONS)
+@compiled()
 def accumulate(Y, weights, indptr, indices, codes, W, E, F):
     """Add a block's weighted sums to E (k, d), and to F (k, k) once per unordered pair of uses.
 
@@ -33,7 +31,7 @@ def accumulate(Y, weights, indptr, indices, codes, W, E, F):
             E[j, f] += sums[((f // W) * k + j) * W + f % W]
 
 
-@njit(**OPTIONS)
+@compiled()
 def accumulate_products(indptr, indices, codes, F):
     """Add a block's sᵀs to F (k, k), once per unordered pair of uses: see `accumulate`."""
     for row in range(len(indptr) - 1):
@@ -43,7 +41,7 @@ def accumulate_products(indptr, indices, codes, F):
                 use[indices[b]] += codes[a] * codes[b]
 
 
-@njit(**OPTIONS)
+@compiled()
 def _add_products(Y, weights, indptr, indices, codes, W, sums, start, stop):
     """sums += Σ w·sᵀy over some rows, atom by atom inside each strip."""
     d = Y.shape[1]

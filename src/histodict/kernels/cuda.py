@@ -1,8 +1,8 @@
 """The GPU backend: the algorithms of `cpu` on one block of samples, with torch and triton.
 
-Nothing is checked here: arrays are of one floating type, finite and of fitting shape. Samples may
-be numpy arrays or tensors on the device (`place`); what comes back are numpy arrays. See
-`gpu_device` for the device, and for how blocks share it.
+Arrays are of one floating type, finite and of fitting shape, which is not checked here; that
+nothing made of them overflows is. Samples may be numpy arrays or tensors on the device (`place`);
+what comes back are numpy arrays. See `gpu_device` for the device, and for how blocks share it.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from . import gpu_joint
 from .gpu_device import find_device, hold, on_device, place, take
+from .inputs import check_range, check_result, check_sums
 
 __all__ = [
     "BLOCK_ROWS",
@@ -56,6 +57,13 @@ def _norms(Y: Tensor) -> Tensor:
     return torch.linalg.vector_norm(Y, dim=-1, dtype=torch.float64)
 
 
+def _check_range(name: str, norms: Tensor, dtype: torch.dtype, times: float = 1.0) -> None:
+    """As `check_range`, which wants squares."""
+    with np.errstate(over="ignore"):
+        squares = norms.cpu().numpy() ** 2
+    check_range(name, squares, np.dtype(str(dtype).removeprefix("torch.")), times)
+
+
 def _padded(D: NDArray) -> Tensor:
     """Atoms, and as many zero ones as make rows of products start at whole 64 bytes."""
     return torch.nn.functional.pad(place(D), (0, 0, 0, -len(D) % 16))
@@ -80,7 +88,9 @@ def _to_csr(atoms: Tensor, codes: Tensor, used: Tensor, n_atoms: int) -> csr_arr
     places = torch.nonzero(used.flatten())[:, 0]
     indptr = torch.nn.functional.pad(used.sum(dim=1).cumsum(dim=0), (1, 0)).int()
     arrays = (codes.flatten()[places], atoms.flatten()[places].int(), indptr)
-    return csr_array(tuple(array.cpu().numpy() for array in arrays), shape=(len(atoms), n_atoms))
+    S = csr_array(tuple(array.cpu().numpy() for array in arrays), shape=(len(atoms), n_atoms))
+    check_result("the codes", S.data, S.dtype)
+    return S
 
 
 def _to_dense(S: csr_array, device: torch.device) -> Tensor:
@@ -110,6 +120,7 @@ class OMPCoder:
             atoms = _padded(D)
             self._pursue = _algorithms()[0].pursue
             self._norms = _norms(atoms)
+            _check_range("D", self._norms, atoms.dtype)
             self._D = (atoms / _nonzero(self._norms)[:, None]).to(atoms.dtype)
             self._G = self._D @ self._D.T
 
@@ -122,6 +133,7 @@ class OMPCoder:
     def code_on_device(self, Y: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Picks (n, L), their codes, which of them are in use, and squared residuals (n,)."""
         given_norms = _norms(Y)
+        _check_range("Y", given_norms, Y.dtype)
         norms = _nonzero(given_norms)
         B = Y @ self._D.T
         B /= norms[:, None].to(B.dtype)
@@ -151,7 +163,9 @@ class JointCoder:
         self._order_recursive = order_recursive
         with on_device():
             atoms = place(D)
-            self._norms = _nonzero(_norms(atoms))
+            norms = _norms(atoms)
+            _check_range("D", norms, atoms.dtype)
+            self._norms = _nonzero(norms)
             self._D = (atoms / self._norms[:, :, None]).to(atoms.dtype)
             self._G = self._D @ self._D.mT
 
@@ -166,6 +180,7 @@ class JointCoder:
 
     def _code_part(self, Y: Tensor) -> tuple[list[csr_array], NDArray[np.float64]]:
         given_norms = torch.linalg.vector_norm(_norms(Y), dim=0)
+        _check_range("Y", given_norms, Y.dtype)
         norms = _nonzero(given_norms)
         B = Y @ self._D.mT
         B /= norms[:, None].to(B.dtype)
@@ -194,6 +209,9 @@ class LassoCoder:
         self._capacity = min(D.shape) + 1
         with on_device():
             self._D = _padded(D)
+            norms = _norms(self._D)
+            self._largest = float(norms.max())
+            _check_range("D", norms, self._D.dtype, times=self._largest)
             self._solve = _algorithms()[1].solve
             self._G = self._D @ self._D.T
 
@@ -205,9 +223,11 @@ class LassoCoder:
 
     def code_on_device(self, Y: Tensor) -> tuple[Tensor, Tensor, int]:
         """Active atoms (n, places), −1 where a place is free, their codes, and the misses."""
+        norms = _norms(Y)
+        _check_range("Y", norms, Y.dtype, times=self._largest)
         return self._solve(
             Y @ self._D.T,
-            _norms(Y) ** 2,
+            norms**2,
             self._G,
             self._penalty,
             self._tol,
@@ -244,17 +264,42 @@ def class_residuals(
         for i in range(n_classes):
             own = torch.from_numpy(np.flatnonzero(atom_classes == i)).to(Y.device)
             norms[:, i] = _norms(torch.addmm(Y, dense[:, own], atoms[own], alpha=-1))
-        return norms.cpu().numpy()
+        residuals = norms.cpu().numpy()
+    check_result("the residuals", residuals, D.dtype)
+    return residuals
 
 
 def update_atoms(D: NDArray, E: NDArray, F: NDArray, n_sweeps: int, tol: float) -> NDArray:
     """Sweeps over all atoms until none moves by more than tol, n_sweeps at most."""
     with on_device():
-        atoms, E_, F_ = place(D).clone(), place(E), place(F)
+        given, E_, F_ = place(D), place(E), place(F)
+        scale = _comfortable_scale(E_, F_)
+        if scale is None:
+            check_sums(E, F)
+        elif scale != 1:
+            E_, F_ = E_ * scale, F_ * scale
+        atoms = given.clone()
         sweep = _algorithms()[2].sweep
         for _ in range(n_sweeps):
             before = atoms.clone()
             sweep(atoms, E_, F_)
             if (atoms - before).abs().max() <= tol:
                 break
-        return atoms.cpu().numpy()
+        # Squares that overflow or vanish make atoms that are not of unit norm.
+        off = ~((_norms(atoms) - 1).abs() < 1e-3) & (atoms != given).any(dim=1)
+        updated = torch.where(off[:, None], torch.nan, atoms).cpu().numpy()
+    check_result("the atoms", updated, D.dtype)
+    return updated
+
+
+def _comfortable_scale(E: Tensor, F: Tensor) -> float | None:
+    """1, or a power of two by which the squares of E and F exist; None if these are not finite.
+
+    The atoms that minimise −2·tr(E Dᵀ) + tr(F D Dᵀ) stay the same, to the bit.
+    """
+    largest = float(torch.maximum(E.abs().max(), F.abs().max()))
+    if not np.isfinite(largest):
+        return None
+    most = int(np.log2(torch.finfo(E.dtype).max)) // 4
+    exponent = int(np.frexp(largest)[1])
+    return 1.0 if abs(exponent) <= most else 2.0 ** -max(-3 * most, min(3 * most, exponent))

@@ -188,7 +188,8 @@ def _solve(
                 seen = tl.max(tl.where(state == _ACTIVE, 0.0, tl.abs(c))).to(tl.float64)
                 gap = _relative_gap(y_r, s_c, l1, tl.maximum(steepest, seen), penalty)
                 gap = tl.minimum(gap, _relative_gap(y_r, penalty * l1, l1, seen, penalty))
-                tl.store(marks + row, tl.where(gap > tol, tl.where(full, 2, 1), 0))
+                # Asked so that a NaN, from an overflow, counts as missed.
+                tl.store(marks + row, tl.where(gap <= tol, 0, tl.where(full, 2, 1)))
                 tl.store(atoms_out + row * PLACES + place, active)
                 tl.store(s_out + row * PLACES + place, s)
 

@@ -1,4 +1,8 @@
-"""What the kernels accept: checked once, here, before any work."""
+"""What the kernels accept: checked once, here, before any work; and that nothing overflowed.
+
+Finite values may be too large for what is made of them. Squares and products of samples and atoms
+must exist in the type they are computed in; a coder sees that from norms, which it needs anyway.
+"""
 
 from __future__ import annotations
 
@@ -48,3 +52,34 @@ def as_array(name: str, array: ArrayLike, dtype: np.dtype, n_dimensions: int = 2
     if not np.isfinite(dense).all():
         raise ValueError(f"{name} contains NaN or infinity")
     return dense
+
+
+def check_range(
+    name: str, squared_norms: NDArray[np.float64], dtype: np.dtype, times: float = 1.0
+) -> None:
+    """Refuse rows whose norm², or norm times `times`, overflows; with room for rounding."""
+    largest = float(squared_norms.max(initial=0))
+    fits = largest <= 0.25 * float(np.finfo(np.float64).max)
+    if not fits or not np.sqrt(largest) * times <= 0.25 * float(np.finfo(dtype).max):
+        raise ValueError(
+            f"{name} contains values so large that their products overflow in {dtype}: scale them "
+            "down (rows of norm 1 are usual)"
+        )
+
+
+def check_result(name: str, values: NDArray, dtype: np.dtype) -> None:
+    """Refuse a result that overflowed; `name` says what it is, `dtype` what it is computed in."""
+    if not np.isfinite(values).all():
+        raise ValueError(
+            f"{name} overflow in {dtype}: the values of samples and atoms are too large, or "
+            "too far apart in size; scale them (rows of norm 1 are usual)"
+        )
+
+
+def check_sums(E: NDArray, F: NDArray) -> None:
+    """Refuse sums over samples that overflowed before an atom is made of them."""
+    if not (np.isfinite(E).all() and np.isfinite(F).all()):
+        raise ValueError(
+            f"the sums over the samples, E and F, overflow in {E.dtype}: scale the samples down "
+            "(rows of norm 1 are usual)"
+        )

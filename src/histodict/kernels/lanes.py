@@ -15,6 +15,8 @@ from numba.core import cgutils, types
 from numba.core.datamodel import models
 from numba.extending import intrinsic, register_model
 
+from .compiling import CHECK_BOUNDS
+
 LANE_BYTES = 128
 _FLAGS = ("contract", "nsz")  # allow fused multiply-add, nothing that reorders sums
 
@@ -41,9 +43,23 @@ class _LanesModel(models.PrimitiveModel):
 
 
 def _address(context, builder, array_type, array, offset, lanes):
-    data = context.make_array(array_type)(context, builder, array).data
-    pointer = builder.gep(data, [offset])
-    return builder.bitcast(pointer, context.get_value_type(lanes).as_pointer())
+    whole = context.make_array(array_type)(context, builder, array)
+    vector = context.get_value_type(lanes)
+    if CHECK_BOUNDS:
+        _check(context, builder, whole.nitems, offset, vector.count)
+    pointer = builder.gep(whole.data, [offset])
+    return builder.bitcast(pointer, vector.as_pointer())
+
+
+def _check(context, builder, size, offset, count):
+    """IndexError unless 0 ≤ offset ≤ size − count."""
+    last = builder.sub(size, size.type(count))
+    outside = builder.or_(
+        builder.icmp_signed("<", offset, size.type(0)), builder.icmp_signed(">", offset, last)
+    )
+    with builder.if_then(outside, likely=False):
+        words = "a lane value lies outside its array"
+        context.call_conv.return_user_exc(builder, IndexError, (words,))
 
 
 @intrinsic

@@ -16,7 +16,7 @@ discriminative feature-oriented dictionary learning", IEEE Transactions on Medic
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -31,6 +31,7 @@ from ..execution.executor import Executor, Threads
 from ..execution.local import one_blas_thread
 from ..execution.progress import Callback, Progress, ignore
 from ..kernels import load_backend
+from ..learnt_arrays import Learnt
 from ..parameters import check_number, check_whole_number
 from .atom_steps import STEPS, PublishedStep, TangentStep
 from .class_sums import ClassSums, Coding, add_up
@@ -86,7 +87,10 @@ class DFDL(ResidualClassifier):
     n_iter_ : iterations of the class that took longest
     """
 
-    fitted_arrays: ClassVar[tuple[str, ...]] = ("dictionaries_", "n_nonzero_")
+    fitted_arrays: ClassVar[Mapping[str, Learnt]] = {
+        **ResidualClassifier.fitted_arrays,
+        "n_nonzero_": Learnt("classes", "whole numbers from 1 on"),
+    }
     n_nonzero_: NDArray[np.int64]
 
     def __init__(
@@ -130,7 +134,7 @@ class DFDL(ResidualClassifier):
         every step of the stages "initialise" and "train"; an exception in it ends the training.
         `executor` codes the samples; None: threads.
         """
-        self._check_parameters()
+        self.check_parameters()
         going_on = self._goes_on()
         samples, targets = validate_data(
             self, X, y, dtype=[np.float64, np.float32], reset=not going_on
@@ -157,7 +161,7 @@ class DFDL(ResidualClassifier):
         An object with `labels` and `read(rows)` instead, such as `StoredPatches`, is read where the
         samples are coded, by many threads or machines.
         """
-        self._check_parameters()
+        self.check_parameters()
         going_on = self._goes_on()
         if isinstance(blocks, StoredSamples):
             classes = self._choose_classes(np.unique(blocks.labels), going_on)
@@ -248,7 +252,7 @@ class DFDL(ResidualClassifier):
         """Without other classes in the objective there is nothing to put a tangent to."""
         return self.step == "tangent" and self.rho > 0
 
-    def _check_parameters(self) -> None:
+    def check_parameters(self) -> None:
         check_whole_number("n_atoms", self.n_atoms, 1)
         check_whole_number("n_iter", self.n_iter, 1)
         check_number("rho", self.rho)

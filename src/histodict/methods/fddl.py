@@ -24,6 +24,7 @@ representation", ICCV 2011.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -35,6 +36,7 @@ from ..dictionaries.fista import FistaCodes, GroupBlock
 from ..execution.local import one_blas_thread
 from ..execution.progress import Callback, Progress, ignore
 from ..kernels import load_backend
+from ..learnt_arrays import Learnt
 from ..parameters import check_number, check_whole_number
 from .class_dictionaries import check_labelled, learn_class_dictionaries, make_rng
 from .residual_rule import BlockCoder, ResidualClassifier
@@ -72,7 +74,10 @@ class FDDL(ResidualClassifier):
     objective_ : the objective after every coding, n_iter + 1 values
     """
 
-    fitted_arrays: ClassVar[tuple[str, ...]] = ("dictionaries_", "code_means_")
+    fitted_arrays: ClassVar[Mapping[str, Learnt]] = {
+        **ResidualClassifier.fitted_arrays,
+        "code_means_": Learnt("classes, classes*atoms"),
+    }
     code_means_: NDArray[np.float64]
 
     def __init__(
@@ -106,7 +111,7 @@ class FDDL(ResidualClassifier):
         `callback` gets a `Progress` after every step of the stages "initialise" and "train"; an
         exception in it ends the training.
         """
-        self._check_parameters()
+        self.check_parameters()
         samples, classes, labels = check_labelled(self, X, y)
         start = learn_class_dictionaries(
             samples,
@@ -130,7 +135,7 @@ class FDDL(ResidualClassifier):
         self.objective_ = np.array(objective)
         return self
 
-    def _check_parameters(self) -> None:
+    def check_parameters(self) -> None:
         for name in ("n_atoms", "n_iter", "n_coding_steps"):
             check_whole_number(name, getattr(self, name), 1)
         check_number("penalty", self.penalty, above=True)
@@ -184,7 +189,7 @@ class FDDL(ResidualClassifier):
         return E, F, float(fit + self.penalty * l1 + self.fisher_weight / 2 * fisher)
 
     def _open_coder(self, D: NDArray[Any], atom_classes: NDArray[np.int64]) -> BlockCoder:
-        self._check_parameters()
+        self.check_parameters()
         if self.decision == "local":
             return self._open_local_coder()
         code_over_all = super()._open_coder(D, atom_classes)

@@ -17,6 +17,7 @@ LC-KSVD and the D-KSVD algorithms", IEEE TPAMI 2017 (the short rows).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -32,6 +33,7 @@ from ..dictionaries.ksvd import learn_ksvd
 from ..execution.local import one_blas_thread
 from ..execution.progress import Callback, Progress, ignore
 from ..kernels import encode_omp
+from ..learnt_arrays import Learnt
 from ..parameters import check_number, check_whole_number
 from .residual_rule import ResidualClassifier
 
@@ -72,7 +74,10 @@ class LCKSVD(ResidualClassifier):
     n_iter_ : iterations
     """
 
-    fitted_arrays: ClassVar[tuple[str, ...]] = ("dictionaries_", "classifier_")
+    fitted_arrays: ClassVar[Mapping[str, Learnt]] = {
+        **ResidualClassifier.fitted_arrays,
+        "classifier_": Learnt("classes*atoms, classes"),
+    }
     classifier_: NDArray[Any]
 
     def __init__(
@@ -108,7 +113,7 @@ class LCKSVD(ResidualClassifier):
         `callback` gets a `Progress` after every step of the stages "initialise" and "train"; an
         exception in it ends the training.
         """
-        self._check_parameters()
+        self.check_parameters()
         samples, targets = validate_data(self, X, y, dtype=[np.float64, np.float32], order="C")
         check_classification_targets(targets)
         classes, labels = np.unique(targets, return_inverse=True)
@@ -159,7 +164,7 @@ class LCKSVD(ResidualClassifier):
         self.n_iter_ = self.n_iter
         return self
 
-    def _check_parameters(self) -> None:
+    def check_parameters(self) -> None:
         for name in ("n_atoms", "n_nonzero", "n_iter"):
             check_whole_number(name, getattr(self, name), 1)
         for name in ("label_weight", "classifier_weight"):

@@ -19,7 +19,7 @@ sparse feature learning", ISBI 2013.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -36,6 +36,7 @@ from ..dictionaries.online import learn_online
 from ..execution.local import map_blocks, one_blas_thread
 from ..execution.progress import Callback, Progress, ignore
 from ..kernels import load_backend, row_blocks, warn_unfinished
+from ..learnt_arrays import UNIT, Learnt
 from ..parameters import check_number, check_whole_number
 from .class_dictionaries import check_labelled, make_rng
 from .patch_classifier import PatchClassifier
@@ -76,12 +77,13 @@ class Nayak(PatchClassifier):
     objective_ : the objective after every round's coding
     """
 
-    fitted_arrays: ClassVar[tuple[str, ...]] = (
-        "dictionary_",
-        "encoder_",
-        "svm_weights_",
-        "svm_bias_",
-    )
+    fitted_arrays: ClassVar[Mapping[str, Learnt]] = {
+        "dictionary_": Learnt("atoms, features", UNIT),
+        "encoder_": Learnt("features, atoms"),
+        "svm_weights_": Learnt("scores, 2*atoms"),
+        "svm_bias_": Learnt("scores"),
+    }
+    code_length = "atoms"
     dictionary_: NDArray[Any]
     encoder_: NDArray[Any]
     svm_weights_: NDArray[np.float64]
@@ -116,7 +118,7 @@ class Nayak(PatchClassifier):
         `callback` gets a `Progress` after every step of the stages "initialise" and "train"; an
         exception in it ends the training.
         """
-        self._check_parameters()
+        self.check_parameters()
         Y, classes, labels = check_labelled(self, X, y)
         Y = np.ascontiguousarray(Y)
         rng = make_rng(self.random_state)
@@ -141,7 +143,7 @@ class Nayak(PatchClassifier):
     def encode(self, X: ArrayLike) -> tuple[csr_array, NDArray[np.float64]]:
         """Codes (n_samples, n_atoms), and the distance to every class (n_samples, n_classes)."""
         check_is_fitted(self)
-        self._check_parameters()
+        self.check_parameters()
         samples: NDArray[Any] = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
         codes, distances, n_unfinished = [], [], 0
         for S, missed in self._codes(samples, self.dictionary_, self.encoder_):
@@ -157,7 +159,7 @@ class Nayak(PatchClassifier):
         """Atoms."""
         return len(self.dictionary_)
 
-    def _check_parameters(self) -> None:
+    def check_parameters(self) -> None:
         for name in ("n_atoms", "n_iter", "n_coding_steps"):
             check_whole_number(name, getattr(self, name), 1)
         check_number("penalty", self.penalty, above=True)

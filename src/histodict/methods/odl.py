@@ -60,23 +60,26 @@ class ODL(ResidualClassifier):
         self.n_jobs = n_jobs
         self.backend = backend
 
+    def check_parameters(self) -> None:
+        check_whole_number("n_atoms", self.n_atoms, 1)
+        check_whole_number("n_epochs", self.n_epochs, 1)
+        check_number("penalty", self.penalty, above=True)
+
     def fit(self, X: ArrayLike, y: ArrayLike, *, callback: Callback = ignore) -> ODL:
         """Learn the dictionaries from samples X (n_samples, n_features) and their labels.
 
         Each class is learnt from 20,000 of its samples at most, drawn at random. `callback` gets a
         `Progress` of stage "train" after every mini-batch; an exception in it ends the training.
         """
-        n_atoms = check_whole_number("n_atoms", self.n_atoms, 1)
-        n_epochs = check_whole_number("n_epochs", self.n_epochs, 1)
-        penalty = check_number("penalty", self.penalty, above=True)
+        self.check_parameters()
         samples, classes, labels = check_labelled(self, X, y)
         learnt = learn_class_dictionaries(
             samples,
             labels,
             make_rng(self.random_state),
-            n_atoms=n_atoms,
-            penalty=penalty,
-            n_epochs=n_epochs,
+            n_atoms=int(self.n_atoms),
+            penalty=float(self.penalty),
+            n_epochs=int(self.n_epochs),
             n_jobs=self.n_jobs,
             backend=self.backend,
             stage="train",

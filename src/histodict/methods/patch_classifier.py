@@ -6,6 +6,7 @@ method's own affair.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,22 +14,33 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array
 from sklearn.base import BaseEstimator, ClassifierMixin
 
+from ..learnt_arrays import Learnt
+
 
 class PatchClassifier(ClassifierMixin, BaseEstimator):
     """A method derives from it, learns in `fit(X, y, *, callback)`, and gives `encode`.
 
     Attributes
     ----------
-    fitted_arrays : names of the arrays that, with the parameters, `classes_` and
-        `n_features_in_`, are all that was learnt; a model file holds these
+    fitted_arrays : the arrays that, with the parameters, `classes_` and `n_features_in_`, are all
+        that was learnt, by name, and what they must be; a model file holds these
+    code_length : length of a code, in the words of their shapes
     has_class_atoms : whether it learns atoms that belong to classes
     """
 
-    fitted_arrays: ClassVar[tuple[str, ...]]
+    fitted_arrays: ClassVar[Mapping[str, Learnt]]
+    code_length: str
     has_class_atoms: ClassVar[bool] = False
     n_jobs: int | None
     classes_: NDArray[Any]
     n_features_in_: int
+
+    def check_parameters(self) -> None:
+        """Refuses parameters with which it can neither learn nor answer."""
+        raise NotImplementedError
+
+    def check_features(self, n_features: int) -> None:
+        """Refuses vectors of a length that it cannot take apart."""
 
     def encode(self, X: ArrayLike) -> tuple[csr_array, NDArray[np.float64]]:
         """Codes (n_samples, n_codes), and distances to the classes (n_samples, n_classes)."""

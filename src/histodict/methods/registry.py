@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from importlib import import_module
+from inspect import signature
 from typing import Any
+
+from ..parameters import check_kind
 
 MEAN_VECTOR = "mean-vector"
 
@@ -44,6 +47,15 @@ class MethodEntry:
         module, name = self.home.split(":")
         found: type = getattr(import_module(f".{module}", __package__), name)
         return found
+
+    def check(self, parameters: dict[str, Any]) -> None:
+        """Refuses parameters that it does not have, or whose values it cannot take."""
+        known = signature(self.load()).parameters
+        for name, value in parameters.items():
+            if name not in known:
+                raise ValueError(f"the method has no parameter {name!r}: it has {', '.join(known)}")
+            check_kind(name, value, str(known[name].annotation))
+        self.load()(**parameters).check_parameters()
 
     def make(self, parameters: dict[str, Any], **common: Any) -> Any:
         """An untrained method; of the common parameters (seed, threads) those that it has."""

@@ -9,7 +9,7 @@ IEEE TPAMI 2009.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -19,6 +19,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from ..execution.local import map_blocks, one_blas_thread
 from ..kernels import load_backend, row_blocks, warn_unfinished
+from ..learnt_arrays import UNIT, Learnt
 from ..parameters import check_number
 from .patch_classifier import PatchClassifier
 
@@ -36,7 +37,10 @@ class ResidualClassifier(PatchClassifier):
     `dictionaries_`; one with other codes than l1 its own `_open_coder`.
     """
 
-    fitted_arrays: ClassVar[tuple[str, ...]] = ("dictionaries_",)
+    fitted_arrays: ClassVar[Mapping[str, Learnt]] = {
+        "dictionaries_": Learnt("classes, atoms, features", UNIT)
+    }
+    code_length = "classes*atoms"
     has_class_atoms: ClassVar[bool] = True
     penalty: float
     backend: str

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -9,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..dictionaries.atoms import normalise
 from ..execution.progress import Callback, Progress, ignore
+from ..learnt_arrays import CLASSES, UNIT, Learnt
 from ..parameters import check_whole_number
 from .class_dictionaries import check_labelled, make_rng
 from .residual_rule import ResidualClassifier
@@ -18,7 +20,7 @@ class SampleAtomClassifier(ResidualClassifier):
     """Atoms are training samples of unit norm, at most `n_atoms` of a class; None keeps all.
 
     A method derives from it with the parameters `n_atoms` and `random_state`, and extends
-    `_check_parameters`.
+    `check_parameters`.
 
     Attributes
     ----------
@@ -27,7 +29,11 @@ class SampleAtomClassifier(ResidualClassifier):
     atom_classes_ : (n,), the place of each atom's class in `classes_`
     """
 
-    fitted_arrays: ClassVar[tuple[str, ...]] = ("atoms_", "atom_classes_")
+    fitted_arrays: ClassVar[Mapping[str, Learnt]] = {
+        "atoms_": Learnt("atoms, features", UNIT),
+        "atom_classes_": Learnt("atoms", CLASSES),
+    }
+    code_length = "atoms"
     n_atoms: int | None
     random_state: Any
     atoms_: NDArray[Any]
@@ -40,7 +46,8 @@ class SampleAtomClassifier(ResidualClassifier):
         stage "train" after every class.
         """
         samples, classes, labels = check_labelled(self, X, y)
-        self._check_parameters(samples.shape[1])
+        self.check_parameters()
+        self.check_features(samples.shape[1])
         rng = make_rng(self.random_state)
         kept = []
         for i in range(len(classes)):
@@ -56,7 +63,7 @@ class SampleAtomClassifier(ResidualClassifier):
         """The atoms of all classes in turn (n, n_features), and the place of each one's class."""
         return self.atoms_, self.atom_classes_
 
-    def _check_parameters(self, n_features: int) -> None:
+    def check_parameters(self) -> None:
         if self.n_atoms is not None:
             check_whole_number("n_atoms (if not None)", self.n_atoms, 1)
 

@@ -75,10 +75,17 @@ class SHIRC(SampleAtomClassifier):
         """Coefficients of a sample: channel c of atom j has the place j · n_channels + c."""
         return len(self.atoms_) * self.n_channels
 
-    def _check_parameters(self, n_features: int) -> None:
-        super()._check_parameters(n_features)
+    @property
+    def code_length(self) -> str:  # type: ignore[override]
+        return f"{self.n_channels}*atoms"
+
+    def check_parameters(self) -> None:
+        super().check_parameters()
         check_whole_number("n_nonzero", self.n_nonzero, 1)
-        if n_features % check_whole_number("n_channels", self.n_channels, 1):
+        check_whole_number("n_channels", self.n_channels, 1)
+
+    def check_features(self, n_features: int) -> None:
+        if n_features % self.n_channels:
             raise ValueError(
                 f"X has {n_features} features, which is not a multiple of "
                 f"n_channels={self.n_channels}: a row must be the planes of its channels one after "
@@ -87,7 +94,8 @@ class SHIRC(SampleAtomClassifier):
 
     def _open_coder(self, D: NDArray[Any], atom_classes: NDArray[np.int64]) -> BlockCoder:
         """Codes and residuals of a block's samples, scaled to unit norm."""
-        self._check_parameters(D.shape[1])
+        self.check_parameters()
+        self.check_features(D.shape[1])
         module = load_backend(self.backend)
         D_c = _split(D, self.n_channels)
         # Classical selection: the order-recursive one leaves less of a sample, but on tissue its

@@ -59,8 +59,8 @@ class SRC(SampleAtomClassifier):
         self.n_jobs = n_jobs
         self.backend = backend
 
-    def _check_parameters(self, n_features: int) -> None:
-        super()._check_parameters(n_features)
+    def check_parameters(self) -> None:
+        super().check_parameters()
         check_number("penalty", self.penalty, above=True)
 
     def _open_coder(self, D: NDArray[Any], atom_classes: NDArray[Any]) -> BlockCoder:

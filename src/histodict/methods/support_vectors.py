@@ -13,6 +13,7 @@ Reference: Cortes, Vapnik, "Support-vector networks", Machine Learning, 1995.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -27,11 +28,23 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from ..execution.local import one_blas_thread
 from ..execution.progress import Callback, Progress, ignore
+from ..learnt_arrays import Learnt
 from ..parameters import check_number
 
 KERNELS = ("linear", "rbf")
-# What an estimator holds of its machines; see `Machines`.
-MACHINE_ARRAYS = ("support_vectors_", "dual_coefficients_", "intercepts_", "gamma_")
+
+
+def machine_arrays(features: str) -> dict[str, Learnt]:
+    """What an estimator holds of its machines over so many features; see `Machines`."""
+    return {
+        "support_vectors_": Learnt(f"vectors, {features}"),
+        "dual_coefficients_": Learnt("scores, vectors"),
+        "intercepts_": Learnt("scores"),
+        "gamma_": Learnt("1", "positive numbers"),
+    }
+
+
+_MACHINE_ARRAYS = tuple(machine_arrays(""))
 
 
 @dataclass(frozen=True)
@@ -76,12 +89,12 @@ class Machines:
     @classmethod
     def of(cls, estimator: Any) -> Machines:
         """Those that an estimator holds."""
-        return cls(*(getattr(estimator, name) for name in MACHINE_ARRAYS))
+        return cls(*(getattr(estimator, name) for name in _MACHINE_ARRAYS))
 
     def give_to(self, estimator: Any) -> None:
         """Let an estimator hold these."""
         arrays = (self.support_vectors, self.dual_coefficients, self.intercepts, self.gamma)
-        for name, array in zip(MACHINE_ARRAYS, arrays, strict=True):
+        for name, array in zip(_MACHINE_ARRAYS, arrays, strict=True):
             setattr(estimator, name, array)
 
     def scores(self, Z: NDArray[np.float64], kernel: str) -> NDArray[np.float64]:
@@ -110,7 +123,11 @@ class SupportVectors(ClassifierMixin, BaseEstimator):
     dual_coefficients_, intercepts_, gamma_ : see `Machines`
     """
 
-    fitted_arrays: ClassVar[tuple[str, ...]] = ("mean_", "scale_", *MACHINE_ARRAYS)
+    fitted_arrays: ClassVar[Mapping[str, Learnt]] = {
+        "mean_": Learnt("features"),
+        "scale_": Learnt("features", "positive numbers"),
+        **machine_arrays("features"),
+    }
     classes_: NDArray[Any]
     n_features_in_: int
 
@@ -121,9 +138,12 @@ class SupportVectors(ClassifierMixin, BaseEstimator):
         self.C = C
         self.gamma = gamma
 
+    def check_parameters(self) -> None:
+        check_machine_parameters(self.kernel, self.C, self.gamma)
+
     def fit(self, X: ArrayLike, y: ArrayLike, *, callback: Callback = ignore) -> SupportVectors:
         """Learn from samples X (n_samples, n_features) and their labels."""
-        check_machine_parameters(self.kernel, self.C, self.gamma)
+        self.check_parameters()
         samples, labels = labelled_samples(self, X, y)
         scaler = StandardScaler().fit(samples)
         self.mean_, self.scale_ = scaler.mean_, scaler.scale_

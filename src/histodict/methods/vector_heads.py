@@ -15,6 +15,7 @@ statistical learning", 2009.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -28,6 +29,7 @@ from ..dictionaries.atoms import normalise
 from ..execution.local import map_blocks, one_blas_thread
 from ..execution.progress import Callback, Progress, ignore
 from ..kernels import row_blocks
+from ..learnt_arrays import CLASSES, UNIT, Learnt
 from ..parameters import check_number, check_whole_number
 from .class_dictionaries import check_labelled, make_rng
 from .patch_classifier import PatchClassifier
@@ -35,6 +37,8 @@ from .patch_classifier import PatchClassifier
 
 class _Head(PatchClassifier):
     """Distances block by block; a head says how, in `_distances`."""
+
+    code_length = "classes"
 
     def encode(self, X: ArrayLike) -> tuple[csr_array, NDArray[np.float64]]:
         """The negative distances as codes, and the distances: (n_samples, n_classes) both."""
@@ -62,7 +66,10 @@ class NearestMean(_Head):
     n_jobs : threads; None for all cores
     """
 
-    fitted_arrays: ClassVar[tuple[str, ...]] = ("centre_", "means_")
+    fitted_arrays: ClassVar[Mapping[str, Learnt]] = {
+        "centre_": Learnt("features"),
+        "means_": Learnt("classes, features"),
+    }
     centre_: NDArray[Any]
     means_: NDArray[Any]
 
@@ -73,6 +80,9 @@ class NearestMean(_Head):
         tags = super().__sklearn_tags__()
         tags.classifier_tags.poor_score = True  # directions are compared, not places
         return tags
+
+    def check_parameters(self) -> None:
+        """There are none that could be wrong."""
 
     def fit(self, X: ArrayLike, y: ArrayLike, *, callback: Callback = ignore) -> NearestMean:
         samples, self.classes_, labels = check_labelled(self, X, y)
@@ -99,7 +109,10 @@ class LogisticPatches(_Head):
     n_jobs : threads; None for all cores
     """
 
-    fitted_arrays: ClassVar[tuple[str, ...]] = ("weights_", "bias_")
+    fitted_arrays: ClassVar[Mapping[str, Learnt]] = {
+        "weights_": Learnt("classes, features"),
+        "bias_": Learnt("classes"),
+    }
     weights_: NDArray[Any]
     bias_: NDArray[Any]
 
@@ -110,8 +123,11 @@ class LogisticPatches(_Head):
         self.standardise = standardise
         self.n_jobs = n_jobs
 
-    def fit(self, X: ArrayLike, y: ArrayLike, *, callback: Callback = ignore) -> LogisticPatches:
+    def check_parameters(self) -> None:
         check_number("C", self.C, above=True)
+
+    def fit(self, X: ArrayLike, y: ArrayLike, *, callback: Callback = ignore) -> LogisticPatches:
+        self.check_parameters()
         samples, self.classes_, labels = check_labelled(self, X, y)
         scaler = StandardScaler() if self.standardise else None
         with one_blas_thread():
@@ -145,7 +161,10 @@ class NearestPatches(_Head):
     n_jobs : threads; None for all cores
     """
 
-    fitted_arrays: ClassVar[tuple[str, ...]] = ("patches_", "labels_")
+    fitted_arrays: ClassVar[Mapping[str, Learnt]] = {
+        "patches_": Learnt("patches, features", UNIT),
+        "labels_": Learnt("patches", CLASSES),
+    }
     patches_: NDArray[Any]
     labels_: NDArray[np.int64]
 
@@ -167,9 +186,12 @@ class NearestPatches(_Head):
         tags.classifier_tags.poor_score = True  # directions are compared, not places
         return tags
 
-    def fit(self, X: ArrayLike, y: ArrayLike, *, callback: Callback = ignore) -> NearestPatches:
+    def check_parameters(self) -> None:
         check_whole_number("n_neighbours", self.n_neighbours, 1)
         check_whole_number("most_patches", self.most_patches, 1)
+
+    def fit(self, X: ArrayLike, y: ArrayLike, *, callback: Callback = ignore) -> NearestPatches:
+        self.check_parameters()
         samples, self.classes_, labels = check_labelled(self, X, y)
         rng = make_rng(self.random_state)
         chosen = [

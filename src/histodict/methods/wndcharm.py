@@ -29,13 +29,14 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from ..execution.progress import Callback, Progress, ignore
+from ..learnt_arrays import CLASSES, Learnt
 from ..parameters import check_number
 from .support_vectors import (
-    MACHINE_ARRAYS,
     Machines,
     check_machine_parameters,
     highest,
     labelled_samples,
+    machine_arrays,
 )
 
 DECISIONS = ("svm", "neighbours")
@@ -43,7 +44,10 @@ _POWER = -5
 # Least variance within classes, of the variance of all: a feature that does not vary within the
 # few samples of a class is not perfect.
 _LEAST_WITHIN = 1e-3
-_STATE = {"svm": MACHINE_ARRAYS, "neighbours": ("samples_", "labels_")}
+_STATE = {
+    "svm": machine_arrays("kept"),
+    "neighbours": {"samples_": Learnt("samples, kept"), "labels_": Learnt("samples", CLASSES)},
+}
 
 
 class WNDCHARM(ClassifierMixin, BaseEstimator):
@@ -84,13 +88,19 @@ class WNDCHARM(ClassifierMixin, BaseEstimator):
         self.gamma = gamma
 
     @property
-    def fitted_arrays(self) -> tuple[str, ...]:
-        """Names of the arrays that, with the parameters and classes, are all that was learnt."""
-        return ("kept_", "weights_", "mean_", "scale_", *_STATE[self.decision])
+    def fitted_arrays(self) -> dict[str, Learnt]:
+        """The arrays that, with the parameters and classes, are all that was learnt."""
+        return {
+            "kept_": Learnt("kept", "different places of features"),
+            "weights_": Learnt("kept"),
+            "mean_": Learnt("kept"),
+            "scale_": Learnt("kept", "positive numbers"),
+            **_STATE[self.decision],
+        }
 
     def fit(self, X: ArrayLike, y: ArrayLike, *, callback: Callback = ignore) -> WNDCHARM:
         """Learn from samples X (n_samples, n_features) and their labels."""
-        self._check_parameters()
+        self.check_parameters()
         samples, labels = labelled_samples(self, X, y)
         scaler = StandardScaler().fit(samples)
         scores = fisher_scores(scaler.transform(samples), labels)
@@ -142,7 +152,7 @@ class WNDCHARM(ClassifierMixin, BaseEstimator):
         probabilities: NDArray[np.float64] = softmax(scores, axis=1)
         return probabilities
 
-    def _check_parameters(self) -> None:
+    def check_parameters(self) -> None:
         share = check_number("kept_share", self.kept_share, above=True)
         if share > 1:
             raise ValueError(f"kept_share must be at most 1, not {self.kept_share!r}")

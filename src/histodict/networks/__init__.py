@@ -2,7 +2,7 @@
 
 A network sees an area of tissue and gives one vector per cell of, say, 32 × 32 pixels, which also
 knows what lies around it. PyTorch is needed for this and for nothing else in the pipeline:
-`pip install histodict[networks]`.
+`pip install 'histodict[networks]'`, and `pip install timm` for its models.
 
 | name | network |
 |---|---|
@@ -13,14 +13,25 @@ knows what lies around it. PyTorch is needed for this and for nothing else in th
 
 from __future__ import annotations
 
+from reprlib import repr as short
+
 from ..patches.vectors import VECTORS, Vectors
 from .cells import NetworkVectors
-from .network import FAMILIES, NETWORKS, Network, forget_networks, open_network, register_network
+from .network import (
+    FAMILIES,
+    NETWORKS,
+    Network,
+    forget_networks,
+    is_asked_for,
+    open_network,
+    register_network,
+)
 
 __all__ = [
     "NETWORKS",
     "Network",
     "forget_networks",
+    "is_asked_for",
     "open_network",
     "register_network",
     "vectors_named",
@@ -35,4 +46,4 @@ def vectors_named(name: str) -> Vectors:
     if name in NETWORKS or (colon and family in FAMILIES):
         return NetworkVectors(name)
     known = [*VECTORS, *NETWORKS, *(f"{family}:NAME" for family in FAMILIES)]
-    raise ValueError(f"vectors must be one of {sorted(known)}, not {name!r}")
+    raise ValueError(f"vectors must be one of {sorted(known)}, not {short(name)}")

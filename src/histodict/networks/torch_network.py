@@ -3,11 +3,41 @@
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Callable
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+
+
+class _OneThread:
+    """A call's convolutions on the calling thread alone: they are cut by the number of threads, and
+    round otherwise for each. Several calls may run at once.
+
+    torch keeps a number for every thread and one for threads to come: each that enters sets its
+    own, and leaves what was there before the first.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._n_inside = 0
+        self._before = 1
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._n_inside == 0:
+                self._before = torch.get_num_threads()
+            self._n_inside += 1
+            torch.set_num_threads(1)
+
+    def __exit__(self, *error: object) -> None:
+        with self._lock:
+            self._n_inside -= 1
+            torch.set_num_threads(self._before)
+
+
+_ONE_THREAD = _OneThread()
 
 
 class TorchNetwork:
@@ -42,7 +72,7 @@ class TorchNetwork:
         """One vector per cell: (h, w, n_features)."""
         batch = torch.from_numpy(np.ascontiguousarray(pixels)).to(self._device)
         batch = (batch.permute(2, 0, 1)[None].float() - self._mean) / self._std
-        with torch.inference_mode():
+        with _ONE_THREAD, torch.inference_mode():
             features = self._feature_map(batch)[0]
         expected = pixels.shape[0] // self.cell_px, pixels.shape[1] // self.cell_px
         if tuple(features.shape[1:]) != expected:

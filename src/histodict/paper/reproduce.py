@@ -9,6 +9,7 @@ OUTPUT/DATA/results.csv, …             the tables of `histodict evaluate` behi
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -16,7 +17,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from ..demo.sets import write_synthetic_set
+from ..demo.sets import drawn_set
 from ..execution.files import written_whole
 from ..execution.progress import Progress
 from ..execution.tables import write_table
@@ -83,8 +84,7 @@ def _datasets(data: Path | str, output: Path, sizes: Sizes, part: str | None) ->
     n_patients, n_images, (width, height) = sizes.synthetic
     folder = output / f"drawn-{n_patients}x{n_images}-{width}x{height}"
     tables = folder / "manifest.csv", folder / "regions" / "manifest.csv"
-    if not tables[0].is_file():
-        write_synthetic_set(folder, *sizes.synthetic)
+    drawn_set(folder, *sizes.synthetic)
     images, regions = map(read_manifest, tables)
     return [Dataset(SYNTHETIC, images, regions, region="inflamed")]
 
@@ -139,11 +139,28 @@ def _write(outcome: Outcome, output: Path, dataset: str) -> None:
     write_page(output / _PAGE, "paper/page.html.j2", content)
 
 
+def _entry(file: Path) -> dict[str, Any] | None:
+    """What was written beside an experiment's figure; None if it was not made, or is damaged."""
+    try:
+        entry: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        if not entry["files"] or not {"experiment", "dataset", "title"} <= entry.keys():
+            raise ValueError("entries are missing")
+    except FileNotFoundError:
+        return None
+    except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
+        warnings.warn(
+            f"{file}: is damaged, and its experiment not shown: make it again ({error})",
+            stacklevel=2,
+        )
+        return None
+    return entry
+
+
 def _entries(output: Path) -> list[dict[str, Any]]:
     """What is shown of all experiments so far, in the order of the paper on each data set."""
     places = [output, *sorted(path for path in output.iterdir() if path.is_dir())]
     files = [place / f"{name}.json" for place in places for name in (*EXPERIMENTS, complexity.NAME)]
-    made = [json.loads(file.read_text(encoding="utf-8")) for file in files if file.is_file()]
+    made = [entry for file in files if (entry := _entry(file))]
     for entry in made:
         entry["anchor"] = "-".join(filter(None, (entry["dataset"], entry["experiment"])))
         entry["picture"] = entry["files"][0]

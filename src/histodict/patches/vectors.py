@@ -60,6 +60,10 @@ class Vectors:
         """A digest of what was learnt to compute them; empty where nothing was."""
         return ""
 
+    def length(self, patch_px: int, n_channels: int) -> int | None:
+        """Of a vector; None where that is not known before there is one."""
+        return None
+
     def check(self, patch_px: int, stride_px: int) -> None:
         """Refuses patches that they cannot be made of."""
 
@@ -85,6 +89,9 @@ class PixelVectors(Vectors):
 
     def __call__(self, patches: NDArray[np.uint8]) -> NDArray[np.float32]:
         return self.make(patches)
+
+    def length(self, patch_px: int, n_channels: int) -> int | None:
+        return n_channels * patch_px**2 if self.are_pictures else None
 
     def of_chunk(
         self, tissue: Tissue, grid: PatchGrid, rows: slice, columns: slice

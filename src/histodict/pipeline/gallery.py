@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,10 +78,25 @@ class Gallery:
 
     @classmethod
     def read(cls, path: Path) -> Gallery:
-        with np.load(path) as arrays:
-            parts = arrays["data"], arrays["indices"], arrays["indptr"]
-            codes = csr_array(parts, shape=tuple(arrays["shape"]))
-            return cls(arrays["images"], arrays["corners"], arrays["side"], codes)
+        """A ValueError says that the file is damaged."""
+        try:
+            with np.load(path, allow_pickle=False) as arrays:
+                parts = arrays["data"], arrays["indices"], arrays["indptr"]
+                codes = csr_array(parts, shape=tuple(arrays["shape"]))
+                return cls(arrays["images"], arrays["corners"], arrays["side"], codes)
+        except (KeyError, TypeError, ValueError, EOFError, BadZipFile) as error:
+            raise ValueError(f"{path}: its training patches are damaged; remove it") from error
+
+    @classmethod
+    def read_if_whole(cls, path: Path) -> Gallery | None:
+        """None if it is not there, or damaged, which is said."""
+        if not path.is_file():
+            return None
+        try:
+            return cls.read(path)
+        except (OSError, KeyError, TypeError, ValueError, EOFError, BadZipFile) as error:
+            warnings.warn(f"{path}: is damaged and taken for missing ({error})", stacklevel=2)
+            return None
 
     def shares(self, groups: NDArray[np.int64], n_groups: int) -> NDArray[np.float64]:
         """(n_groups, n_codes): the share of each group's patches whose code uses an atom.

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.exceptions import NotFittedError
 
-from ..decisions.image_rules import ImageRule, n_scores, winner
+from ..decisions.image_rules import ImageRule, check_scores, n_scores, winner
 from ..decisions.operating_point import OperatingPoint
 from ..decisions.unlabelled import better_threshold
 from ..execution.array_cache import ArrayCache
@@ -110,6 +110,7 @@ class ImageClassifier:
             return replace(answer, n_silent=look.n_silent)
         chances, candidates = self._certainty(look.scores, error_rate)
         scores = look.scores - self.shift_
+        check_scores(path, scores, np.array(list(chances.values())))
         shares = look.evidence.proportions.tolist() if look.evidence else []
         return ImageAnswer(
             path,

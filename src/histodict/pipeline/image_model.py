@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +16,9 @@ from ..execution.array_cache import ArrayCache
 from ..execution.executor import Executor
 from ..execution.progress import Callback
 from ..images.manifest import Manifest
+from ..learnt_arrays import Learnt
 from ..methods.registry import method_entry
-from ..model_file import ModelContent
+from ..model_content import ModelContent
 from ..networks import vectors_named
 from ..patches.patch_map import PatchMap
 from ..recipes import Recipe
@@ -132,12 +134,27 @@ class ImageModel:
             arrays=self.arrays(),
         )
 
-    def restore(self, content: ModelContent) -> None:
-        """The reverse of `content`."""
+    def learnt(self) -> dict[str, Learnt]:
+        """What the arrays beside those of the method must be."""
+        return {}
+
+    def rule_arrays(self) -> dict[str, Learnt]:
+        """What the arrays of its rule over patches must be; a whole image needs none."""
+        return {}
+
+    def restore(self, content: ModelContent, others: Mapping[str, Learnt] | None = None) -> None:
+        """The reverse of `content`; `others`: arrays that are not this model's own affair."""
         self.mpp_ = content.mpp
+        self.recipe.check_method()
         method = method_entry(self.recipe.method).load()(**self.recipe.method_parameters)
+        declared = {f"method.{name}": what for name, what in method.fitted_arrays.items()}
+        content.check_arrays(declared | self.learnt() | dict(others or {}), self._sizes(method))
         for name in method.fitted_arrays:
             setattr(method, name, content.arrays[f"method.{name}"])
         method.classes_ = np.arange(len(self.classes))
         method.n_features_in_ = content.n_features
         self.method_ = method
+
+    def _sizes(self, method: Any) -> dict[str, int | str]:
+        """Numbers in the arrays' shapes that are known before there are arrays."""
+        return {}

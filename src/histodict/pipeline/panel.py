@@ -26,7 +26,7 @@ from ..execution.executor import Executor
 from ..execution.progress import Callback, Progress, ignore
 from ..images.manifest import Manifest
 from ..images.readers import ImageError
-from ..model_file import ModelContent
+from ..model_content import ModelContent, arrays_of
 from ..recipes import Recipe
 from .image_classifier import ImageClassifier
 from .image_model import ImageModel, Look
@@ -268,6 +268,7 @@ class Panel(ImageClassifier):
         panel.classes_ = [str(name) for name in content.classes]
         panel.shift_ = float(content.decision["shift"])
         panel.training_ = content.training
+        content.check_arrays(arrays_of("combination", "calibration"), {})
         arrays = content.arrays
         scales, offset = arrays["combination.scales"], float(content.decision["offset"])
         panel.combination_ = Combination(scales, offset)

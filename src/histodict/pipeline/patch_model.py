@@ -5,7 +5,7 @@ image ─► reduced, stain-normalised ─► patches on tissue ─► vectors �
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from functools import partial
 from inspect import signature
@@ -15,14 +15,21 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from ..decisions.image_rules import RULES, Evidence, mean_of_neighbours, patch_margins
+from ..decisions.image_rules import (
+    RULES,
+    Evidence,
+    check_scores,
+    mean_of_neighbours,
+    patch_margins,
+)
 from ..execution.executor import Executor, Threads
 from ..execution.local import map_blocks
 from ..execution.progress import Callback, ignore
 from ..images.manifest import Manifest, Record
+from ..learnt_arrays import Learnt
 from ..methods.patch_classifier import PatchClassifier
 from ..methods.registry import method_entry
-from ..model_file import ModelContent
+from ..model_content import ModelContent, arrays_of
 from ..networks import vectors_named
 from ..patches.grid import PatchGrid
 from ..patches.patch_map import BLANK, PatchMap
@@ -114,7 +121,10 @@ class PatchModel(ImageModel):
     def look(self, path: Path, mpp: float | None = None) -> Look:
         assert self.rule_ is not None
         patch_map, evidence = self.judge(path, mpp)
-        scores = self.rule_.scores(evidence) if evidence.n_patches else None
+        if not evidence.n_patches:
+            return Look(None, patch_map, evidence)
+        scores = self.rule_.scores(evidence)
+        check_scores(path, scores)
         return Look(scores, patch_map, evidence)
 
     def judge(self, path: Path, mpp: float | None = None) -> tuple[PatchMap, Evidence]:
@@ -150,6 +160,7 @@ class PatchModel(ImageModel):
                 winners[rows, columns][tissue] = distances.argmin(axis=1)
                 margins[rows, columns][tissue] = patch_margins(distances)
                 codes += sums
+        check_scores(path, margins, codes)
         if self.recipe.neighbours:
             margins = mean_of_neighbours(margins, winners != BLANK, self.recipe.neighbours)
             winners = np.where(winners == BLANK, BLANK, margins.argmax(axis=2)).astype(np.int16)
@@ -214,8 +225,25 @@ class PatchModel(ImageModel):
             found |= {f"rule.{name}": array for name, array in self.rule_.arrays().items()}
         return found
 
-    def restore(self, content: ModelContent) -> None:
-        super().restore(content)
+    def learnt(self) -> dict[str, Learnt]:
+        return arrays_of("projection") if self.recipe.components else {}
+
+    def rule_arrays(self) -> dict[str, Learnt]:
+        """What the arrays of the rule must be."""
+        name = self.recipe.rule
+        return {f"rule.{key}": what for key, what in RULES[name].learnt(name).items()}
+
+    def _sizes(self, method: Any) -> dict[str, int | str]:
+        sizes: dict[str, int | str] = {"codes": method.code_length}
+        recipe = self.recipe
+        length = vectors_named(recipe.vectors).length(recipe.patch_px, recipe.n_channels)
+        if length is not None:
+            sizes["inputs" if recipe.components else "features"] = length
+        return sizes
+
+    def restore(self, content: ModelContent, others: Mapping[str, Learnt] | None = None) -> None:
+        super().restore(content, others)
+        self.method_.check_features(content.n_features)
         arrays = content.arrays
         self.projection_ = None
         if "projection.mean" in arrays:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from ..parameters import check_whole_number
+from ..execution.texts import one_line, read_json
+from ..model_content import check_words
+from ..parameters import check_kind, check_whole_number
 from ..recipes import PRESETS, Recipe, for_method, preset, read_setting
 from .panel import Panel
 from .region_detector import RegionDetector
@@ -32,6 +33,7 @@ class Plan:
 
     def __post_init__(self) -> None:
         check_whole_number("calibration_folds", self.calibration_folds, 0)
+        check_kind("panel", self.panel, "bool")
         if self.panel and self.calibration_folds < 2:
             raise ValueError(
                 "the members of a panel are weighed on unseen patients: set calibration_folds, to "
@@ -72,11 +74,10 @@ class Plan:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Plan:
-        if not isinstance(values, dict):
-            raise TypeError("settings by name are expected")
+        check_kind("a plan", values, "dict[str, Any]")
         own = {name: values[name] for name in _OWN if name in values}
         rest = {name: value for name, value in values.items() if name not in _OWN}
-        if rest.pop("candidates", 0) > 1:
+        if rest.pop("candidates", 0) not in (0, 1):
             raise ValueError("recipes are no longer chosen among candidates: take the preset auto")
         return cls(Recipe.from_dict(rest), **own)
 
@@ -128,11 +129,14 @@ PLANS["auto"] = Plan(
 
 def _read_plan(path: Path) -> Plan:
     """From a file of settings, or of what `histodict info --json` says of a model."""
+    values = read_json(path, "a recipe file")
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
         if isinstance(values, dict) and {"kind", "recipe", "training", "members"} <= set(values):
+            check_words(values)
             folds, is_panel = values["training"].get("folds", 0), len(values["members"]) > 1
             values = values["recipe"] | {"calibration_folds": folds, "panel": is_panel}
-        return Plan.from_dict(values)
-    except (OSError, json.JSONDecodeError, TypeError) as error:
-        raise ValueError(f"{path}: not a recipe file ({error})") from error
+        plan = Plan.from_dict(values)
+        plan.recipe.check_method()
+    except ValueError as error:
+        raise ValueError(f"{path}: not a recipe file ({one_line(error)})") from error
+    return plan

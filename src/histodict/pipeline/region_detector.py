@@ -20,7 +20,7 @@ from ..execution.progress import Callback, ignore
 from ..images.manifest import Manifest, Record
 from ..images.masks import RegionMask
 from ..images.readers import open_image
-from ..model_file import ModelContent
+from ..model_content import ModelContent, arrays_of
 from ..patches.outlines import label_regions
 from ..patches.patch_map import PatchMap, Ring, Window
 from ..recipes import Recipe, preset
@@ -210,9 +210,9 @@ class RegionDetector:
         model.classes_ = [str(name) for name in content.classes]
         model.training_ = content.training
         model.least_patches_ = int(content.decision["least_patches"])
-        model.curve_ = SizeCurve(content.arrays["curve.miss"], content.arrays["curve.alarm"])
         model.model_ = model._new_model()
-        model.model_.restore(content)
+        model.model_.restore(content, arrays_of("curve"))
+        model.curve_ = SizeCurve(content.arrays["curve.miss"], content.arrays["curve.alarm"])
         return model
 
 

@@ -11,7 +11,7 @@ from ..execution.executor import Executor
 from ..execution.progress import Callback, ignore
 from ..images.manifest import Manifest
 from ..methods.registry import method_entry
-from ..model_file import ModelContent
+from ..model_content import ModelContent
 from ..networks import vectors_named
 from ..recipes import Recipe, preset
 from .image_classifier import ImageClassifier
@@ -107,7 +107,7 @@ class TissueClassifier(ImageClassifier):
         model.shift_ = float(content.decision["shift"])
         model.training_ = content.training
         model._model = model._new_model()
-        model._model.restore(content)
+        model._model.restore(content, model._model.rule_arrays())
         return model
 
 

@@ -85,7 +85,7 @@ class Verdicts:
     scores : per image one number for two classes, positive for the second; else one per class
     probabilities : per image one per class; none where the model is not calibrated
     candidates : per image the classes that it could not rule out, at an error rate of 0.1
-    maps : folder with the patch maps of the images it got wrong
+    maps : folder with the patch maps of the images it got wrong; map_digests : of its files
     """
 
     labels: list[str]
@@ -94,6 +94,7 @@ class Verdicts:
     candidates: list[list[str]]
     seconds: dict[str, float]
     peak_mib: float | None = None
+    map_digests: dict[str, str] = field(default_factory=dict)
     maps: Path | None = field(default=None, compare=False)
 
     def map_of(self, place: int) -> PatchMap | None:
@@ -129,9 +130,12 @@ class Trials:
             found = Verdicts(**content, maps=file.with_suffix(""))
             if len(found.labels) != len(trial.test.records):
                 raise ValueError("it has answers for other images")
-        except FileNotFoundError:
-            return None
-        except (OSError, TypeError, ValueError) as error:
+            for name, digest in found.map_digests.items():
+                if content_digest(file.with_suffix("") / name) != digest:
+                    raise ValueError(f"{file.with_suffix('') / name} is another file")
+        except (OSError, TypeError, ValueError, AttributeError) as error:
+            if not file.exists():
+                return None
             warnings.warn(f"{file}: is damaged and made anew ({error})", stacklevel=2)
             return None
         return found
@@ -151,6 +155,7 @@ class Trials:
         maps = self.folder / trial.key
         for place, patch_map in ({} if self.inner else wrong_maps).items():
             patch_map.save(maps / f"{place}.npz")
+            made.map_digests[f"{place}.npz"] = content_digest(maps / f"{place}.npz")
         content = {k: v for k, v in asdict(made).items() if k != "maps"}
         with written_whole(maps.with_suffix(".json")) as partial:  # last: with it, it is finished
             partial.write_text(json.dumps(content), encoding="utf-8")

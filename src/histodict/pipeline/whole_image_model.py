@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..decisions.image_rules import check_scores
 from ..execution.array_cache import ArrayCache
 from ..execution.executor import Executor
 from ..execution.local import map_blocks
@@ -50,6 +51,8 @@ class WholeImageModel(ImageModel):
         if len(blank):
             name = records[int(np.argmax(labels == blank[0]))].label
             raise ValueError(f"no tissue was found in any image of class {name!r}")
+        for row in np.flatnonzero(seen):
+            check_scores(records[row].path, X[row])
         self.method_ = self.new_method().fit(X[seen], labels[seen], callback=callback)
         return {}
 
@@ -58,7 +61,9 @@ class WholeImageModel(ImageModel):
         X = self._vectors({path: mpp}, self.mpp_)
         if np.isnan(X[0, 0]):
             return Look(None)
+        check_scores(path, X)
         values = np.asarray(self.method_.decision_function(X), dtype=np.float64)
+        check_scores(path, values)
         return Look(np.atleast_1d(values[0]))
 
     def _vectors(

@@ -53,8 +53,8 @@ def describe_members(header: Mapping[str, Any]) -> list[Fact]:
     members = []
     for heard in header["training"].get("members", []):
         words = _differences(header["recipe"], heard["recipe"])
-        if "failure" in heard:
-            members.append(("-----", f"{words}; left out: {heard['failure']}"))
+        if heard.get("unseen") is None:
+            members.append(("-----", f"{words}; left out: {heard.get('failure')}"))
         else:
             members.append((f"{heard['unseen']:.3f}", words))
     return members
@@ -95,7 +95,7 @@ def _decision_words(header: Mapping[str, Any], recipe: Recipe) -> str:
 
 def _differences(recipe: Mapping[str, Any], other: Mapping[str, Any]) -> str:
     """The settings of another recipe that are not those of the first."""
-    settings = {name: other[name] for name in recipe if name != "method_parameters"}
+    settings = {name: other.get(name) for name in recipe if name != "method_parameters"}
     settings |= other["method_parameters"]
     own = {**recipe, **recipe["method_parameters"]}
     changed = [f"{name}={value}" for name, value in settings.items() if value != own.get(name)]

@@ -11,6 +11,7 @@ from .api_jobs import jobs
 from .calls import Call, endpoint, picture
 from .data_checks import quick_warnings
 from .datasets import add_correction, known_sources, open_dataset, remove_correction
+from .lanes import PICTURES, Later
 from .tiles import TILE_SIDE, n_levels
 
 
@@ -36,7 +37,7 @@ def listing(call: Call) -> dict[str, Any]:
 def open_(call: Call) -> dict[str, Any]:
     """Open a folder or table by its place; from then on it goes by its id."""
     place, inside = call.body.get("place", 0), call.body.get("inside", "")
-    if not isinstance(place, int) or not isinstance(inside, str):
+    if type(place) is not int or not isinstance(inside, str):
         raise ValueError("place must be a number and inside a path")
     source = call.context.folders.find(place, inside)
     return {"id": open_dataset(call.user, call.context.sources, source).id}
@@ -71,8 +72,12 @@ def checks(call: Call) -> dict[str, Any]:
 # --- pixels -------------------------------------------------------------------------------------
 
 
-def thumbnail(call: Call) -> Response:
-    return picture(call.context.tiles.thumbnail(call.record()).read_bytes())
+def thumbnail(call: Call) -> Response | Later:
+    tiles, record = call.context.tiles, call.record()
+    kept = tiles.thumbnail_file(record)
+    if kept.is_file():
+        return picture(kept.read_bytes())
+    return Later(PICTURES, lambda: picture(tiles.thumbnail(record).read_bytes()))
 
 
 def image(call: Call) -> dict[str, Any]:
@@ -87,9 +92,13 @@ def image(call: Call) -> dict[str, Any]:
     }
 
 
-def tile(call: Call) -> Response:
-    place = (int(call.parts[name]) for name in ("level", "column", "row"))
-    return picture(call.context.tiles.tile(call.record(), *place))
+def tile(call: Call) -> Response | Later:
+    tiles, record = call.context.tiles, call.record()
+    place = [call.place(name) for name in ("level", "column", "row")]
+    kept = tiles.kept_tile(record, *place)
+    if kept is not None:
+        return picture(kept)
+    return Later(PICTURES, lambda: picture(tiles.tile(record, *place)))
 
 
 # --- corrections --------------------------------------------------------------------------------
@@ -97,7 +106,7 @@ def tile(call: Call) -> Response:
 
 def correct(call: Call) -> dict[str, Any]:
     box = call.body.get("box")
-    whole = isinstance(box, list) and len(box) == 4 and all(isinstance(x, int) for x in box)
+    whole = isinstance(box, list) and len(box) == 4 and all(type(x) is int for x in box)
     if box is not None and not whole:
         raise ValueError("box must be four whole numbers: left, top, right, bottom")
     dataset = call.dataset()
@@ -120,7 +129,7 @@ ROUTES = [
     Route("/api/data/{data}/checks", endpoint(checks)),
     Route("/api/data/{data}/correct", endpoint(correct), methods=["POST"]),
     Route("/api/data/{data}/undo", endpoint(undo), methods=["POST"]),
-    Route(_IMAGE, endpoint(image)),
+    Route(_IMAGE, endpoint(image, PICTURES)),
     Route(f"{_IMAGE}/thumbnail.jpg", endpoint(thumbnail)),
-    Route(f"{_IMAGE}/tiles/{{level:int}}/{{column:int}}/{{row:int}}.jpg", endpoint(tile)),
+    Route(f"{_IMAGE}/tiles/{{level}}/{{column}}/{{row}}.jpg", endpoint(tile)),
 ]

@@ -62,8 +62,10 @@ def _first_wish(body: dict[str, Any]) -> Wish:
         raise ValueError("settings must be names with values")
     plan = plan.with_settings({str(name): str(text) for name, text in settings.items()})
     folds, seed = body.get("test_folds", 4), body.get("seed", 0)
-    if folds not in (0, 2, 3, 4, 5) or not isinstance(seed, int):
-        raise ValueError("test_folds must be 0, 2, 3, 4 or 5, and seed a whole number")
+    if type(folds) is not int or folds not in (0, 2, 3, 4, 5):
+        raise ValueError("test_folds must be 0, 2, 3, 4 or 5")
+    if type(seed) is not int or not 0 <= seed < 2**32:
+        raise ValueError("seed must be a whole number from 0 to 4294967295")
     regions = body.get("regions")
     return Wish(plan, str(regions) if regions else None, seed, folds)
 
@@ -93,17 +95,15 @@ def _words(request: dict[str, Any]) -> str:
 
 
 def jobs(call: Call) -> dict[str, Any]:
-    found = [job for job in all_jobs(call.user) if job.request["kind"] == "train"]
+    found = [job for job in all_jobs(call.user) if job.summary["kind"] == "train"]
     return {"jobs": [summary(call, job) for job in found]}
 
 
 def summary(call: Call, job: Job) -> dict[str, Any]:
-    request, state = job.request, job.state()
-    asked = {name: request.get(name) for name in ("name", "data", "parent", "made", "regions")}
-    return asked | {
+    asked = ("name", "data", "parent", "made", "regions", "method", "n_corrections")
+    state = job.state()
+    return {name: job.summary[name] for name in asked} | {
         "id": job.id,
-        "method": request["recipe"]["method"] if request["kind"] == "train" else None,
-        "n_corrections": len(request.get("corrections", ())),
         "state": state["state"],
         "error": state["error"],
         "ahead": call.context.queue.n_ahead(job),

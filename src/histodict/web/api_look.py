@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from threading import Lock
 from typing import Any
 
 from starlette.responses import Response
@@ -17,14 +16,14 @@ from .api_model import describe_patch, gallery_and_images
 from .calls import Call, endpoint, picture
 from .explain import explain
 from .jobs import DONE, Job, all_jobs, new_job
+from .lanes import ANSWERS, Later
 from .maps import answer_once, map_picture, outlines, stored_answer, stored_map
 
 # Up to so many pixels an image is judged while the page waits; a larger one is a job.
 _AT_ONCE = 16_000_000
-_ONE_AT_A_TIME = Lock()
 
 
-def look(call: Call) -> dict[str, Any]:
+def look(call: Call) -> dict[str, Any] | Later:
     """The answer for an image, or how far it is."""
     record, folder = call.record(), _maps(call)
     facts = stored_answer(folder, record.path)
@@ -33,8 +32,7 @@ def look(call: Call) -> dict[str, Any]:
         width, height = call.context.tiles.open(record).size
         if width * height > _AT_ONCE:
             return _in_background(call, record, folder)
-        with _ONE_AT_A_TIME:
-            facts = answer_once(model, record, folder)
+        return Later(ANSWERS, lambda: {"state": DONE, **answer_once(model, record, folder)})
     return {"state": DONE, **facts}
 
 
@@ -64,8 +62,7 @@ def _in_background(call: Call, record: Record, folder: Path) -> dict[str, Any]:
 def _map_job(call: Call, record: Record) -> Job | None:
     wanted = "map", str(call.job().model_file), str(record.path)
     for job in all_jobs(call.user):
-        request = job.request
-        if (request["kind"], request.get("model"), request["records"][0]["path"]) == wanted:
+        if tuple(job.summary[name] for name in ("kind", "model", "image")) == wanted:
             return job
     return None
 
@@ -80,8 +77,11 @@ def _map(call: Call) -> PatchMap:
 
 def draw(call: Call) -> Response:
     """The map, one pixel per patch; `only`: a class's place."""
+    patch_map = _map(call)
     only = call.number("only", -1)
-    return picture(encode_png(map_picture(_map(call), only if only >= 0 else None)), "png")
+    if only >= patch_map.n_classes:
+        raise KeyError("there is no such class")
+    return picture(encode_png(map_picture(patch_map, only if only >= 0 else None)), "png")
 
 
 def rings(call: Call) -> dict[str, Any]:
@@ -107,5 +107,5 @@ ROUTES = [
     Route(_PLACE, endpoint(look)),
     Route(f"{_PLACE}/map.png", endpoint(draw)),
     Route(f"{_PLACE}/outlines", endpoint(rings)),
-    Route(f"{_PLACE}/why", endpoint(why)),
+    Route(f"{_PLACE}/why", endpoint(why, ANSWERS)),
 ]

@@ -22,6 +22,7 @@ from ..reports.patch_pictures import outlined, square_around
 from ..reports.pictures import encode_jpeg, encode_png, vector_picture
 from .calls import Call, endpoint, picture
 from .jobs import find_job
+from .lanes import DOWNLOADS
 from .model_report import atom_users, model_card, training_name, write_report
 from .workspace import short_id
 
@@ -67,7 +68,7 @@ def _atoms(model: Model, has_gallery: bool) -> list[dict[str, Any]]:
 
 def _atoms_of(call: Call) -> Atoms:
     atoms = call.model()[0].model_.atoms()
-    if atoms is None or not 0 <= int(call.parts["atom"]) < len(atoms.D):
+    if atoms is None or not call.place("atom") < len(atoms.D):
         raise KeyError("there is no such atom")
     return atoms
 
@@ -75,7 +76,7 @@ def _atoms_of(call: Call) -> Atoms:
 def atom_picture(call: Call) -> Response:
     """The atom itself; one that is no picture is shown as the patch that uses it most."""
     atoms, gallery = _atoms_of(call), call.model()[1]
-    atom = int(call.parts["atom"])
+    atom = call.place("atom")
     if atoms.patch_px is not None:
         return picture(encode_png(vector_picture(atoms.D[atom], atoms.patch_px)), "png")
     found = gallery.users_of(atom, 1) if gallery is not None else []
@@ -88,7 +89,7 @@ def users_of_atom(call: Call) -> dict[str, Any]:
     """The training patches in which an atom weighs most."""
     _atoms_of(call)
     gallery, learn = gallery_and_images(call)
-    found = gallery.users_of(int(call.parts["atom"]))
+    found = gallery.users_of(call.place("atom"))
     return {"patches": [describe_patch(gallery, learn, n) | {"weight": w} for n, w in found]}
 
 
@@ -109,7 +110,7 @@ def describe_patch(gallery: Gallery, learn: Manifest, patch: int) -> dict[str, A
 
 def patch_picture(call: Call) -> Response:
     """A training patch in its surroundings, with its outline."""
-    pixels = _training_pixels(call, int(call.parts["patch"]), _SURROUNDINGS)
+    pixels = _training_pixels(call, call.place("patch"), _SURROUNDINGS)
     return picture(encode_jpeg(outlined(pixels, _SURROUNDINGS), 90))
 
 
@@ -193,9 +194,9 @@ def _download(call: Call, ending: str, kind: str, write: Callable[[Path], object
 
 ROUTES = [
     Route("/api/jobs/{job}/model", endpoint(describe)),
-    Route("/api/jobs/{job}/atoms/{atom:int}.png", endpoint(atom_picture)),
-    Route("/api/jobs/{job}/atoms/{atom:int}", endpoint(users_of_atom)),
-    Route("/api/jobs/{job}/patches/{patch:int}.jpg", endpoint(patch_picture)),
-    Route("/api/jobs/{job}/model.histodict", endpoint(download_model)),
-    Route("/api/jobs/{job}/report.html", endpoint(download_report)),
+    Route("/api/jobs/{job}/atoms/{atom}.png", endpoint(atom_picture)),
+    Route("/api/jobs/{job}/atoms/{atom}", endpoint(users_of_atom)),
+    Route("/api/jobs/{job}/patches/{patch}.jpg", endpoint(patch_picture)),
+    Route("/api/jobs/{job}/model.histodict", endpoint(download_model, DOWNLOADS)),
+    Route("/api/jobs/{job}/report.html", endpoint(download_report, DOWNLOADS)),
 ]

@@ -32,17 +32,18 @@ class BytesCache(Generic[Value]):
 
         `make` gives the value and its number of bytes.
         """
-        found = self._find(key)
+        found = self.find(key)
         if found is None or not is_good(found):
             # Or the tiles of one screen would all decode the same file.
             with self._making[hash(key) % len(self._making)]:
-                found = self._find(key)
+                found = self.find(key)
                 if found is None or not is_good(found):
                     found, n_bytes = make()
                     self._put(key, found, n_bytes)
         return found
 
-    def _find(self, key: Key) -> Value | None:
+    def find(self, key: Key) -> Value | None:
+        """The value under this key, if it is there."""
         with self._lock:
             if key not in self._held:
                 return None

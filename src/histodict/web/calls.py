@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from starlette.concurrency import run_in_threadpool
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
 from ..execution.files import file_key
+from ..execution.texts import one_line, parse_json
 from ..images.manifest import Manifest, Record
 from ..pipeline import Model, load_model
 from ..pipeline.gallery import Gallery
@@ -22,12 +23,14 @@ from .data_sources import RECORD_BYTES, DataSources
 from .datasets import Dataset, find_dataset
 from .folders import DataFolders, ForbiddenFileError
 from .jobs import Job, JobQueue, find_job
+from .lanes import QUICK, Lanes
 from .tiles import Tiles
 from .training import train_and_test
 from .workspace import User
 
 _MOST_BYTES = 64 * 1024  # of a request: nothing is uploaded
 _STATUS = {ForbiddenFileError: 403, KeyError: 404, FileNotFoundError: 404}  # any other: 400
+_PLACE = re.compile("[0-9]{1,9}")
 _MODEL_BYTES = 512 * 2**20
 _TRAINING_BYTES = 128 * 2**20
 
@@ -39,12 +42,17 @@ class Context:
         self.folders = folders
         self.workspace = workspace
         self.demo: str | None = None  # the data set that the demonstration opens
+        self.lanes = Lanes()
         self.queue = JobQueue()
         self.checks = Checks()
         self.sources = DataSources(folders)
         self.tiles = Tiles(workspace / "thumbnails")
         self.models: BytesCache[tuple[Model, Gallery | None]] = BytesCache(_MODEL_BYTES)
         self.trainings: BytesCache[tuple[Manifest, Manifest]] = BytesCache(_TRAINING_BYTES)
+
+    def close(self) -> None:
+        self.queue.close()
+        self.checks.close()
 
 
 @dataclass(frozen=True)
@@ -65,6 +73,13 @@ class Call:
         except ValueError:
             raise ValueError(f"{name} must be a whole number, not {text!r}") from None
 
+    def place(self, name: str) -> int:
+        """A number in the address: where something stands."""
+        text = str(self.parts[name])
+        if not _PLACE.fullmatch(text):
+            raise KeyError(f"there is no such {name}")
+        return int(text)
+
     def dataset(self) -> Dataset:
         return find_dataset(self.user, self.context.sources, str(self.parts["data"]))
 
@@ -82,7 +97,7 @@ class Call:
             raise KeyError("this training has no model yet")
 
         def loaded() -> tuple[tuple[Model, Gallery | None], int]:
-            gallery = Gallery.read(job.gallery_file) if job.gallery_file.is_file() else None
+            gallery = Gallery.read_if_whole(job.gallery_file)
             return (load_model(job.model_file), gallery), job.model_file.stat().st_size
 
         return self.context.models.get(tuple(file_key(job.model_file)), loaded)
@@ -98,7 +113,9 @@ class Call:
         return self.context.trainings.get(tuple(file_key(job.folder / "job.json")), listed)
 
 
-def endpoint(work: Callable[[Call], Any]) -> Callable[[Request], Awaitable[Response]]:
+def endpoint(
+    work: Callable[[Call], Any], lane: str = QUICK
+) -> Callable[[Request], Awaitable[Response]]:
     """Run a page's function on a thread; its dict becomes JSON, its errors become words."""
 
     async def answer(request: Request) -> Response:
@@ -110,18 +127,27 @@ def endpoint(work: Callable[[Call], Any]) -> Callable[[Request], Awaitable[Respo
                 dict(request.query_params),
                 await _body(request),
             )
-            result = await run_in_threadpool(work, call)
-        except (KeyError, ValueError, OSError) as error:
+            result = await call.context.lanes.run(lane, work, call)
+            return result if isinstance(result, Response) else _Json(result)
+        except (KeyError, ValueError, OSError, MemoryError) as error:
             return _refusal(error)
-        return result if isinstance(result, Response) else JSONResponse(result)
+        except ClientDisconnect:
+            return _refusal(ValueError("the request broke off"))
 
     return answer
 
 
-def _refusal(error: Exception) -> JSONResponse:
+class _Json(JSONResponse):
+    """In ASCII: names of files may hold bytes that are no characters."""
+
+    def render(self, content: Any) -> bytes:
+        return json.dumps(content, allow_nan=False, separators=(",", ":")).encode("ascii")
+
+
+def _refusal(error: Exception) -> Response:
     status = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 400)
     words = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
-    return JSONResponse({"error": words}, status)
+    return _Json({"error": one_line(words) or type(error).__name__}, status)
 
 
 async def _body(request: Request) -> dict[str, Any]:
@@ -133,7 +159,7 @@ async def _body(request: Request) -> dict[str, Any]:
         if len(data) > _MOST_BYTES:
             raise ValueError("the request is too large: files are not uploaded, they are opened")
     try:
-        body = json.loads(data or b"{}")
+        body = parse_json(data or b"{}")
     except ValueError:
         raise ValueError("the request is not JSON") from None
     if not isinstance(body, dict):

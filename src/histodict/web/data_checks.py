@@ -146,6 +146,12 @@ class Checks:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="checks")
         self._asked: dict[str, tuple[list[Look], Future[list[str]]]] = {}
         self._lock = threading.Lock()
+        self._is_closed = False
+
+    def close(self) -> None:
+        """End with the image that is being looked at."""
+        self._is_closed = True
+        self._pool.shutdown(wait=False, cancel_futures=True)
 
     def ask(self, manifest: Manifest, thumbnail: Callable[[Record], Path]) -> dict[str, Any]:
         """How far the check is, and what it found; the first question starts it."""
@@ -153,6 +159,8 @@ class Checks:
 
         def check() -> list[str]:
             for record in manifest.records:
+                if self._is_closed:
+                    return []
                 looks.append(look_at(record, thumbnail))
             return slow_warnings(manifest, looks)
 

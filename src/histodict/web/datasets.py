@@ -21,11 +21,22 @@ from ..images.masks import RegionMask
 from ..images.readers import open_image
 from .data_sources import DataSources, Listing
 from .folders import DataFolders
-from .workspace import User, is_id, new_id, read_json, short_id, write_json
+from .workspace import (
+    DamagedFileError,
+    User,
+    damage,
+    is_id,
+    new_id,
+    read_json,
+    say_once,
+    short_id,
+    write_json,
+)
 
 _LONGEST_MARK = 4096
 _SHORTEST_MARK = 40
 _LONGEST_MASK = 4096
+_CORRECTION = {"id", "image", "name", "label", "box"}
 _CHANGING = threading.Lock()  # one correction after another
 MASK_CLASSES = ("no region", "region")
 
@@ -64,7 +75,10 @@ class Dataset:
 
     def corrections(self) -> list[dict[str, Any]]:
         path = self.folder / "corrections.json"
-        return list(read_json(path)) if path.is_file() else []
+        found = read_json(path, list) if path.exists() else []
+        if not all(isinstance(c, dict) and set(c) >= _CORRECTION for c in found):
+            raise damage(path, "a correction is not whole")
+        return list(found)
 
 
 def open_dataset(user: User, sources: DataSources, source: Path) -> Dataset:
@@ -80,14 +94,18 @@ def find_dataset(user: User, sources: DataSources, dataset_id: str) -> Dataset:
     path = user.folder / "data" / dataset_id / "source.json"
     if not is_id(dataset_id) or not path.is_file():
         raise KeyError("there is no such data set: open it on the data page")
-    return _load(user, sources, sources.folders.check(Path(read_json(path))))
+    return _load(user, sources, sources.folders.check(Path(read_json(path, str))))
 
 
 def known_sources(user: User, folders: DataFolders) -> dict[str, Path]:
     """The data sets opened before whose files may still be read."""
     found = {}
     for path in sorted((user.folder / "data").glob("*/source.json")):
-        source = Path(read_json(path))
+        try:
+            source = Path(read_json(path, str))
+        except DamagedFileError as error:
+            say_once(str(error))
+            continue
         if source.exists() and any(source.is_relative_to(f) for f in folders.folders):
             found[path.parent.name] = source
     return found

@@ -1,4 +1,6 @@
-"""Long work in processes of its own, told of in files: it outlives a closed tab and the server.
+"""Long work in processes of its own, told of in files: it outlives a closed tab.
+
+It ends with the server, however that ends, and waits in its folder for the next one to go on.
 
 A job's folder holds
     job.json         what was asked for; never changed
@@ -14,16 +16,28 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import shutil
+import signal
 import subprocess
 import sys
 import threading
 import time
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
-from .workspace import User, is_id, new_id, read_json, write_json
+from .workspace import (
+    DamagedFileError,
+    User,
+    damage,
+    is_id,
+    new_id,
+    read_fields,
+    say_once,
+    write_json,
+)
 
 WAITING, RUNNING, DONE = "waiting", "running", "done"
 FAILED, CANCELLED, INTERRUPTED = "failed", "cancelled", "interrupted"
@@ -31,6 +45,28 @@ _ACTIVE = (WAITING, RUNNING)
 _SILENCE = 15.0  # seconds without a sign of life after which a worker counts as dead
 _PAUSE = 0.3
 _LOG_LINES = 6
+_STATE: dict[str, Any] = {"state": str, "run": int, "at": (int, float), "error": str}
+_REQUEST: dict[str, Any] = {
+    "kind": str,
+    "made": (int, float),
+    "name": str,
+    "data": str,
+    "root": str,
+    "records": list,
+}
+# What a request of this kind has beside that.
+_REQUESTS: dict[str, dict[str, Any]] = {
+    "train": {
+        "recipe": dict,
+        "seed": int,
+        "n_images": int,
+        "test_patients": list,
+        "corrections": list,
+        "regions": (str, type(None)),
+    },
+    "map": {"model": str, "folder": str},
+}
+_RESULTS: dict[str, Any] = {"classes": list, "images": list, "operating_point": object}
 
 
 @dataclass(frozen=True)
@@ -54,34 +90,57 @@ class Job:
     @cached_property
     def request(self) -> dict[str, Any]:
         """What was asked for; with thousands of images it takes a while to read."""
-        return read_json(self.folder / "job.json")
+        path = self.folder / "job.json"
+        kind = read_fields(path, _REQUEST)["kind"]
+        return read_fields(path, _REQUEST | _REQUESTS.get(kind, {}))
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """What lists of jobs need of the request, which is read once."""
+        path = self.folder / "job.json"
+        try:
+            return _summary(path, path.stat().st_mtime_ns)
+        except OSError as error:
+            raise damage(path, str(error)) from error
 
     def results(self) -> dict[str, Any] | None:
         """Answers for the images kept for testing; None if there are none yet."""
         path = self.folder / "results.json"
-        return read_json(path) if path.is_file() else None
+        return read_fields(path, _RESULTS) if path.exists() else None
 
     def state(self) -> dict[str, Any]:
-        return read_json(self.folder / "state.json")
+        """How it stands; where that cannot be read, it failed and can be taken up again."""
+        try:
+            return read_fields(self.folder / "state.json", _STATE)
+        except DamagedFileError as error:
+            say_once(str(error))
+            return {"state": FAILED, "run": 0, "at": 0.0, "error": f"{error}, or take it up again"}
 
     def set_state(self, state: str, run: int, error: str = "") -> None:
         content = {"state": state, "run": run, "at": time.time(), "error": error}
         write_json(self.folder / "state.json", content)
 
     def progress(self) -> list[dict[str, Any]]:
-        """The steps so far; a line that is being written just now is left out."""
+        """The steps so far; a line that is being written just now, or is none, is left out."""
         path = self.folder / "progress.jsonl"
-        if not path.is_file():
-            return []
-        text = path.read_text(encoding="utf-8")
-        return [json.loads(line) for line in text.split("\n")[:-1]]
+        text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+        found = []
+        for line in text.split("\n")[:-1]:
+            with contextlib.suppress(ValueError, KeyError, TypeError):
+                step = json.loads(line)
+                found.append({name: step[name] for name in ("stage", "done", "total", "objective")})
+        return found
 
-    def is_silent(self) -> bool:
-        """Whether the worker has not been heard of for a while."""
-        path = self.folder / "alive"
-        started = self.state()["at"]
-        last = max(started, path.stat().st_mtime if path.is_file() else 0.0)
-        return time.time() - last > _SILENCE
+    def sign_of_life(self) -> tuple[int, int]:
+        """Another one than before if the worker has been at work since, whatever clocks say."""
+        times = (self.folder / name for name in ("state.json", "alive"))
+        alive, state = (path.stat().st_mtime_ns if path.is_file() else 0 for path in times)
+        return alive, state
+
+    def wait_for_the_next_server(self, run: int) -> None:
+        """The work of this run has ended with the server; it goes on by itself with the next."""
+        if self.state()["state"] == RUNNING and self.state()["run"] == run:
+            self.set_state(WAITING, run)
 
     def last_words(self) -> str:
         path = self.folder / "log.txt"
@@ -89,10 +148,25 @@ class Job:
         return "\n".join(text.strip().splitlines()[-_LOG_LINES:])
 
 
+@lru_cache(maxsize=10_000)
+def _summary(path: Path, changed: int) -> dict[str, Any]:
+    request = Job(path.parent).request
+    plain = ("kind", "name", "data", "parent", "made", "regions", "model")
+    return {name: request.get(name) for name in plain} | {
+        "method": request.get("recipe", {}).get("method"),
+        "n_corrections": len(request.get("corrections", ())),
+        "image": request["records"][0].get("path") if request["kind"] == "map" else None,
+    }
+
+
 def new_job(user: User, request: dict[str, Any]) -> Job:
     job = Job(user.folder / "jobs" / new_id())
-    write_json(job.folder / "job.json", request | {"made": time.time()})
-    job.set_state(WAITING, 0)
+    try:
+        job.set_state(WAITING, 0)  # first: it is the request that makes it a job
+        write_json(job.folder / "job.json", request | {"made": time.time()})
+    except OSError:  # a full disk: nobody would look at what was written of it
+        shutil.rmtree(job.folder, ignore_errors=True)
+        raise
     return job
 
 
@@ -104,9 +178,15 @@ def find_job(user: User, job_id: str) -> Job:
 
 
 def all_jobs(user: User) -> list[Job]:
-    """Newest first."""
-    found = [Job(path.parent) for path in (user.folder / "jobs").glob("*/job.json")]
-    return sorted(found, key=lambda job: job.request["made"], reverse=True)
+    """Newest first; those whose request is damaged are told of and left out."""
+    found = []
+    for path in (user.folder / "jobs").glob("*/job.json"):
+        job = Job(path.parent)
+        try:
+            found.append((job.summary["made"], job.id, job))
+        except DamagedFileError as error:
+            say_once(str(error))
+    return [job for *_, job in sorted(found, key=lambda entry: entry[:2], reverse=True)]
 
 
 class JobQueue:
@@ -115,19 +195,26 @@ class JobQueue:
     def __init__(self) -> None:
         self._active: list[Job] = []
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._heard: dict[str, tuple[tuple[int, int], float]] = {}  # signs of life, and when
         self._lock = threading.RLock()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True, name="jobs")
 
     def start(self, users: list[User]) -> None:
-        """Take up what an earlier server left: waiting jobs, and workers that still run."""
+        """Take up what an earlier server left: waiting jobs, and workers that still end."""
         left = (job for user in users for job in all_jobs(user) if job.state()["state"] in _ACTIVE)
-        self._active = sorted(left, key=lambda job: job.request["made"])
+        self._active = sorted(left, key=lambda job: job.summary["made"])
         self._thread.start()
 
     def close(self) -> None:
-        """Stop watching; a worker that runs goes on by itself."""
+        """Stop watching, and the work; the next server goes on with it."""
         self._stop.set()
+        with self._lock:
+            for job in list(self._active):
+                if job.id in self._processes:
+                    _end(self._processes[job.id])
+                    job.wait_for_the_next_server(job.state()["run"])
+                    self._forget(job)
 
     def add(self, job: Job) -> None:
         with self._lock:
@@ -146,11 +233,7 @@ class JobQueue:
             (job.folder / "cancel").touch()
             process = self._processes.get(job.id)
             if process is not None:
-                process.terminate()
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(3)
-                process.kill()
-                process.wait()
+                _end(process)
             # A worker of an earlier server sees the file within a second and ends by itself.
             job.set_state(CANCELLED, state["run"])
             self._forget(job)
@@ -167,16 +250,24 @@ class JobQueue:
 
     def _watch(self) -> None:
         while not self._stop.wait(_PAUSE):
-            with self._lock:
-                for job in list(self._active):
-                    self._look_after(job)
-                states = [job.state()["state"] for job in self._active]
-                if WAITING in states and RUNNING not in states:
-                    self._launch(self._active[states.index(WAITING)])
+            try:
+                self._look_around()
+            except OSError as error:  # a full disk, for example: the next time may be better
+                say_once(f"the trainings cannot be looked after: {error}")
+
+    def _look_around(self) -> None:
+        with self._lock:
+            if self._stop.is_set():
+                return
+            for job in list(self._active):
+                self._look_after(job)
+            states = [job.state()["state"] for job in self._active]
+            if WAITING in states and RUNNING not in states:
+                self._launch(self._active[states.index(WAITING)])
 
     def _look_after(self, job: Job) -> None:
         process = self._processes.get(job.id)
-        is_dead = job.is_silent() if process is None else process.poll() is not None
+        is_dead = self._is_silent(job) if process is None else process.poll() is not None
         state = job.state()  # after asking whether it lives: a worker says its last word, then ends
         if state["state"] == RUNNING and is_dead:
             code = process.returncode if process is not None else None
@@ -184,23 +275,43 @@ class JobQueue:
         if job.state()["state"] not in _ACTIVE and (is_dead or process is None):
             self._forget(job)
 
+    def _is_silent(self, job: Job) -> bool:
+        """Whether the worker of an earlier server has not been heard of for a while."""
+        sign, now = job.sign_of_life(), time.monotonic()
+        last_sign, heard = self._heard.get(job.id, (None, now))
+        if sign != last_sign:
+            self._heard[job.id] = sign, now
+        return sign == last_sign and now - heard > _SILENCE
+
     def _launch(self, job: Job) -> None:
         run = job.state()["run"] + 1
         (job.folder / "progress.jsonl").unlink(missing_ok=True)
         job.set_state(RUNNING, run)
-        command = [sys.executable, "-m", "histodict.web.worker", str(job.folder), str(run)]
+        numbers = str(run), str(os.getpid())
+        command = [sys.executable, "-m", "histodict.web.worker", str(job.folder), *numbers]
         with (job.folder / "log.txt").open("wb") as log:
             self._processes[job.id] = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                start_new_session=True,  # a stopped server does not take the work with it
+                # Ctrl+C is for the server alone, which then ends the worker. But it gets no session
+                # of its own: Linux shares the cores out among sessions, whatever `nice` says.
+                process_group=0,
             )
 
     def _forget(self, job: Job) -> None:
         self._active = [other for other in self._active if other.id != job.id]
         self._processes.pop(job.id, None)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a worker and what it started, at once: its files are whole or not there."""
+    if process.poll() is None and hasattr(os, "killpg"):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    process.kill()
+    process.wait()
 
 
 def _why(job: Job, code: int | None) -> str:

@@ -17,10 +17,11 @@ from ..images.manifest import Record
 from ..patches.grid import PatchGrid
 from ..patches.patch_map import PatchMap
 from ..pipeline import Model
-from .workspace import read_json, write_json
+from .workspace import DamagedFileError, read_fields, say_once, write_json
 
 _MOST_OUTLINES = 400
 _FORM = 2  # of these files; those of earlier versions are made anew
+_FACTS: dict[str, Any] = {"answer": object, "score": object, "value": object, "grid": object}
 
 
 def answer_image(model: Model, record: Record, folder: Path) -> dict[str, Any]:
@@ -53,9 +54,13 @@ def _placed(grid: PatchGrid) -> dict[str, float]:
 
 
 def stored_answer(folder: Path, image: Path) -> dict[str, Any] | None:
-    """What `answer_image` gave; None if it was not asked yet, or in another version."""
+    """What `answer_image` gave; None if it was not asked yet, in another version, or is damaged."""
     path = _file(folder, image, "json")
-    facts: dict[str, Any] = read_json(path) if path.is_file() else {}
+    try:
+        facts = read_fields(path, _FACTS) if path.exists() else {}
+    except DamagedFileError as error:
+        say_once(f"{error}: it is made anew")
+        facts = {}
     return facts if facts.pop("form", None) == _FORM else None
 
 
@@ -67,7 +72,11 @@ def stored_map(folder: Path, image: Path) -> PatchMap:
     facts = stored_answer(folder, image)
     if facts is None or facts["grid"] is None:
         raise KeyError("this image has no patch map yet")
-    return PatchMap.load(_file(folder, image, "npz"))
+    try:
+        return PatchMap.load(_file(folder, image, "npz"))
+    except (ValueError, OSError) as error:
+        _file(folder, image, "json").unlink(missing_ok=True)  # the next look makes both anew
+        raise ValueError(f"{error}: open the image once more, and it is made anew") from error
 
 
 def _file(folder: Path, image: Path, kind: str) -> Path:

@@ -1,25 +1,27 @@
-"""Who may ask: this machine's own pages, or users with a token.
+"""Who may ask: users with a token, from our own pages.
 
-- Without tokens the server answers only to names of this machine, so that a page elsewhere cannot
-  reach it through a name of its own that leads here.
-- With tokens every request needs one, from the cookie that the user's link sets.
+- Every request needs a token, from the cookie that the user's link sets: other users of this
+  machine can reach its ports, too.
+- A server for this machine alone answers only to this machine's names, so that a page elsewhere
+  cannot reach it through a name of its own that leads here.
 - What changes something must come from our own page: a header that other pages cannot send.
 """
 
 from __future__ import annotations
 
 import hmac
+import re
 from collections.abc import Mapping
-from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .workspace import User
 
 OWN_NAMES = frozenset({"127.0.0.1", "localhost", "::1"})
+_HOST = re.compile(r"(?:\[([0-9a-fA-F:.]+)\]|([^\[\]:@/\\?#\s]+))(?::([0-9]{1,5}))?")
 OWN_HEADER = "x-histodict"
 _HEADERS = {
     "Content-Security-Policy": "default-src 'self'; img-src 'self' data: blob:; "
@@ -36,11 +38,11 @@ _HEADERS = {
 class Gate:
     """Stands before the app: refuses strangers, says which user asks, adds protective headers."""
 
-    def __init__(self, app: ASGIApp, users: Mapping[str, User], alone: User | None) -> None:
-        """`users` by token; or `alone`, who needs none."""
+    def __init__(self, app: ASGIApp, users: Mapping[str, User], is_open: bool) -> None:
+        """`users` by token; `is_open`: to other machines, by whatever name."""
         self._app = app
         self._users = users
-        self._alone = alone
+        self._is_open = is_open
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -59,14 +61,17 @@ class Gate:
 
     def _enter(self, request: Request) -> Response | None:
         """None lets the request in, with its user; else what is said instead."""
-        address = urlsplit(f"//{request.headers.get('host', '')}")
-        if self._alone is not None and address.hostname not in OWN_NAMES:
+        host = _HOST.fullmatch(request.headers.get("host", ""))
+        if host is None:
+            return PlainTextResponse("the request does not say which server it is for", 400)
+        name = str(host[1] or host[2]).lower()
+        if not self._is_open and name not in OWN_NAMES:
             return PlainTextResponse("this server answers to 127.0.0.1 and localhost only", 403)
         if request.method not in ("GET", "HEAD") and not _is_own(request.headers):
             return PlainTextResponse("changes are made from histodict's own pages", 403)
         # Cookies know no ports: two servers on one machine must not overwrite each other's.
-        cookie = "" if self._alone else f"histodict-{address.port or 80}"
-        request.state.user = self._alone or self._find(request.cookies.get(cookie, ""))
+        cookie = f"histodict-{int(host[3] or 80)}"
+        request.state.user = self._find(request.cookies.get(cookie, ""))
         return None if request.state.user is not None else self._welcome(request, cookie)
 
     def _find(self, given: str) -> User | None:
@@ -83,12 +88,13 @@ class Gate:
             return PlainTextResponse(
                 "a token is needed: open the link that `histodict serve` printed for you", 401
             )
-        response = RedirectResponse("/", 303)
+        # Not by a redirect: to one that begins at a link elsewhere, strict cookies are not sent.
+        response = HTMLResponse('<meta http-equiv="refresh" content="0;url=/">')
         response.set_cookie(cookie, token, httponly=True, samesite="strict")
         return response
 
 
 def _is_own(headers: Headers) -> bool:
     origin = headers.get("origin")
-    same = origin is None or urlsplit(origin).netloc == headers.get("host")
+    same = origin is None or origin.partition("://")[2] == headers.get("host")
     return same and OWN_HEADER in headers

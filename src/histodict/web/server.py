@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import socket
+import sys
 import threading
 import webbrowser
 from collections.abc import AsyncIterator, Sequence
@@ -16,10 +20,12 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
+from threadpoolctl import threadpool_limits
 
-from ..demo.sets import write_synthetic_set
+from ..demo.sets import drawn_set
 from . import api_data, api_jobs, api_look, api_model
 from .calls import Context
+from .connections import BoundedProtocol
 from .datasets import open_dataset
 from .folders import DataFolders
 from .security import OWN_NAMES, Gate
@@ -27,6 +33,10 @@ from .workspace import User
 
 _DEMO_PATIENTS = 8
 _DEMO_IMAGES = 4
+# Seconds that a thread may keep the others from Python; most requests take about as long.
+_TURN = 0.001
+_GRACE = 1.0  # seconds for requests under way when the server is told to end
+_LAST = 4.0  # seconds after which it ends whatever still holds it
 _STATIC = Path(str(files(__package__) / "static"))
 
 
@@ -35,12 +45,13 @@ def make_app(
     workspace: Path,
     *,
     users: Sequence[str] = (),
-    needs_token: bool = False,
+    is_open: bool = False,
     demo: bool = False,
 ) -> Starlette:
-    """The app over these data folders. Named users, or `needs_token`, make tokens necessary."""
+    """The app over these data folders, for these users; `is_open`: to other machines."""
     workspace = workspace.resolve()
-    workspace.mkdir(parents=True, exist_ok=True)
+    # Thumbnails, labels and models are no business of this machine's other users.
+    workspace.mkdir(mode=0o700, parents=True, exist_ok=True)
     drawn = _demo_folder(workspace) if demo else None
     hidden = [workspace / "users", workspace / "thumbnails"]
     readable = DataFolders([*folders, *([drawn] if drawn else [])], hidden)
@@ -49,21 +60,21 @@ def make_app(
     if drawn:
         for user in people:
             context.demo = open_dataset(user, context.sources, drawn).id
-    tokens = {user.token(): user for user in people} if users or needs_token else {}
+    tokens = {user.token(): user for user in people}
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         context.queue.start(people)
         yield
-        context.queue.close()
+        context.close()
 
     app = Starlette(
         routes=_routes(),
-        middleware=[Middleware(Gate, users=tokens, alone=None if tokens else people[0])],
+        middleware=[Middleware(Gate, users=tokens, is_open=is_open)],
         lifespan=lifespan,
     )
     app.state.context = context
-    app.state.tokens = {user.name: token for token, user in tokens.items()}
+    app.state.users = people
     return app
 
 
@@ -83,10 +94,7 @@ async def _front_page(request: Request) -> Response:
 
 
 def _demo_folder(workspace: Path) -> Path:
-    folder = workspace / "demo" / "tissue"
-    if not folder.is_dir():
-        write_synthetic_set(folder, _DEMO_PATIENTS, _DEMO_IMAGES)
-    return folder
+    return drawn_set(workspace / "demo" / "tissue", _DEMO_PATIENTS, _DEMO_IMAGES)
 
 
 def serve(
@@ -99,17 +107,47 @@ def serve(
     demo: bool = False,
     browser: bool = True,
 ) -> None:
-    """Serve the app until it is interrupted; prints the links to open.
-
-    An address other than this machine's own makes a token necessary, one per user.
-    """
+    """Serve the app until it is interrupted; prints the links to open, one per user."""
     folders = folders or ([] if demo else [Path()])
-    is_open = host not in OWN_NAMES
-    app = make_app(folders, workspace, users=users, needs_token=is_open, demo=demo)
+    _share_the_cores()
+    app = make_app(folders, workspace, users=users, is_open=host not in OWN_NAMES, demo=demo)
     base = f"http://{'[::1]' if host == '::1' else host}:{port}/"
-    links = {name: f"{base}?token={token}" for name, token in app.state.tokens.items()}
-    for name, link in (links or {"you": base}).items():
-        print(f"For {name}: {link}", flush=True)
-    if browser:
-        threading.Timer(1.0, webbrowser.open, [next(iter(links.values()), base)]).start()
-    uvicorn.run(app, host=host, port=port, log_level="warning", server_header=False)
+    people: list[User] = app.state.users
+    for user in people:
+        link = f"{base}?token={user.token()}"
+        file = user.write_link(link)
+        print(f"For {user.name if users else 'you'}: {link}", flush=True)
+        if browser and user is people[0]:
+            threading.Timer(1.0, webbrowser.open, [file.as_uri()]).start()
+    server = _Server(
+        uvicorn.Config(
+            app,
+            host=host,
+            port=port,
+            http=BoundedProtocol,
+            ws="none",
+            log_level="warning",
+            server_header=False,
+            timeout_graceful_shutdown=int(_GRACE),
+        )
+    )
+    server.run()  # unlike `uvicorn.run` it tells which signal ended it
+    if not server.started:
+        raise OSError(f"the server could not start at {base}")
+
+
+def _share_the_cores() -> None:
+    """Requests are what runs side by side here, so that none needs more than one core."""
+    threadpool_limits(limits=1)
+    sys.setswitchinterval(_TURN)
+
+
+class _Server(uvicorn.Server):
+    """Ends soon after it was told to, even where a request computes for minutes."""
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        # The threads of such requests cannot be stopped; files are whole whenever they end.
+        last = threading.Timer(_LAST, os._exit, [128 + signal.SIGTERM])
+        last.daemon = True
+        last.start()
+        await super().shutdown(sockets)

@@ -17,7 +17,7 @@ from ..execution.files import file_key, written_whole
 from ..images.manifest import Record
 from ..images.readers import ImageSource, open_image
 from ..reports.pictures import encode_jpeg
-from .bytes_cache import BytesCache
+from .bytes_cache import BytesCache, Key
 
 TILE_SIDE = 512
 _THUMBNAIL_SIDE = 220
@@ -61,19 +61,31 @@ class Tiles:
             data = encode_jpeg(_read_tile(self.open(record), level, column, row))
             return data, len(data)
 
-        return self._tiles.get((*file_key(record.path), record.mpp, level, column, row), encoded)
+        return self._tiles.get(_tile_key(record, level, column, row), encoded)
+
+    def kept_tile(self, record: Record, level: int, column: int, row: int) -> bytes | None:
+        """A tile that was made before; None if it has to be made."""
+        return self._tiles.find(_tile_key(record, level, column, row))
+
+    def thumbnail_file(self, record: Record) -> Path:
+        """Where the small picture is or will be."""
+        name = hashlib.sha256(str(file_key(record.path)).encode()).hexdigest()[:24]
+        return self._folder / name[:2] / f"{name}.jpg"
 
     def thumbnail(self, record: Record) -> Path:
         """The file of a small picture, made if it is not there."""
-        name = hashlib.sha256(str(file_key(record.path)).encode()).hexdigest()[:24]
-        path = self._folder / name[:2] / f"{name}.jpg"
-        with self._writing[int(name[0], 16)]:  # two threads must not write the same file
+        path = self.thumbnail_file(record)
+        with self._writing[int(path.name[0], 16)]:  # two threads must not write the same file
             if not path.is_file():
                 with open_image(record.path, record.mpp) as source:
                     data = encode_jpeg(source.thumbnail(_THUMBNAIL_SIDE))
                 with written_whole(path) as partial:
                     partial.write_bytes(data)
         return path
+
+
+def _tile_key(record: Record, *place: int) -> Key:
+    return (*file_key(record.path), record.mpp, *place)
 
 
 def _read_tile(source: ImageSource, level: int, column: int, row: int) -> NDArray[np.uint8]:

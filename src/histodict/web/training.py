@@ -108,10 +108,13 @@ def training_request(dataset: Dataset, wish: Wish) -> dict[str, Any]:
 
 def request_manifest(request: Mapping[str, Any]) -> Manifest:
     """The images of a request, in its order."""
-    records = tuple(
-        Record(**(row | {"path": Path(row["path"]), "mask": row["mask"] and Path(row["mask"])}))
-        for row in request["records"]
-    )
+    try:
+        records = tuple(
+            Record(**(row | {"path": Path(row["path"]), "mask": row["mask"] and Path(row["mask"])}))
+            for row in request["records"]
+        )
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"the list of this training's images is damaged ({error})") from error
     return Manifest(records, (), Path(request["root"]))
 
 

@@ -1,7 +1,7 @@
-"""The process that does a job: `python -m histodict.web.worker FOLDER RUN`.
+"""The process that does a job: `python -m histodict.web.worker FOLDER RUN SERVER`.
 
 It writes its progress, its state and what it makes into the job's folder, and ends when it is
-cancelled or when another run has taken over.
+cancelled, when another run has taken over, or with the process SERVER, which started it.
 """
 
 from __future__ import annotations
@@ -12,11 +12,14 @@ import sys
 import threading
 import time
 import traceback
+import warnings
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ..execution.leaving import end_with
 from ..execution.progress import Callback, Progress
 from ..images.manifest import Manifest
 from ..model_file import ModelFileError
@@ -28,6 +31,7 @@ from .training import request_manifest, train_and_test
 from .workspace import read_json, short_id, write_json
 
 _BEAT = 1.0
+_NICE = 10  # a tenth of a core that the server wants, too; all that nobody wants
 
 
 def diary(job: Job) -> Callback:
@@ -46,11 +50,12 @@ def diary(job: Job) -> Callback:
     return tell
 
 
-def main(folder: Path, run: int) -> int:
+def main(folder: Path, run: int, server: int) -> int:
     job = Job(folder)
+    end_with(server, partial(job.wait_for_the_next_server, run))
     _stay_in_touch(job, run)
     if hasattr(os, "nice"):
-        os.nice(5)  # the page comes first
+        os.nice(_NICE)  # the page comes first
     try:
         WORK[job.request["kind"]](job, diary(job))
     except (ValueError, OSError, MemoryError) as error:
@@ -86,18 +91,28 @@ def _stay_in_touch(job: Job, run: int) -> None:
 
 def train(job: Job, tell: Callback) -> None:
     learn, test = train_and_test(job.request)
-    if job.model_file.is_file():  # an earlier run got so far
-        model = load_model(job.model_file)
-    else:
+    model = _kept_model(job)
+    if model is None:
         model = _learn(job, learn, tell)
         save_model(model, job.model_file)
-    if model.recipe.on_patches and not job.gallery_file.is_file():
+    if model.recipe.on_patches and Gallery.read_if_whole(job.gallery_file) is None:
         gallery = Gallery.of(model.model_, learn.records, job.request["seed"], tell)
         gallery.save(job.gallery_file)
     rows = _answers(model, test, job.folder / "maps", tell)
     point = model.operating_point and model.operating_point.to_dict()
     results = {"classes": model.classes_, "operating_point": point, "images": rows}
     write_json(job.folder / "results.json", results)
+
+
+def _kept_model(job: Job) -> Model | None:
+    """What an earlier run got so far as to train."""
+    if not job.model_file.is_file():
+        return None
+    try:
+        return load_model(job.model_file)
+    except ModelFileError as error:
+        warnings.warn(f"{error}; it is trained anew", stacklevel=2)
+        return None
 
 
 def _learn(job: Job, learn: Manifest, tell: Callback) -> Model:
@@ -157,6 +172,6 @@ WORK: dict[str, Callable[[Job, Callback], None]] = {"train": train, "map": draw_
 
 
 if __name__ == "__main__":
-    given = Path(sys.argv[1]), int(sys.argv[2])
+    given = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     assert read_json(given[0] / "state.json")["state"] == RUNNING
     sys.exit(main(*given))

@@ -1,7 +1,8 @@
 """What the app keeps on disk: a folder per user, with small JSON files that are whole or absent.
 
 WORKSPACE/thumbnails/                small pictures, made again when lost
-WORKSPACE/users/NAME/token           the user's key, where the server asks for one
+WORKSPACE/users/NAME/token           the user's key
+WORKSPACE/users/NAME/open.html       leads the browser to the user's link
 WORKSPACE/users/NAME/data/ID/        a data set that was opened, and its corrections
 WORKSPACE/users/NAME/jobs/ID/        a training: request, state, progress, model, results
 """
@@ -13,24 +14,61 @@ import json
 import os
 import re
 import secrets
+import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
+from html import escape
 from pathlib import Path
 from typing import Any
 
 from ..execution.files import written_whole
+from ..execution.texts import one_line, parse_json
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
 _ID = re.compile(r"[0-9a-f]{12}")
+_TOKEN = re.compile(r"[A-Za-z0-9_-]{32}")
+Kind = type | tuple[type, ...]
 
 
-def read_json(path: Path) -> Any:
-    return json.loads(path.read_text(encoding="utf-8"))
+class DamagedFileError(ValueError):
+    """A file of the workspace that does not hold what was written; the message names it."""
+
+
+def read_json(path: Path, kind: Kind = object) -> Any:
+    """The content of a file, which must be of this kind."""
+    try:
+        content = parse_json(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise damage(path, one_line(error)) from error
+    if not isinstance(content, kind):
+        raise damage(path, f"it holds a {type(content).__name__}")
+    return content
+
+
+def read_fields(path: Path, kinds: Mapping[str, Kind]) -> dict[str, Any]:
+    """A JSON object that has at least these fields, each of its kind."""
+    content: dict[str, Any] = read_json(path, dict)
+    for name, kind in kinds.items():
+        if name not in content or not isinstance(content[name], kind):
+            raise damage(path, f"{name} is missing or wrong")
+    return content
+
+
+def damage(path: Path, reason: str) -> DamagedFileError:
+    return DamagedFileError(f"{path}: is damaged ({reason}); restore it, or remove it")
+
+
+@cache
+def say_once(words: str) -> None:
+    """To whoever runs the server."""
+    print(f"Warning: {words}", file=sys.stderr, flush=True)
 
 
 def write_json(path: Path, content: Any) -> None:
     with written_whole(path) as partial:
-        text = json.dumps(content, ensure_ascii=False, default=os.fspath)  # paths as text
-        partial.write_text(text, encoding="utf-8")
+        # In ASCII: names of files may hold bytes that are no characters. Paths as text.
+        partial.write_text(json.dumps(content, default=os.fspath), encoding="ascii")
 
 
 def new_id() -> str:
@@ -39,7 +77,7 @@ def new_id() -> str:
 
 def short_id(text: str) -> str:
     """The id of what goes by this name, the same each time."""
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
+    return hashlib.sha256(os.fsencode(text)).hexdigest()[:12]
 
 
 def is_id(text: str) -> bool:
@@ -66,10 +104,27 @@ class User:
         return cls(name, folder)
 
     def token(self) -> str:
-        """The user's key, the same after a restart; only the owner of the files can read it."""
+        """The user's key, the same after a restart; only the owner of the files can read it.
+
+        What is no key, such as an empty file, would open the door to anybody: it is made anew.
+        """
         path = self.folder / "token"
-        if not path.exists():
-            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(handle, "w") as file:
-                file.write(secrets.token_urlsafe(24))
-        return path.read_text().strip()
+        known = path.read_text(errors="replace").strip() if path.is_file() else ""
+        if not _TOKEN.fullmatch(known):
+            known = secrets.token_urlsafe(24)
+            _write_secret(path, known)
+        return known
+
+    def write_link(self, link: str) -> Path:
+        """A file that leads a browser to the link; named on a command line, it tells nothing."""
+        path = self.folder / "open.html"
+        _write_secret(path, f'<meta http-equiv="refresh" content="0;url={escape(link)}">')
+        return path
+
+
+def _write_secret(path: Path, text: str) -> None:
+    """For the owner's eyes only, from the first byte on."""
+    with written_whole(path) as partial:
+        handle = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)

@@ -56,10 +56,10 @@ class _ActiveSets:
         self.n_stalled[rows] = torch.where(stalled, self.n_stalled[rows] + 1, 0)
         self.lowest[rows] = torch.minimum(self.lowest[rows], objective)
         full = (self.atoms[rows] >= 0).all(dim=1)
-        ends = (gap <= self.tol) | (worst <= self.penalty) | full | (self.n_stalled[rows] == 5)
+        ends = (gap <= self.tol) | ~(worst > self.penalty) | full | (self.n_stalled[rows] == 5)
         ends |= last
         true_gap, _ = self._gap(rows, slopes.amax(dim=1))
-        self.n_missed += int((ends & (true_gap > self.tol)).sum())
+        self.n_missed += int((ends & ~(true_gap <= self.tol)).sum())
         return rows[~ends], atoms[~ends]
 
     def _gap(self, rows: Tensor, worst: Tensor) -> tuple[Tensor, Tensor]:

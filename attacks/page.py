@@ -1,0 +1,124 @@
+"""`histodict serve` in a process of its own, and a client that asks as a browser would."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .processes import Running
+
+_PATIENCE = 30.0  # seconds for an answer
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where a server is, and what opens it."""
+
+    port: int
+    token: str
+
+
+class Client:
+    """One connection, kept open as long as the server does."""
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self._connection: http.client.HTTPConnection | None = None
+        self._last = 0.0
+
+    def ask(self, method: str, path: str, body: Any = None) -> tuple[int, bytes]:
+        """Status and body of the answer; an OSError or HTTPException if there is none."""
+        if time.monotonic() - self._last > 3.0:  # the server closes what is idle for 5 seconds
+            self.close()
+        if self._connection is None:
+            self._connection = http.client.HTTPConnection(
+                "127.0.0.1", self._address.port, timeout=_PATIENCE
+            )
+        headers = {"Cookie": f"histodict-{self._address.port}={self._address.token}"}
+        if method == "POST":
+            headers |= {"X-Histodict": "1", "Content-Type": "application/json"}
+        data = None if body is None else json.dumps(body)
+        try:
+            self._connection.request(method, path, data, headers)
+            answer = self._connection.getresponse()
+            content = answer.read()
+        except (OSError, http.client.HTTPException):
+            self.close()
+            raise
+        self._last = time.monotonic()
+        return answer.status, content
+
+    def get(self, path: str) -> Any:
+        return self._json("GET", path, None)
+
+    def post(self, path: str, body: Any = None) -> Any:
+        return self._json("POST", path, body or {})
+
+    def _json(self, method: str, path: str, body: Any) -> Any:
+        status, content = self.ask(method, path, body)
+        if status != 200:
+            raise RuntimeError(f"{method} {path}: {status} {content[:300]!r}")
+        return json.loads(content)
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+@contextmanager
+def running_server(folder: Path, workspace: Path) -> Iterator[tuple[Address, Running]]:
+    """Where it is, and the process; it is told to end at the end."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+    given = [str(folder), "--workspace", str(workspace), "--port", str(port), "--no-browser"]
+    words = workspace.with_name(f"{workspace.name}-said.txt")
+    server = Running(["serve", *given], words, workspace.parent)
+    try:
+        _wait_for(port, server)
+        token = (workspace / "users" / "local" / "token").read_text()
+        yield Address(port, token), server
+        server.send(signal.SIGTERM)
+        server.end(10)
+    finally:
+        if not server.has_ended:
+            server.remove()
+
+
+def _wait_for(port: int, server: Running) -> None:
+    for _ in range(600):
+        try:
+            socket.create_connection(("127.0.0.1", port), 1).close()
+            return
+        except OSError:
+            if server.has_ended:
+                raise RuntimeError(f"the server ended at once: {server.said()}") from None
+            time.sleep(0.1)
+    raise RuntimeError("the server did not start")
+
+
+def process_fact(pid: int, name: str) -> int:
+    """A number of /proc/PID/status, such as VmRSS (kB) or Threads; 0 of one that has ended."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) for line in lines if line.startswith(f"{name}:")), 0)
+
+
+def memory_mb(pid: int, name: str = "VmRSS") -> float:
+    return process_fact(pid, name) / 1024
+
+
+def n_open_files(pid: int) -> int:
+    return len(os.listdir(f"/proc/{pid}/fd"))

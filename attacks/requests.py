@@ -1,0 +1,203 @@
+"""Requests to the page's server as values, the edits that spoil them, and how they travel.
+
+Ids, port and token differ from one server to the next: in a request they are words of the same
+length, which `Server` of `targets/http.py` replaces when the request is sent.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import quote
+
+PORT, TOKEN = "55555", "T" * 32
+DATA, IMAGE, JOB = "DATADATADATA", "IMAGEIMAGEIM", "JOBJOBJOBJOB"
+_SURROGATE = "surrogatepass"
+
+
+@dataclass
+class Request:
+    """One request to be; parts of the path and names of the query are encoded when it is sent."""
+
+    method: str
+    path: list[str]
+    query: dict[str, str] = field(default_factory=dict)
+    body: Any = None
+    headers: list[tuple[str, str]] = field(default_factory=list)
+
+    def to_bytes(self) -> bytes:
+        head = f"{self.method} {self._target()} HTTP/1.1\r\n"
+        body = b""
+        if self.body is not None:
+            # A text is sent as it is, anything else as JSON.
+            text = self.body if isinstance(self.body, str) else json.dumps(self.body)
+            body = text.encode("utf-8", _SURROGATE)
+        headers = list(self.headers)
+        if body and not any(name.lower() == "content-length" for name, _ in headers):
+            headers.append(("Content-Length", str(len(body))))
+        head += "".join(f"{name}: {value}\r\n" for name, value in headers)
+        return head.encode("utf-8", _SURROGATE) + b"\r\n" + body
+
+    def _target(self) -> str:
+        """What is percent-encoded already, or shall not be, starts with a tilde."""
+        path = "/" + "/".join(_encoded(part) for part in self.path)
+        pairs = "&".join(f"{quote(name)}={_encoded(text)}" for name, text in self.query.items())
+        return f"{path}?{pairs}" if pairs else path
+
+
+def _encoded(text: str) -> str:
+    return text[1:] if text.startswith("~") else quote(text.encode("utf-8", _SURROGATE), safe="")
+
+
+def signed(
+    method: str, path: str, query: dict[str, str] | None = None, body: Any = None
+) -> Request:
+    """As our own page sends it."""
+    headers = [
+        ("Host", f"127.0.0.1:{PORT}"),
+        ("Cookie", f"histodict-{PORT}={TOKEN}"),
+        ("Connection", "close"),
+    ]
+    if method == "POST":
+        headers += [("X-Histodict", "1"), ("Origin", f"http://127.0.0.1:{PORT}")]
+    return Request(method, path.strip("/").split("/"), dict(query or {}), body, headers)
+
+
+_LOOK = f"/api/jobs/{JOB}/look/{DATA}/{IMAGE}"
+_PICTURE = f"/api/data/{DATA}/images/{IMAGE}"
+_TRAINING = {"data": DATA, "preset": "quick", "method": "dfdl", "settings": {}, "test_folds": 2}
+
+# By the route that answers it: what `signed` makes an undamaged request of.
+ROUTES: dict[str, tuple[Any, ...]] = {
+    "/": ("GET", "/"),
+    "/static": ("GET", "/static/app.js"),
+    "/api/session": ("GET", "/api/session"),
+    "/api/folders": ("GET", "/api/folders", {"place": "0", "inside": "tissue"}),
+    "POST /api/data": ("POST", "/api/data", {}, {"place": 0, "inside": "tissue"}),
+    "/api/data/{data}": ("GET", f"/api/data/{DATA}"),
+    "/api/data/{data}/checks": ("GET", f"/api/data/{DATA}/checks"),
+    "POST /api/data/{data}/correct": (
+        "POST",
+        f"/api/data/{DATA}/correct",
+        {},
+        {"image": IMAGE, "label": "healthy", "box": [0, 0, 60, 60]},
+    ),
+    "POST /api/data/{data}/undo": ("POST", f"/api/data/{DATA}/undo", {}, {"id": "0123456789ab"}),
+    "/api/data/{data}/images/{image}": ("GET", _PICTURE),
+    "/api/data/{data}/images/{image}/thumbnail.jpg": ("GET", f"{_PICTURE}/thumbnail.jpg"),
+    "/api/data/{data}/images/{image}/tiles/{level}/{column}/{row}.jpg": (
+        "GET",
+        f"{_PICTURE}/tiles/0/0/0.jpg",
+    ),
+    "/api/choices": ("GET", "/api/choices", {"preset": "default", "method": "dfdl"}),
+    "/api/jobs": ("GET", "/api/jobs"),
+    "POST /api/jobs": ("POST", "/api/jobs", {}, _TRAINING),
+    "/api/jobs/{job}": ("GET", f"/api/jobs/{JOB}"),
+    "POST /api/jobs/{job}/cancel": ("POST", f"/api/jobs/{JOB}/cancel", {}, {}),
+    "POST /api/jobs/{job}/resume": ("POST", f"/api/jobs/{JOB}/resume", {}, {}),
+    "/api/jobs/{job}/model": ("GET", f"/api/jobs/{JOB}/model"),
+    "/api/jobs/{job}/atoms/{atom}.png": ("GET", f"/api/jobs/{JOB}/atoms/0.png"),
+    "/api/jobs/{job}/atoms/{atom}": ("GET", f"/api/jobs/{JOB}/atoms/0"),
+    "/api/jobs/{job}/patches/{patch}.jpg": ("GET", f"/api/jobs/{JOB}/patches/0.jpg"),
+    "/api/jobs/{job}/model.histodict": ("GET", f"/api/jobs/{JOB}/model.histodict", {"point": "0"}),
+    "/api/jobs/{job}/report.html": ("GET", f"/api/jobs/{JOB}/report.html", {"point": "0"}),
+    "/api/jobs/{job}/look/{data}/{image}": ("GET", _LOOK),
+    "/api/jobs/{job}/look/{data}/{image}/map.png": ("GET", f"{_LOOK}/map.png", {"only": "0"}),
+    "/api/jobs/{job}/look/{data}/{image}/outlines": (
+        "GET",
+        f"{_LOOK}/outlines",
+        {"class": "1", "least": "1"},
+    ),
+    "/api/jobs/{job}/look/{data}/{image}/why": ("GET", f"{_LOOK}/why", {"row": "0", "column": "0"}),
+}
+
+
+def edited(request: Request, edits: tuple[Any, ...]) -> bytes:
+    """The request with all edits; those of bytes come last."""
+    for edit in edits:
+        if edit[0] in _EDITS:
+            _EDITS[edit[0]](request, *edit[1:])
+    data = request.to_bytes()
+    for edit in edits:
+        if edit[0] in _BYTE_EDITS:
+            data = _BYTE_EDITS[edit[0]](data, *edit[1:])
+    return data
+
+
+def _set_part(request: Request, place: int, text: str) -> None:
+    if request.path:
+        request.path[place % len(request.path)] = text
+
+
+def _add_part(request: Request, text: str) -> None:
+    request.path.append(text)
+
+
+def _set_query(request: Request, name: str, text: str) -> None:
+    request.query[name] = text
+
+
+def _set_body(request: Request, content: Any) -> None:
+    request.body = content
+
+
+def _set_field(request: Request, name: str, value: Any) -> None:
+    if not isinstance(request.body, dict):
+        request.body = {}
+    request.body = request.body | {name: value}
+
+
+def _set_setting(request: Request, name: str, value: Any) -> None:
+    settings = request.body.get("settings") if isinstance(request.body, dict) else None
+    _set_field(
+        request, "settings", (settings if isinstance(settings, dict) else {}) | {name: value}
+    )
+
+
+def _set_header(request: Request, name: str, value: str) -> None:
+    request.headers = [pair for pair in request.headers if pair[0].lower() != name.lower()]
+    request.headers.append((name, value))
+
+
+def _add_header(request: Request, name: str, value: str) -> None:
+    request.headers.append((name, value))
+
+
+def _drop_header(request: Request, name: str) -> None:
+    request.headers = [pair for pair in request.headers if pair[0].lower() != name.lower()]
+
+
+def _set_method(request: Request, method: str) -> None:
+    request.method = method
+
+
+_EDITS = {
+    "part": _set_part,
+    "further part": _add_part,
+    "query": _set_query,
+    "body": _set_body,
+    "field": _set_field,
+    "setting": _set_setting,
+    "header": _set_header,
+    "further header": _add_header,
+    "no header": _drop_header,
+    "method": _set_method,
+}
+
+
+def _flip(data: bytes, place: int, bit: int) -> bytes:
+    at = place % max(1, len(data))
+    return data[:at] + bytes([data[at] ^ 1 << bit]) + data[at + 1 :] if data else data
+
+
+def _insert(data: bytes, place: int, text: str) -> bytes:
+    at = place % (len(data) + 1)
+    return data[:at] + text.encode("latin-1") + data[at:]
+
+
+def _cut(data: bytes, place: int) -> bytes:
+    return data[: place % (len(data) + 1)]
+
+
+_BYTE_EDITS = {"flip": _flip, "insert": _insert, "cut": _cut}

@@ -1,0 +1,208 @@
+"""Every command on tissue so small that one takes seconds, for `attacks.chaos`."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import socket
+import time
+import urllib.request
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+from histodict.demo.sets import write_synthetic_set
+
+from .processes import COMMAND, Running
+
+_SMALL = {
+    "n_atoms": "6",
+    "n_iter": "2",
+    "patches_per_class": "120",
+    "patch_px": "12",
+    "downsample": "1",
+}
+_SET = tuple(part for name, value in _SMALL.items() for part in ("--set", f"{name}={value}"))
+_DEMO = f"""
+from histodict.demo import run
+run.DEMO_RECIPE = run.DEMO_RECIPE.with_settings({_SMALL})
+run.REGION_RECIPE = run.REGION_RECIPE.with_settings({_SMALL})
+run._N_PATIENTS = run._N_TEST_PATIENTS = 2
+run._N_PATIENTS += 2
+drawn = run.drawn_set
+run.drawn_set = lambda *given, **named: drawn(*given, size=(160, 120), **named)
+from histodict.cli import app
+app()
+"""
+_TISSUE, _MODEL, _REGIONS = "tissue/manifest.csv", "model.histodict", "regions.histodict"
+_TRAIN = ("train", _TISSUE, "-o", "OUT/m.histodict", "--cache", "OUT/c")
+_EVALUATE = ("evaluate", _TISSUE, "-o", "OUT", "--methods", "dfdl", "--folds", "2", *_SET)
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A command that reads from `inputs`, its folder, and writes to OUT.
+
+    status : with which it ends if nobody disturbs it
+    has_workers : whether processes of their own do a part of the work
+    timed : files that hold the minute in which they were made
+    """
+
+    name: str
+    arguments: tuple[str, ...]
+    program: tuple[str, ...] = COMMAND
+    has_workers: bool = False
+    status: int = 0
+    timed: tuple[str, ...] = ()
+
+    def begin(self, inputs: Path, out: Path, environment: Mapping[str, str] = {}) -> Running:
+        arguments = [argument.replace("OUT", str(out)) for argument in self.arguments]
+        words = out.with_name(f"{out.name}-said.txt")
+        return Running(arguments, words, inputs, self.program, environment)
+
+    def attend(self, running: Running, until: float) -> None:
+        """Do what a user does, until it has ended or so many seconds after its start."""
+        while not running.has_ended and running.seconds < until:
+            time.sleep(0.01)
+
+    def victims(self, running: Running) -> list[int]:
+        """The processes of which one may be killed."""
+        return running.workers()
+
+    def close(self) -> None:
+        """End what was started beside the command."""
+
+
+class Scheduled(Scenario):
+    """Work for a cluster that runs already; it is its scheduler that dies."""
+
+    def begin(self, inputs: Path, out: Path, environment: Mapping[str, str] = {}) -> Running:
+        address = f"tcp://127.0.0.1:{self.port}"
+        place = ("--host", "127.0.0.1", "--port", str(self.port))
+        for name, options in (("scheduler", place), ("worker", (address, "--nthreads", "1"))):
+            program = ("-m", f"distributed.cli.dask_{name}")
+            words = out.with_name(f"{out.name}-{name}.txt")
+            self.beside.append(Running((*options, "--no-dashboard"), words, out, program))
+        own = Scenario(self.name, (*self.arguments, "--cluster", address))
+        patience = {"DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "5s"}
+        return own.begin(inputs, out, {**environment, **patience})
+
+    def victims(self, running: Running) -> list[int]:
+        return [self.beside[0].process.pid]
+
+    def close(self) -> None:
+        while self.beside:
+            self.beside.pop().remove()
+
+    @cached_property
+    def beside(self) -> list[Running]:
+        return []
+
+    @cached_property
+    def port(self) -> int:
+        return free_port()
+
+
+class Serving(Scenario):
+    """`serve`, with somebody who opens the images, trains, and closes the server after that."""
+
+    @cached_property
+    def port(self) -> int:
+        return free_port()
+
+    def begin(self, inputs: Path, out: Path, environment: Mapping[str, str] = {}) -> Running:
+        own = Serving(self.name, (*self.arguments, "--port", str(self.port)))
+        return Scenario.begin(own, inputs, out, environment)
+
+    def attend(self, running: Running, until: float) -> None:
+        while not running.has_ended and running.seconds < until:
+            with suppress(OSError):  # it does not listen yet, or has gone
+                if self._step(running):
+                    running.send(signal.SIGTERM)
+                    running.end(10)
+            time.sleep(0.05)
+
+    def _step(self, running: Running) -> bool:
+        """One look at the page; whether all is done."""
+        link = re.search(r"token=(\S+)", running.said())
+        if link is None:
+            return False
+        ask = partial(self._ask, link[1])
+        jobs = ask("/api/jobs")["jobs"]
+        if not jobs:
+            data = ask("/api/data", {"place": 0, "inside": "tissue"})["id"]
+            wish = {"data": data, "preset": "quick", "settings": _SMALL, "test_folds": 2}
+            ask("/api/jobs", wish)
+        elif jobs[0]["state"] in ("failed", "interrupted"):
+            ask(f"/api/jobs/{jobs[0]['id']}/resume", {})
+        return bool(jobs) and jobs[0]["state"] == "done"
+
+    def _ask(self, token: str, path: str, body: dict[str, Any] | None = None) -> Any:
+        own = {
+            "x-histodict": "1",
+            "content-type": "application/json",
+            "cookie": f"histodict-{self.port}={token}",
+        }
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", data, own)
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            return json.load(answer)
+
+
+_STOPPED = 128 + signal.SIGTERM
+SCENARIOS = {
+    scenario.name: scenario
+    for scenario in (
+        Scenario("train", (*_TRAIN, *_SET)),
+        Scenario("predict", ("predict", _MODEL, "tissue/healthy", "-o", "OUT")),
+        Scenario("detect", ("detect", _REGIONS, "tissue/inflamed", "-o", "OUT")),
+        Scenario("adapt", ("adapt", _MODEL, "tissue", "-o", "OUT/m.histodict")),
+        Scenario("atoms", ("atoms", _MODEL, _TISSUE, "-o", "OUT/atoms.html", "--cache", "OUT/c")),
+        Scenario("evaluate", (*_EVALUATE, "--jobs", "1")),
+        Scenario("evaluate --jobs", (*_EVALUATE, "--jobs", "2"), has_workers=True),
+        Scenario(
+            "evaluate --cluster",
+            (*_EVALUATE, "--cluster", "local:2"),
+            has_workers=True,
+        ),
+        Scheduled("evaluate --cluster tcp", _EVALUATE, has_workers=True),
+        Scenario(
+            "textures --jobs",
+            (*_TRAIN, "--method", "lbp-colour", "--jobs", "2"),
+            has_workers=True,
+        ),
+        Scenario(
+            "reproduce",
+            ("reproduce", "bases", "--quick", "-o", "OUT", "--methods", "dfdl"),
+            timed=("index.html", "synthetic/bases.json"),
+        ),
+        Scenario("demo", ("demo", "-o", "OUT"), ("-c", _DEMO)),
+        Serving(
+            "serve",
+            ("serve", ".", "--workspace", "OUT", "--no-browser"),
+            has_workers=True,
+            status=_STOPPED,
+        ),
+    )
+}
+
+
+def write_inputs(folder: Path) -> Path:
+    """Drawn tissue, and two models of it."""
+    write_synthetic_set(folder / "tissue", 5, 2, size=(160, 120))
+    for name, more in ((_MODEL, ()), (_REGIONS, ("--regions", "inflamed"))):
+        made = Scenario(name, ("train", _TISSUE, "-o", name, *more, *_SET))
+        made.begin(folder, folder.with_name(name)).end(300)  # the first one compiles
+        assert (folder / name).is_file()
+    return folder
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+    return port

@@ -1,0 +1,82 @@
+"""The kernels, with bounds checked: finite answers that keep their promises, or refusals in words.
+
+A case is a row; an attempt tries 64 of them. Its data are the settings of the problem, as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.random import Generator
+
+from ..kernel_problems import NAMES, ROWS, Settings, draw_settings
+from ..kernel_trials import KERNELS
+from ..target import Case, Find, Target
+
+
+class KernelsTarget(Target):
+    name = "kernels"
+    per_attempt = ROWS
+
+    def setup(self, folder: Path) -> None:
+        """Compile everything, with bounds checked."""
+        os.environ["HISTODICT_CHECK_BOUNDS"] = "1"
+        os.environ["NUMBA_OPT"] = "1"  # compiled in half the time
+        from histodict.kernels import compiling
+
+        if not compiling.CHECK_BOUNDS:
+            raise RuntimeError("the kernels were imported before bounds could be checked")
+        for kernel in KERNELS:
+            for single in (False, True):
+                self.attempt(json.dumps({"single": single}).encode(), kernel)
+
+    def case(self, rng: Generator) -> Case:
+        kernel = str(rng.choice(list(KERNELS)))
+        edits = draw_settings(rng, KERNELS[kernel].wrong)
+        return Case(_kind(kernel, Settings(**dict(edits))), kernel, edits)
+
+    def build(self, case: Case) -> bytes:
+        return json.dumps(dict(case.edits)).encode()
+
+    def attempt(self, data: bytes, base: str) -> str:
+        given = json.loads(data)
+        settings = Settings(**{name: given[name] for name in NAMES if name in given})
+        kernel = KERNELS[base]
+        with np.errstate(all="ignore"):
+            problem = kernel.make(settings)
+        try:
+            with warnings.catch_warnings(record=True) as said:
+                warnings.simplefilter("always")
+                answer = kernel.solve(problem, settings)
+        except (ValueError, TypeError) as error:
+            return _refused(error, settings)
+        if settings.is_wrong:
+            raise Find("answered what is wrong")
+        with np.errstate(all="ignore"):
+            kernel.check(problem, settings, answer, _texts(said))
+        return "warned" if said else "answered"
+
+
+def _refused(error: Exception, settings: Settings) -> str:
+    if settings.is_tame:
+        raise Find(f"refused for no reason: {error}") from error
+    if not str(error):
+        raise Find("refused without a word") from error
+    return "refused"
+
+
+def _texts(said: Any) -> list[str]:
+    return [f"{warning.category.__name__}: {warning.message}" for warning in said]
+
+
+def _kind(kernel: str, settings: Settings) -> str:
+    size = "wrong" if settings.is_wrong else "tame" if settings.is_tame else "extreme"
+    return f"{kernel}, {'float32' if settings.single else 'float64'}, {size}"
+
+
+TARGET = KernelsTarget()

@@ -1,0 +1,278 @@
+"""Model files: what is not the model that was saved never answers.
+
+Bases are models of today's schema and of schema 4, all tiny. A file is damaged in its bytes, in its
+words or in its arrays. Where words or arrays are changed, the digest is made anew in some files
+(their headers end in a mark), so that the schema alone must hold: then the file is refused, or
+what it holds gives finite answers.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import tempfile
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.random import Generator
+from PIL import Image
+from safetensors.numpy import save
+
+from histodict import TissueClassifier
+from histodict.demo.sets import write_synthetic_set
+from histodict.images.manifest import read_manifest
+from histodict.model_content import ModelContent
+from histodict.model_file import ModelFileError, digest, read_content, read_header
+from histodict.pipeline import load_model, save_model
+from histodict.recipes import Recipe
+from histodict.reports.model_card import describe_members, describe_model
+
+from .. import byte_edits, json_edits
+from ..target import Case, Find, Target
+
+_OLD = Path(__file__).parents[2] / "tests" / "data" / "models"
+_ANEW = ("dfdl", "three", "regions", "calibrated", "lcksvd", "textures", "components")
+_AS_OLD = ("dfdl", "regions", "calibrated", "textures", "adapted")
+_METHODS = ("odl", "fddl", "nayak", "src", "shirc", "nearest-mean", "nearest-patches")
+_WHOLE = ("mean-logistic", "src-image")
+_MARK = "  \n"  # at the end of the header: JSON passes over it
+_DAMAGE = ("nan", "inf", "huge", "scale", "zero", "turn", "repeat", "fewer", "type", "drop", "copy")
+_TYPES = ("float16", "float32", "float64", "int64", "int8", "bool")
+_BYTES = {
+    "bits flipped": byte_edits.flipped,
+    "runs overwritten": byte_edits.overwritten,
+    "bytes inserted": byte_edits.inserted,
+    "bytes removed": byte_edits.removed,
+    "cut short": byte_edits.cut,
+}
+
+
+class Models(Target):
+    name = "models"
+
+    def setup(self, folder: Path) -> None:
+        folder = Path(tempfile.mkdtemp(dir=folder))  # the folder may be that of a process that died
+        self.path = folder / "model.histodict"
+        self.image = folder / "tissue.png"
+        warnings.simplefilter("ignore")
+        manifest = read_manifest(write_synthetic_set(folder / "set", 2, 2, size=(96, 64), seed=3))
+        with Image.open(manifest.records[0].path) as picture:
+            picture.crop((0, 0, 48, 40)).save(self.image)
+        self.files = {f"{name}.histodict": _made(folder, name, manifest) for name in _NAMES}
+        for name in _AS_OLD:
+            old = f"schema-4-{name}.histodict"
+            self.files[old] = (_OLD / old).read_bytes()
+        self.bases = sorted(self.files)
+        self.contents = {base: self._content(base) for base in self.bases}
+        self.answers = {base: self._answer(base) for base in self.bases}
+
+    def _content(self, base: str) -> ModelContent:
+        self.path.write_bytes(self.files[base])
+        return read_content(self.path)
+
+    def _answer(self, base: str) -> list[Any]:
+        self.path.write_bytes(self.files[base])
+        return self._said(load_model(self.path, n_jobs=1))
+
+    # --- cases ----------------------------------------------------------------------------------
+
+    def case(self, rng: Generator) -> Case:
+        base = str(rng.choice(self.bases))
+        if rng.random() < 0.4:
+            kind = str(rng.choice([*_BYTES, "spliced"]))
+            edits = self._byte_edits(rng, kind, len(self.files[base]))
+        else:
+            kind, edits = self._content_edits(rng, base)
+        age = "old" if base.startswith("schema-4") else "today's"
+        return Case(f"{age}: {kind}", base, tuple(edits))
+
+    def _byte_edits(self, rng: Generator, kind: str, n: int) -> list[Any]:
+        if kind == "spliced":
+            other = str(rng.choice(self.bases))
+            return [["splice", int(rng.integers(n)), other]]
+        return [_BYTES[kind](rng, n) for _ in range(int(rng.integers(1, 4)))]
+
+    def _content_edits(self, rng: Generator, base: str) -> tuple[str, list[Any]]:
+        header, arrays = _parts(self.files[base])[1:]
+        is_words = rng.random() < 0.5
+        edits: list[Any] = []
+        for _ in range(int(rng.integers(1, 3))):
+            if is_words:
+                edits.append(["json", json_edits.json_edit(rng, header)])
+            else:
+                name, what = str(rng.choice(sorted(arrays))), str(rng.choice(_DAMAGE))
+                edits.append(["array", name, what, int(rng.integers(10**6))])
+        seal = bool(rng.random() < 0.75) and not base.startswith("schema-4")
+        kind = ("words" if is_words else "arrays") + (" changed, resealed" if seal else " changed")
+        return kind, [*edits, *([["seal"]] if seal else [])]
+
+    # --- the file -------------------------------------------------------------------------------
+
+    def build(self, case: Case) -> bytes:
+        data = self.files[case.base]
+        if any(edit[0] in ("json", "array", "seal") for edit in case.edits):
+            return _rebuilt(data, case.edits)
+        for edit in case.edits:
+            if edit[0] == "splice":
+                data = data[: edit[1]] + self.files[edit[2]][edit[1] :]
+            else:
+                data = byte_edits.apply_bytes(data, edit)
+        return data
+
+    def attempt(self, data: bytes, base: str) -> str:
+        self.path.write_bytes(data)
+        self._look()
+        try:
+            with warnings.catch_warnings(record=True) as said:
+                warnings.simplefilter("always")
+                content = read_content(self.path)
+                model = load_model(self.path, n_jobs=1)
+        except ModelFileError as error:
+            return self._refused(str(error), self.path)
+        if _same(content, self.contents[base]):
+            if self._said(model) != self.answers[base]:
+                raise Find("the same content answers otherwise")
+            return "the same, answered"
+        is_old = any("cannot be checked" in str(w.message) for w in said)
+        if not is_old and not _parts(data)[0].endswith(_MARK):
+            raise Find("a model that was not saved is loaded without a word")
+        return self._consistent(model)
+
+    def _look(self) -> None:
+        """What `info` says of it: a card, or a line."""
+        try:
+            header = read_header(self.path)
+            describe_model(header)
+            describe_members(header)
+        except ValueError as error:
+            self._refused(str(error), None)
+
+    def _consistent(self, model: Any) -> str:
+        try:
+            label, numbers = self._said(model)
+        except ValueError as error:
+            return f"{self._refused(str(error), None)} at answer"
+        if label is not None and label not in model.classes_:
+            raise Find(f"the answer is {label!r}")
+        if label is not None and not np.isfinite(numbers).all():
+            raise Find(f"an answer of {numbers}")
+        return "consistent, answered"
+
+    def _refused(self, words: str, path: Path | None) -> str:
+        if "\n" in words or len(words) > 1000:
+            raise Find(f"a refusal of more than a line: {words}")
+        if path is not None and not words.startswith(f"{path}: "):
+            raise Find(f"a refusal that does not name the file: {words}")
+        return "refused"
+
+    def _said(self, model: Any) -> list[Any]:
+        answer = model.answer(self.image, mpp=0.5)
+        scores = [answer.score] if model.finds_regions else list(answer.scores)
+        chances = [] if model.finds_regions else list(answer.probabilities.values())
+        margins = [] if answer.patch_map is None else answer.patch_map.margins.ravel().tolist()
+        return [answer.label, [*scores, *chances, *margins, answer.value or 0.0]]
+
+
+_NAMES = (*_ANEW, *_METHODS, *_WHOLE)
+
+
+def _made(folder: Path, name: str, manifest: Any) -> bytes:
+    """A file of today: of a model that is kept among the tests, or of one trained here."""
+    if name in _ANEW:
+        model = load_model(_OLD / f"schema-4-{name}.histodict")
+    else:
+        parameters = {k: v for k, v in _SMALL.items() if Recipe(name).knows(k)}
+        if name.endswith("-image"):
+            parameters = {"n_atoms": None}
+        recipe = Recipe(name, parameters, patch_px=8, patches_per_class=60, vectors="centred")
+        model = TissueClassifier(recipe, n_jobs=1).fit(manifest)
+    return save_model(model, folder / f"{name}.histodict").read_bytes()
+
+
+_SMALL = {"n_atoms": 6, "n_iter": 2, "n_epochs": 1, "n_coding_steps": 3, "most_patches": 20}
+
+
+def _parts(data: bytes) -> tuple[str, Any, dict[str, Any]]:
+    """The header of a whole file, as text and read, and its arrays."""
+    (n,) = struct.unpack("<Q", data[:8])
+    facts = json.loads(data[8 : 8 + n])
+    text = facts.pop("__metadata__")["histodict"]
+    types = {"F32": np.float32, "F64": np.float64, "I64": np.int64}
+    arrays = {}
+    for name, fact in facts.items():
+        start, stop = fact["data_offsets"]
+        raw = data[8 + n + start : 8 + n + stop]
+        known = types.get(fact["dtype"])
+        if known is not None:
+            arrays[name] = np.frombuffer(raw, known).reshape(fact["shape"])
+    return text, json.loads(text), arrays
+
+
+def _rebuilt(data: bytes, edits: tuple[Any, ...]) -> bytes:
+    _, header, arrays = _parts(data)
+    for edit in edits:
+        if edit[0] == "json":
+            header = json_edits.apply_json(header, edit[1])
+        elif edit[0] == "array" and edit[1] in arrays:
+            arrays = _hurt(arrays, *edit[1:])
+    arrays = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    text = json_edits.dumps(header)
+    if ["seal"] in edits:
+        text = _resealed(text, arrays)
+    return save(arrays, metadata={"histodict": text})
+
+
+def _resealed(text: str, arrays: dict[str, Any]) -> str:
+    """The header with a digest that fits, and the mark; one that is none stays as it is."""
+    try:
+        header = json.loads(text)
+    except RecursionError:
+        return text
+    if not isinstance(header, dict):
+        return text
+    header.pop("sha256", None)
+    return json.dumps(header | {"sha256": digest(header, arrays)}) + _MARK
+
+
+def _hurt(arrays: dict[str, Any], name: str, what: str, number: int) -> dict[str, Any]:
+    array = arrays[name]
+    values = {"nan": np.nan, "inf": np.inf, "huge": 1e30, "zero": 0}
+    if what == "drop" or not array.size:
+        return {key: a for key, a in arrays.items() if key != name}
+    if what == "copy":
+        return arrays | {f"{name}{number % 3}": array}
+    if what in values:
+        new = array.copy()
+        with np.errstate(all="ignore"):
+            new.flat[number % new.size] = values[what] if new.dtype.kind == "f" else -1
+    elif what == "type":
+        with np.errstate(all="ignore"):
+            new = array.astype(_TYPES[number % len(_TYPES)])
+    else:
+        most = 2 + 10**6 // array.nbytes  # what is kept of a find is small
+        new = {
+            "scale": lambda: array * array.dtype.type([2, -1, 100, 3][number % 4]),
+            "turn": lambda: array.T,
+            "repeat": lambda: np.concatenate([array] * min(2 + number % 1000, most)),
+            "fewer": lambda: array[: number % (len(array) + 1)],
+        }[what]()
+    return arrays | {name: new}
+
+
+def _same(one: ModelContent, other: ModelContent) -> bool:
+    mine, theirs = one.all_arrays(), other.all_arrays()
+    return (
+        json.dumps(one.header()) == json.dumps(other.header())
+        and set(mine) == set(theirs)
+        and all(
+            mine[k].dtype == theirs[k].dtype
+            and mine[k].shape == theirs[k].shape
+            and mine[k].tobytes() == theirs[k].tobytes()
+            for k in mine
+        )
+    )
+
+
+TARGET = Models()

@@ -1,0 +1,260 @@
+"""What the pages of a person ask for, hour by hour; and somebody who only pans, fast.
+
+A visitor runs in a process of its own, with as many connections as a browser opens, and notes for
+each request its kind, when it was sent, how many milliseconds it took and what came of it.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from threading import local
+from typing import Any
+
+import numpy as np
+
+from .page import Address, Client
+
+_N_CONNECTIONS = 6
+SCREEN = 1366, 700
+_LOOKS = 0.4  # seconds that a fast eye rests on a screen
+_PAN = 0.5  # seconds from screen to screen: several times as fast as an arrow key held down
+
+
+@dataclass(frozen=True)
+class Note:
+    """One request; `status` is 0 where there was no answer."""
+
+    kind: str
+    at: float
+    ms: float
+    status: int
+    words: str = ""
+
+
+@dataclass(frozen=True)
+class Site:
+    """What there is to ask for: ids of the small images, of the slide, and of a model."""
+
+    data: str
+    images: tuple[str, ...]
+    slides: str
+    slide: str
+    job: str
+
+
+class Visitor:
+    """A browser."""
+
+    def __init__(self, address: Address, site: Site, seed: int) -> None:
+        self.site = site
+        self.rng = np.random.default_rng(seed)
+        self.notes: list[Note] = []
+        self.n_models = 0  # model pages seen
+        self._address = address
+        self._mine = local()
+        self._pool = ThreadPoolExecutor(_N_CONNECTIONS)
+
+    def ask(self, kind: str, path: str, method: str = "GET", body: Any = None) -> bytes:
+        if not hasattr(self._mine, "client"):
+            self._mine.client = Client(self._address)
+        at = time.time()
+        started = time.perf_counter()
+        try:
+            status, content = self._mine.client.ask(method, path, body)
+            words = content[:200].decode(errors="replace") if status >= 400 else ""
+        except (OSError, http.client.HTTPException) as error:
+            status, content, words = 0, b"", f"{type(error).__name__}: {error}"
+        ms = 1000 * (time.perf_counter() - started)
+        self.notes.append(Note(kind, at, ms, status, f"{path}: {words}" if words else ""))
+        return content
+
+    def ask_all(self, kind: str, paths: list[str]) -> None:
+        """As a page does with its pictures: some at a time."""
+        list(self._pool.map(lambda path: self.ask(kind, path), paths))
+
+    def any_image(self) -> str:
+        return self.site.images[int(self.rng.integers(len(self.site.images)))]
+
+    def pause(self, seconds: float) -> None:
+        time.sleep(seconds * float(self.rng.uniform(0.7, 1.3)))
+
+    def close(self) -> None:
+        self._pool.shutdown()
+
+
+# --- tiles --------------------------------------------------------------------------------------
+
+
+def screens(info: dict[str, int], rng: np.random.Generator, n: int) -> Iterator[list[str]]:
+    """The tiles of each screen: now and then elsewhere or at another zoom, else a step aside."""
+    level, x, y = 0, 0.5, 0.5
+    for screen in range(n):
+        if screen % 6 == 0:
+            level = int(rng.integers(0, info["levels"]))
+            x, y = rng.random(2)
+        scale = 2 ** (info["levels"] - 1 - level)
+        x, y = (
+            float(np.clip(at + rng.normal(0, 0.5) * s * scale / info["width"], 0, 1))
+            for at, s in zip((x, y), SCREEN, strict=True)
+        )
+        yield _visible(info, level, scale, x * info["width"], y * info["height"])
+
+
+def _visible(info: dict[str, int], level: int, scale: int, x: float, y: float) -> list[str]:
+    size = info["tile"] * scale
+    ranges = []
+    for at, screen, side in ((x, SCREEN[0], info["width"]), (y, SCREEN[1], info["height"])):
+        first = max(0, int((at - screen * scale / 2) // size))
+        last = min((side - 1) // size, int((at + screen * scale / 2) // size))
+        ranges.append(range(first, last + 1))
+    return [f"{level}/{c}/{r}" for c in ranges[0] for r in ranges[1]]
+
+
+def sweep(info: dict[str, int]) -> Iterator[list[str]]:
+    """Screens of the finest level, row by row, for ever: more tiles than a server keeps."""
+    level, side = info["levels"] - 1, info["tile"]
+    n_columns, n_rows = (-(-info[name] // side) for name in ("width", "height"))
+    while True:
+        for row in range(0, n_rows - 1, 2):
+            for column in range(0, n_columns - 2, 3):
+                places = [(column + i, row + j) for i in range(3) for j in range(2)]
+                yield [f"{level}/{c}/{r}" for c, r in places]
+
+
+# --- whole visits -------------------------------------------------------------------------------
+
+
+def person(visitor: Visitor, is_over: Callable[[], bool]) -> None:
+    """From page to page, with a fast hand."""
+    pages = (data_page, image_page, slide_page, train_page, model_page)
+    while not is_over():
+        for page in pages:
+            if not is_over():
+                page(visitor)
+                visitor.pause(_LOOKS)
+
+
+def panner(visitor: Visitor, is_over: Callable[[], bool]) -> None:
+    """Over the slide at its finest, a screen after the other."""
+    site = visitor.site
+    base = f"/api/data/{site.slides}/images/{site.slide}"
+    for tiles in sweep(_json(visitor.ask("image", base))):
+        if is_over():
+            return
+        started = time.monotonic()
+        visitor.ask_all("tile, new", [f"{base}/tiles/{tile}.jpg" for tile in tiles])
+        time.sleep(max(0.0, _PAN - (time.monotonic() - started)))
+
+
+def starter(visitor: Visitor, is_over: Callable[[], bool]) -> None:
+    """A training after the other, and between them the map of the slide, given up soon."""
+    site = visitor.site
+    look = f"/api/jobs/{site.job}/look/{site.slides}/{site.slide}"
+    while not is_over():
+        training = _json(start_training(visitor)).get("id")
+        job = _json(visitor.ask("start a map", look)).get("job")
+        while not is_over():
+            state = _json(visitor.ask("job", f"/api/jobs/{training}")).get("state")
+            if state not in ("waiting", "running"):
+                break
+            visitor.pause(1.0)
+        visitor.pause(2.0)  # the map is being made now
+        visitor.ask("cancel", f"/api/jobs/{job}/cancel", "POST", {})
+        visitor.ask("resume", f"/api/jobs/{job}/resume", "POST", {})
+
+
+def start_training(visitor: Visitor) -> bytes:
+    body = {"data": visitor.site.data, "preset": "quick", "test_folds": 4}
+    return visitor.ask("start a training", "/api/jobs", "POST", body)
+
+
+def begin_and_give_up(visitor: Visitor, n: int) -> None:
+    """What starting and cancelling takes where nothing else goes on."""
+    for _ in range(n):
+        job = _json(start_training(visitor))["id"]
+        visitor.ask("cancel", f"/api/jobs/{job}/cancel", "POST", {})
+
+
+def data_page(visitor: Visitor) -> None:
+    base = f"/api/data/{visitor.site.data}"
+    visitor.ask("session", "/api/session")
+    visitor.ask("data", base)
+    visitor.ask("checks", f"{base}/checks")
+    paths = [f"{base}/images/{image}/thumbnail.jpg" for image in visitor.site.images]
+    visitor.ask_all("thumbnail", paths)
+
+
+def image_page(visitor: Visitor) -> None:
+    """An image with its map, and the why of some patches."""
+    site, image = visitor.site, visitor.any_image()
+    _walk(visitor, f"/api/data/{site.data}/images/{image}", 2)
+    place = f"/api/jobs/{site.job}/look/{site.data}/{image}"
+    grid = (_json(visitor.ask("look", place)) or {}).get("grid")
+    visitor.ask("model", f"/api/jobs/{site.job}/model")
+    visitor.ask("map", f"{place}/map.png?only=-1")
+    visitor.ask("outlines", f"{place}/outlines?class=1&least=4")
+    for _ in range(3 if grid else 0):
+        row, column = (int(visitor.rng.integers(grid[side])) for side in ("n_rows", "n_columns"))
+        found = _json(visitor.ask("why", f"{place}/why?row={row}&column={column}")) or {}
+        similar = [entry["patch"] for entry in found.get("similar", [])]
+        visitor.ask_all("patch", [f"/api/jobs/{site.job}/patches/{n}.jpg" for n in similar])
+        visitor.pause(_LOOKS)
+
+
+def slide_page(visitor: Visitor) -> None:
+    _walk(visitor, f"/api/data/{visitor.site.slides}/images/{visitor.site.slide}", 6)
+
+
+def train_page(visitor: Visitor) -> None:
+    visitor.ask("choices", "/api/choices?preset=quick&method=dfdl")
+    for _ in range(3):
+        visitor.ask("jobs", "/api/jobs")
+        visitor.ask("job", f"/api/jobs/{visitor.site.job}")
+        visitor.pause(1.0)
+
+
+def model_page(visitor: Visitor) -> None:
+    job = f"/api/jobs/{visitor.site.job}"
+    model = _json(visitor.ask("model", job + "/model")) or {}
+    shown = [atom for entry in model.get("atoms", []) for atom in entry["shown"][:12]]
+    visitor.ask_all("atom", [f"{job}/atoms/{atom}.png" for atom in shown])
+    for atom in shown[:2]:
+        found = _json(visitor.ask("users of an atom", f"{job}/atoms/{atom}")) or {}
+        paths = [f"{job}/patches/{entry['patch']}.jpg" for entry in found.get("patches", [])]
+        visitor.ask_all("patch", paths)
+        visitor.pause(_LOOKS)
+    visitor.n_models += 1
+    if visitor.n_models % 3 == 1:
+        visitor.ask("report", job + "/report.html")
+
+
+def _walk(visitor: Visitor, base: str, n: int) -> None:
+    info = _json(visitor.ask("image", base))
+    for tiles in screens(info, visitor.rng, n) if info else ():
+        visitor.ask_all("tile", [f"{base}/tiles/{tile}.jpg" for tile in tiles])
+        visitor.pause(_LOOKS)
+
+
+def _json(content: bytes) -> Any:
+    """What came, if anything came; that nothing came is noted where it was asked."""
+    return json.loads(content) if content[:1] == b"{" else {}
+
+
+VISITS: dict[str, Callable[[Visitor, Callable[[], bool]], None]] = {
+    "person": person,
+    "panner": panner,
+    "starter": starter,
+}
+
+
+def visit(name: str, address: Address, site: Site, seed: int, end: float) -> list[Note]:
+    """One visitor until a time of `time.time()`; runs in a process of its own."""
+    visitor = Visitor(address, site, seed)
+    VISITS[name](visitor, lambda: time.time() > end)
+    visitor.close()
+    return visitor.notes

@@ -1,0 +1,88 @@
+"""The kernels of two trees of this repository in turns on the same data: speed, and equal bits.
+
+    git worktree add ../before v1
+    python -m benchmarks.before_after ../before [--size full|small] [--repeats N]
+
+A ratio above 1: this tree is faster. On a busy machine the processor's time tells more than the
+clock, and the median over pairs of neighbouring calls more than that of each tree.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import load_npz
+
+from . import report
+from .machine import machine_facts
+from .peers import OURS
+from .problem import SIZES, build_problem
+from .worker import Worker
+
+_CASES = ("omp", "omp, correlation", "lasso", "dfdl", "dfdl update")
+_CODES = ("omp", "omp, correlation", "lasso")
+
+
+def start(tree: Path, folder: Path) -> Worker:
+    """A process that imports histodict from a tree; all else is from this one."""
+    source = str(tree.resolve() / "src")
+    environment = {"PYTHONPATH": source, "NUMBA_CACHE_DIR": str(folder / "compiled")}
+    return Worker(OURS, folder / "problem.npz", environment=environment)
+
+
+def same_bits(folders: list[Path], case: str) -> bool:
+    one, two = (load_npz(folder / f"{case}.npz") for folder in folders)
+    parts = ("indptr", "indices", "data")
+    return all(np.array_equal(getattr(one, part), getattr(two, part)) for part in parts)
+
+
+def measure(workers: list[Worker], case: str, repeats: int) -> NDArray[np.float64]:
+    """(2, 2, repeats): by clock and by processor, the seconds of each worker's calls in turns."""
+    seconds = np.empty((2, 2, repeats))
+    for repeat in range(repeats):
+        for place in (0, 1) if repeat % 2 == 0 else (1, 0):
+            answer = workers[place].call(case)
+            seconds[:, place, repeat] = answer["seconds"], answer["cpu_seconds"]
+    return seconds
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="benchmarks.before_after", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("before", type=Path, help="the other tree")
+    parser.add_argument("--size", choices=SIZES, default="full", help="small is for trying out")
+    parser.add_argument("--repeats", type=int, default=9, help="timed calls of each tree")
+    given = parser.parse_args()
+    report.print_facts(machine_facts())
+    size = SIZES[given.size]
+    problem, source = build_problem(size)
+    report.print_problem(size, problem, source)
+    with tempfile.TemporaryDirectory() as temporary, ExitStack() as stack:
+        folders = [Path(temporary) / name for name in ("before", "after")]
+        for folder in folders:
+            folder.mkdir()
+            problem.save(folder / "problem.npz")
+        trees = given.before, Path(__file__).parents[1]
+        started = map(start, trees, folders)
+        workers = [stack.enter_context(worker) for worker in started]
+        print("least seconds; before/after: least by clock and processor, median of pairs by both")
+        for case in _CASES:
+            for worker, folder in zip(workers, folders, strict=True):
+                worker.call(case, folder / f"{case}.npz" if case in _CODES else None)
+            seconds = measure(workers, case, given.repeats)
+            bits = ""
+            if case in _CODES:
+                bits = "same" if same_bits(folders, case) else "OTHER"
+            least = seconds.min(axis=2)
+            pairs = np.median(seconds[:, 0] / seconds[:, 1], axis=1)
+            figures = [*least[0], *(least[:, 0] / least[:, 1]), *pairs]
+            print(f"{case:20s}" + "".join(f"{x:9.3f}" for x in figures), bits, flush=True)
+
+
+if __name__ == "__main__":
+    main()

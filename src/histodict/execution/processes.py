@@ -1,0 +1,53 @@
+"""Work in processes of this machine, which end with this one."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import warnings
+from collections.abc import Generator, Iterable
+from typing import Any
+
+from .leaving import beyond_ctrl_c, end_with
+
+# Locks that a pool of processes needs, and some to spare.
+_LOCKS = 24
+
+
+def in_processes(
+    calls: Iterable[Any], n_processes: int, *, one_thread: bool = False
+) -> Generator[Any, None, None]:
+    """What joblib's `delayed` calls give, in order; they are under way when this returns.
+
+    Of the ways to start processes, joblib's alone needs no `if __name__ == "__main__":` in the
+    user's script.
+    """
+    from joblib import Parallel, parallel_config
+
+    if not can_share_locks():
+        warnings.warn(
+            "processes cannot share locks on this machine (is /dev/shm missing, full or "
+            "read-only?): the work is done in this one, one piece after the other",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        return (function(*given, **named) for function, given, named in calls)
+    with parallel_config("loky", inner_max_num_threads=1 if one_thread else None), beyond_ctrl_c():
+        results: Generator[Any, None, None] = Parallel(
+            n_processes,
+            return_as="generator",
+            batch_size=1,
+            initializer=end_with,
+            initargs=(os.getpid(),),
+        )(calls)
+    return results
+
+
+def can_share_locks() -> bool:
+    """Whether there is room for locks between processes: on Linux they are files in /dev/shm."""
+    fork = "fork" in multiprocessing.get_all_start_methods()
+    context = multiprocessing.get_context("fork" if fork else None)
+    try:
+        return len([context.Lock() for _ in range(_LOCKS)]) == _LOCKS
+    except (ImportError, OSError):
+        return False

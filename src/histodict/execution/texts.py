@@ -1,0 +1,50 @@
+"""Text that others wrote, as values: whatever it is, a ValueError says what is wrong with it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, NoReturn
+
+_MOST_LEVELS = 50  # of lists in lists: nothing of ours has ten
+_MOST_LETTERS, _SHOWN = 500, 150  # in a message; of more than that, at the start and at the end
+
+
+def parse_json(text: str | bytes) -> Any:
+    """JSON as its standard has it: without NaN and Infinity, and not without end in depth."""
+    try:
+        value = json.loads(text, parse_constant=_refuse)
+    except RecursionError:
+        raise ValueError("lists within lists without end") from None
+    _check_depth(value)
+    return value
+
+
+def read_json(path: Path, what: str) -> Any:
+    """A file of JSON; the message of a ValueError says which, and that it is not `what`."""
+    try:
+        return parse_json(path.read_text("utf-8-sig"))
+    except FileNotFoundError:
+        raise ValueError(f"{path}: there is no such file; {what} is expected") from None
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path}: not {what}, or a damaged one ({one_line(error)})") from error
+
+
+def one_line(words: object) -> str:
+    """An error's words, or others, as a part of a message: what they quote may be long."""
+    text = " ".join(str(words).split())
+    return text if len(text) <= _MOST_LETTERS else f"{text[:_SHOWN]} … {text[-_SHOWN:]}"
+
+
+def _refuse(word: str) -> NoReturn:
+    raise ValueError(f"{word} is not a number")
+
+
+def _check_depth(value: Any) -> None:
+    level = [value] if isinstance(value, dict | list) else []
+    for _ in range(_MOST_LEVELS):
+        parts = [part.values() if isinstance(part, dict) else part for part in level]
+        level = [inner for part in parts for inner in part if isinstance(inner, dict | list)]
+        if not level:
+            return
+    raise ValueError(f"lists within lists, more than {_MOST_LEVELS} deep")

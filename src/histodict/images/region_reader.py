@@ -1,0 +1,118 @@
+"""Regions of an image, reduced, from pieces of one of its levels."""
+
+from __future__ import annotations
+
+import math
+import os
+from abc import ABC, abstractmethod
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..parameters import check_number, check_whole_number
+from . import reduction
+from .reduction import Box, Piece, pieces, resize
+
+Pixels = NDArray[np.uint8]
+Handle = TypeVar("Handle")
+
+_FARTHEST = 2**40
+
+
+class RegionReader(ABC, Generic[Handle]):
+    """Reduction, borders and handles; a subclass opens the file and gives pieces of a level."""
+
+    def __init__(self, path: Path, size: tuple[int, int], mpp: float | None) -> None:
+        self.path = path
+        self.size = size
+        self.mpp = mpp
+        self.offset = (0, 0)
+        # By process: a forked child must not use, nor close, the handle of its parent.
+        self._handles: dict[int, Handle] = {}
+
+    @property
+    @abstractmethod
+    def held_bytes(self) -> int: ...
+
+    @abstractmethod
+    def _open(self) -> Handle: ...
+
+    @abstractmethod
+    def _close(self, handle: Handle) -> None: ...
+
+    @abstractmethod
+    def _level(self, downsample: float) -> tuple[int, float]:
+        """The level to reduce from, and its own downsample."""
+
+    @abstractmethod
+    def _piece(self, piece: Piece) -> Pixels:
+        """A piece reduced, as RGB; white beyond the image."""
+
+    def read(self, x: int, y: int, width: int, height: int, downsample: float = 1.0) -> Pixels:
+        x, y = (check_whole_number(name, at, -_FARTHEST) for name, at in (("x", x), ("y", y)))
+        width = check_whole_number("width", width, 1)
+        height = check_whole_number("height", height, 1)
+        downsample = check_number("downsample", downsample, low=1)
+        shape = max(1, round(height / downsample)), max(1, round(width / downsample))
+        level, scale = self._level(downsample)
+        box = x / scale, y / scale, (x + width) / scale, (y + height) / scale
+        return self._reduce(level, box, shape, tuple(side / scale for side in self.size))
+
+    def thumbnail(self, longest_side: int) -> Pixels:
+        longest_side = check_whole_number("longest_side", longest_side, 1)
+        return self.read(0, 0, *self.size, max(1.0, max(self.size) / longest_side))
+
+    def _reduce(
+        self, level: int, box: Box, shape: tuple[int, int], limits: tuple[float, ...]
+    ) -> Pixels:
+        """A box of a level as an image of this shape, in pieces."""
+        from PIL import Image
+
+        steps = (box[3] - box[1]) / shape[0], (box[2] - box[0]) / shape[1]
+        if (
+            max(steps) > reduction.PIECE_PX
+        ):  # reduce in two goes, or one output pixel would need too much
+            finer = shape[0] * math.ceil(steps[0] / 64), shape[1] * math.ceil(steps[1] / 64)
+            return np.array(resize(Image.fromarray(self._reduce(level, box, finer, limits)), shape))
+        pixels = np.empty((*shape, 3), np.uint8)
+        for rows in pieces(shape[0], steps[0]):
+            top, bottom = (box[1] + row * steps[0] for row in (rows.start, rows.stop))
+            for columns in pieces(shape[1], steps[1]):
+                left, right = (box[0] + at * steps[1] for at in (columns.start, columns.stop))
+                size = rows.stop - rows.start, columns.stop - columns.start
+                piece = Piece.around(level, (left, top, right, bottom), size, limits)
+                if size == shape:
+                    return self._piece(piece)
+                pixels[rows, columns] = self._piece(piece)
+        return pixels
+
+    def _handle(self) -> Handle:
+        process = os.getpid()
+        handle = self._handles.get(process)
+        if handle is None:
+            # Two threads may both get here; the first to finish wins, the other handle is dropped.
+            handle = self._handles.setdefault(process, self._open())
+        return handle
+
+    def close(self) -> None:
+        """Let go of the file and its pixels; a later read opens it again."""
+        handle = self._handles.pop(os.getpid(), None)
+        if handle is not None:
+            self._close(handle)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_handles": {}}

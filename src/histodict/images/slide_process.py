@@ -1,0 +1,326 @@
+"""Slides opened in a process of their own, which a damaged file may kill.
+
+A `Slide` asks a `SlideProcess`, from any number of threads at once. When the slide is closed the
+process waits for the next one; when a process dies, the order is tried once more in a new one, and
+a second death is the file's. Where sockets cannot be handed to another process (Windows), the
+library is asked in this one.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .reduction import Piece
+from .slide_child import ANSWER, DONE, NO_LIBRARY, ORDER, OpenSlides, most_lines
+
+APART = hasattr(socket, "send_fds")
+# Network drives are slow, and a scanner's file server may be asleep.
+ANSWER_S = 120
+_MOST_IDLE = 2
+
+Bytes = NDArray[np.uint8]
+
+
+class SlideRefusedError(Exception):
+    """The slide library says no, and why."""
+
+
+class NoSlideLibraryError(Exception):
+    """OpenSlide is not there."""
+
+
+class SlideLostError(Exception):
+    """The process that had the slide open is no more; the words say what became of it."""
+
+
+class SlideHungError(SlideLostError):
+    """It gave no answer, and was ended."""
+
+
+class _Opener(Protocol):
+    @property
+    def reusable(self) -> bool: ...
+
+    def ask(self, name: str, *arguments: Any) -> Bytes: ...
+
+    def end(self) -> None: ...
+
+
+class SlideProcess:
+    """A child process and the lines to it."""
+
+    def __init__(self) -> None:
+        self.harmed = False  # by a file, or by an answer that nobody waited for
+        self._control, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "histodict.images.slide_child"],
+                stdin=theirs.fileno(),
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                # It must find what we have found, however we came by it.
+                env=os.environ | {"PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))},
+            )
+        self._free: list[socket.socket] = []
+        self._busy: set[socket.socket] = set()
+        self._room = threading.Semaphore(most_lines())
+        _LIVING.add(self)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def reusable(self) -> bool:
+        """For another slide, once this one is closed."""
+        return not self.harmed and not self._busy
+
+    def ask(self, name: str, *arguments: Any) -> Bytes:
+        """The answer's bytes. Waits while all lines are taken."""
+        with self._room:
+            status, answer = self._over_a_line(json.dumps([name, *arguments]).encode())
+        # What decoders stumble over may have harmed more than this answer.
+        self.harmed |= name == "piece" and status != DONE
+        return _checked(status, answer)
+
+    def _over_a_line(self, order: bytes) -> tuple[int, Bytes]:
+        try:
+            with self._line() as line:
+                line.sendall(ORDER.pack(len(order)) + order)
+                status, length = ANSWER.unpack(_received(line, ANSWER.size).data)
+                return status, _received(line, length)
+        except (OSError, EOFError) as error:
+            raise self._lost(error) from error
+
+    @contextmanager
+    def _line(self) -> Iterator[socket.socket]:
+        """A line for one order; where that failed, or was interrupted, it serves no other."""
+        try:
+            line = self._free.pop()
+        except IndexError:
+            line = self._new_line()
+        self._busy.add(line)
+        try:
+            yield line
+            self._free.append(line)
+        except BaseException:
+            self.harmed = True
+            line.close()
+            raise
+        finally:
+            self._busy.discard(line)
+
+    def _new_line(self) -> socket.socket:
+        line, theirs = socket.socketpair()
+        try:
+            socket.send_fds(self._control, [b"+"], [theirs.fileno()])
+        except OSError:
+            line.close()
+            raise
+        finally:
+            theirs.close()
+        # Not `settimeout`: the kernel is to gather a whole answer while others compute.
+        wait = struct.pack("ll", ANSWER_S, 0)
+        line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, wait)
+        return line
+
+    def _lost(self, error: Exception) -> SlideLostError:
+        """Why it gave no answer; ends it if it still runs."""
+        if isinstance(error, BlockingIOError):
+            self.end()
+            return SlideHungError(f"gave no answer for {ANSWER_S} s")
+        try:
+            code = self._process.wait(timeout=2)
+        except subprocess.TimeoutExpired:
+            code = None
+        self.end()
+        return SlideLostError(_end_in_words(code, error))
+
+    def end(self) -> None:
+        """Kill it: it has nothing to lose."""
+        self.harmed = True
+        _LIVING.discard(self)
+        self._process.kill()
+        self._process.wait()
+        self._control.close()
+        while self._free:
+            self._free.pop().close()
+
+    def forget(self) -> None:
+        """Let go of the lines, as a forked process must: they are its parent's."""
+        for line in (self._control, *self._free, *self._busy):
+            line.close()
+
+
+class _InThisProcess:
+    """The library itself."""
+
+    def __init__(self) -> None:
+        self._slides = OpenSlides()
+
+    @property
+    def reusable(self) -> bool:
+        return False
+
+    def ask(self, name: str, *arguments: Any) -> Bytes:
+        status, answer = self._slides.do(name, *arguments)
+        return _checked(status, np.frombuffer(bytearray(answer), np.uint8))
+
+    def end(self) -> None:
+        self._slides.close()
+
+
+def _checked(status: int, answer: Bytes) -> Bytes:
+    if status == DONE:
+        return answer
+    words = answer.tobytes().decode("utf-8", "replace")
+    raise (NoSlideLibraryError if status == NO_LIBRARY else SlideRefusedError)(words)
+
+
+def _received(line: socket.socket, length: int) -> Bytes:
+    buffer = np.empty(length, np.uint8)
+    view, n_got = buffer.data, 0
+    while n_got < length:
+        got = line.recv_into(view[n_got:], 0, socket.MSG_WAITALL)
+        if got == 0:
+            raise EOFError("it closed the line")
+        n_got += got
+    return buffer
+
+
+def _end_in_words(code: int | None, error: Exception) -> str:
+    if code is None:
+        return f"could not be reached ({error})"
+    if code == -signal.SIGKILL:
+        return "died (signal 9), perhaps for want of memory"
+    return f"died (signal {-code})" if code < 0 else f"ended (code {code})"
+
+
+# --- processes at hand --------------------------------------------------------------------------
+
+_LIVING: set[SlideProcess] = set()
+_IDLE: list[_Opener] = []
+
+
+def _leased(*, new: bool = False) -> _Opener:
+    """A process without a slide."""
+    if not APART:
+        return _InThisProcess()
+    while _IDLE and not new:
+        with suppress(IndexError):  # another thread was faster
+            return _IDLE.pop()
+    return SlideProcess()
+
+
+def _give_back(opener: _Opener) -> None:
+    if opener.reusable and len(_IDLE) < _MOST_IDLE:
+        with suppress(SlideLostError, SlideRefusedError):
+            opener.ask("close")
+            _IDLE.append(opener)
+            return
+    opener.end()
+
+
+def end_idle() -> None:
+    """End the processes that wait for a slide."""
+    while _IDLE:
+        _IDLE.pop().end()
+
+
+@atexit.register
+def end_all() -> None:
+    """End every process that has a slide open, or waits for one."""
+    for process in list(_LIVING):
+        process.end()
+
+
+def _forget_all() -> None:
+    for process in _LIVING:
+        process.forget()
+    _LIVING.clear()
+    _IDLE.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_all)
+
+
+def detect(path: Path) -> bool:
+    """Whether the slide library takes a file for a slide."""
+    opener, answer = _ask_twice("detect", path)
+    _give_back(opener)
+    return bool(json.loads(answer.tobytes()))
+
+
+def _ask_twice(name: str, path: Path) -> tuple[_Opener, Bytes]:
+    """An answer about a file, and who gave it; the second time in a new process."""
+    opener = _leased()
+    try:
+        return opener, _ask_or_let_go(opener, name, str(path))
+    except SlideHungError:
+        raise
+    except SlideLostError:
+        opener = _leased(new=True)
+        return opener, _ask_or_let_go(opener, name, str(path))
+
+
+def _ask_or_let_go(opener: _Opener, name: str, *arguments: Any) -> Bytes:
+    try:
+        return opener.ask(name, *arguments)
+    except BaseException:
+        _give_back(opener)
+        raise
+
+
+class Slide:
+    """An open slide, for the process that opened it; it is closed when nobody holds it any more."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        opener, facts = _ask_twice("open", path)
+        self.facts: dict[str, Any] = json.loads(facts.tobytes())
+        self._opener = [opener]
+        self.close = weakref.finalize(self, _let_go, self._opener, os.getpid())
+
+    def piece(self, corner: tuple[int, int], piece: Piece) -> Bytes:
+        """Pixels (height, width, 3) of a piece, whose corner is given in pixels of level 0."""
+        order = ("piece", corner, piece)
+        opener = self._opener[0]
+        try:
+            answer = opener.ask(*order)
+        except SlideHungError:
+            raise
+        except SlideLostError:
+            answer = self._in_place_of(opener).ask(*order)
+        return answer.reshape(*piece.shape, 3)
+
+    def _in_place_of(self, lost: _Opener) -> _Opener:
+        """A new process with the slide open; the first thread to come makes it."""
+        with self._lock:
+            if self._opener[0] is lost:
+                opener = _leased(new=True)
+                _ask_or_let_go(opener, "open", str(self._path))
+                self._opener[0] = opener
+            return self._opener[0]
+
+
+def _let_go(opener: list[_Opener], owner: int) -> None:
+    if owner == os.getpid():  # a forked process has but a copy
+        _give_back(opener[0])

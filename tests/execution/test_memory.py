@@ -1,0 +1,72 @@
+"""What may still be taken: the least of what machine, control groups and limits leave."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from histodict.execution import memory
+
+GIB = 2**30
+
+
+@pytest.fixture
+def machine(tmp_path, monkeypatch):
+    """A machine with 8 GiB available, in whose files more can be written."""
+
+    def write(path, text):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+
+    monkeypatch.setattr(memory, "_PROC", tmp_path / "proc")
+    monkeypatch.setattr(memory, "_CGROUPS", tmp_path / "cgroup")
+    monkeypatch.setattr(memory, "_of_process", lambda: iter(()))
+    write("proc/meminfo", f"MemTotal: 9 kB\nMemFree: 1 kB\nMemAvailable: {8 * 2**20} kB\n")
+    return write
+
+
+def test_what_the_machine_has(machine):
+    assert memory.available_bytes() == 8 * GIB
+
+
+def test_groups_above_the_process_count(machine):
+    machine("proc/self/cgroup", "0::/job/step\n")
+    machine("cgroup/job/step/memory.max", "max\n")
+    machine("cgroup/job/step/memory.current", f"{GIB}\n")
+    assert memory.available_bytes() == 8 * GIB
+    machine("cgroup/job/memory.max", f"{3 * GIB}\n")
+    machine("cgroup/job/memory.current", f"{2 * GIB}\n")
+    assert memory.available_bytes() == GIB
+    machine("cgroup/job/memory.stat", f"anon 5\ninactive_file {GIB // 2}\n")
+    assert memory.available_bytes() == 1.5 * GIB
+
+
+def test_the_older_kind_of_groups(machine):
+    machine("proc/self/cgroup", "5:cpu:/\n4:memory,hugetlb:/docker/1\n")
+    machine("cgroup/memory/docker/1/memory.limit_in_bytes", f"{2 * GIB}\n")
+    machine("cgroup/memory/docker/1/memory.usage_in_bytes", f"{GIB}\n")
+    assert memory.available_bytes() == GIB
+
+
+def test_more_in_use_than_allowed_is_none_left(machine):
+    machine("proc/self/cgroup", "0::/\n")
+    machine("cgroup/memory.max", "5\n")
+    machine("cgroup/memory.current", "7\n")
+    assert memory.available_bytes() == 0
+
+
+def test_a_limit_of_the_shell_counts():
+    pytest.importorskip("resource")
+    code = "from histodict.execution.memory import available_bytes; print(available_bytes())"
+    limited = f"import resource\nresource.setrlimit(resource.RLIMIT_AS, ({GIB}, {GIB}))\n{code}"
+    run = subprocess.run([sys.executable, "-c", limited], capture_output=True, check=True)
+    assert 0 < int(run.stdout) < GIB
+
+
+@pytest.mark.parametrize(
+    ("n_bytes", "words"), [(1_640_000_000, "1.6 GB"), (310_000_000, "310 MB"), (5_000, "0 MB")]
+)
+def test_in_words(n_bytes, words):
+    assert memory.in_words(n_bytes) == words

@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+import errno
+import multiprocessing.synchronize
+import os
+
+import pytest
+from joblib import delayed
+
+from histodict.execution import cluster
+from histodict.execution.cluster_map import ClusterError
+from histodict.execution.processes import can_share_locks, in_processes
+
+
+@pytest.mark.parametrize("room", [0, 5])
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EROFS, errno.ENOSYS])
+def test_without_room_for_locks_the_work_is_done_here(monkeypatch, room, error):
+    """As where /dev/shm is missing, read-only or a few kilobytes small."""
+    made = 0
+    lock = multiprocessing.synchronize.SemLock.__init__
+
+    def make(self, *given, **named):
+        nonlocal made
+        made += 1
+        if made > room:
+            raise OSError(error, os.strerror(error))
+        lock(self, *given, **named)
+
+    monkeypatch.setattr(multiprocessing.synchronize.SemLock, "__init__", make)
+    with pytest.warns(RuntimeWarning, match="/dev/shm"):
+        results = in_processes((delayed(os.getpid)() for _ in range(3)), 2)
+    assert set(results) == {os.getpid()}
+
+
+def test_a_cluster_here_needs_room_for_locks(monkeypatch):
+    pytest.importorskip("distributed")
+    monkeypatch.setattr(cluster, "can_share_locks", lambda: False)
+    with pytest.raises(ClusterError, match="/dev/shm"), cluster.open_cluster("local:2"):
+        pass
+
+
+def test_with_room_it_is_done_in_processes():
+    assert can_share_locks()
+    assert os.getpid() not in set(in_processes((delayed(os.getpid)() for _ in range(3)), 2))

@@ -1,0 +1,117 @@
+"""Plain images are held once, as the file has them, and refused where memory is short."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from histodict.images import decoding
+from histodict.images.masks import RegionMask
+from histodict.images.readers import ImageError, open_image
+from tests.images.files import save_plain, save_png_header, scene
+
+SIDE = 4000
+PEAK = """
+import sys
+from pathlib import Path
+from histodict.images.masks import RegionMask
+from histodict.images.readers import open_image
+
+def peak():
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM"))
+
+def look(path):
+    with open_image(path) as source:
+        source.thumbnail(1024)
+        source.read(10, 10, 1024, 1024)
+        if path.endswith("mask.png"):
+            RegionMask.read(Path(path), source.size).share(source.size[0] / 2, 0.0, 20)
+
+look(sys.argv[1])
+before = peak()
+look(sys.argv[2])
+print(peak() - before)
+"""
+# Of the mode, and how it is saved; what a pixel of it takes at most: Pillow's 1, 2 or 4 bytes, for
+# a mask its region and sums, and all that does not grow with the image.
+KINDS = {
+    "turned.jpg": ("RGB", {"exif": {274: 6}}, 7),
+    "colour.png": ("RGBA", {"compress_level": 1}, 7),
+    "grey.png": ("I;16", {"compress_level": 1}, 5),
+    "mask.png": ("L", {"compress_level": 1}, 9),
+}
+
+
+def save(path, side, mode, options):
+    image = Image.fromarray(np.broadcast_to(np.arange(side) % 200, (side, side)).astype(np.uint8))
+    options = dict(options)
+    if "exif" in options:
+        options["exif"] = Image.Exif()
+        options["exif"][274] = 6
+    (image if mode == "L" else image.convert(mode)).save(path, **options)
+    return path
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is in /proc")
+@pytest.mark.parametrize("name", KINDS)
+def test_nothing_is_in_memory_twice(tmp_path, name):
+    mode, options, most = KINDS[name]
+    paths = [save(tmp_path / f"{side}-{name}", side, mode, options) for side in (300, SIDE)]
+    run = subprocess.run(
+        [sys.executable, "-c", PEAK, *paths], capture_output=True, text=True, check=True
+    )
+    assert int(run.stdout) / SIDE**2 < most
+
+
+def test_too_little_memory_is_said_before_any_is_taken(tmp_path, monkeypatch):
+    path = save_plain(tmp_path / "a.png", scene())
+    monkeypatch.setattr(decoding, "available_bytes", lambda: 1_000_000)
+    monkeypatch.setattr(Image.Image, "load", lambda self: pytest.fail("it was decoded"))
+    with open_image(path) as source:
+        assert source.size == (600, 440)
+        with pytest.raises(
+            ImageError, match=r"a\.png: 600 x 440 pixels take 1 MB .* 1 MB are free; .*pyramidal"
+        ):
+            source.read(0, 0, 5, 5)
+    with pytest.raises(ImageError, match=r"a\.png: 600 x 440 pixels take 2 MB"):
+        RegionMask.read(path, (600, 440))
+
+
+def test_where_nobody_says_how_much_there_is_images_are_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(decoding, "available_bytes", lambda: None)
+    with open_image(save_plain(tmp_path / "a.png", scene())) as source:
+        assert source.read(0, 0, 5, 5).shape == (5, 5, 3)
+
+
+def test_a_progressive_jpeg_takes_more(tmp_path, monkeypatch):
+    """Its decoder holds all coefficients: 2 bytes each, of half as many colours as pixels."""
+    asked = []
+    monkeypatch.setattr(decoding, "check_memory", lambda path, size, n: asked.append(n))
+    for progressive in (False, True):
+        path = tmp_path / f"{progressive}.jpg"
+        Image.fromarray(scene()).save(path, progressive=progressive, subsampling="4:2:0")
+        open_image(path).read(0, 0, 5, 5)
+    assert asked == [600 * 440 * 4, 600 * 440 * (4 + 3)]
+
+
+def test_more_pixels_than_the_file_can_hold_are_refused_before_memory_is_taken(tmp_path):
+    path = save_png_header(tmp_path / "a.png", 20_000, 20_000)
+    with pytest.raises(ImageError, match=r"a\.png: .*20000 x 20000 .*more than its \d+ bytes"):
+        open_image(path).read(0, 0, 5, 5)
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_a_region_of_a_turned_image_is_the_turned_images_region(tmp_path, rng, orientation):
+    pixels = rng.integers(0, 256, (30, 50, 3), dtype=np.uint8)
+    exif = Image.Exif()
+    exif[274] = orientation
+    Image.fromarray(pixels).save(tmp_path / "a.png", exif=exif)
+    with open_image(tmp_path / "a.png") as source:
+        whole = source.read(0, 0, *source.size)
+        np.testing.assert_array_equal(source.read(3, 5, 20, 11), whole[5:16, 3:23])

@@ -1,0 +1,125 @@
+"""Bounds that are checked on request, and a cache on disk without which the work goes on."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+import warnings
+
+import numpy as np
+import pytest
+from numba.core import caching, config
+
+from histodict.kernels import compiling
+
+PLANTED = """
+import numpy as np
+from histodict.kernels.compiling import compiled
+from histodict.kernels.lanes import load, store
+
+@compiled()
+def copy(a, b, start, to):
+    store(b, to, load(a, start))
+
+@compiled()
+def take(a, place):
+    return a[place]
+
+a, b = np.arange(40.0), np.zeros(48)
+copy(a, b, 24, 32)
+assert (b[32:] == a[24:]).all()
+for call in [
+    lambda: copy(a, b, 25, 0),
+    lambda: copy(a, b, -1, 0),
+    lambda: copy(a, b, 0, 33),
+    lambda: copy(a[:15], b, 0, 0),
+    lambda: take(a, 40),
+]:
+    try:
+        call()
+    except IndexError:
+        continue
+    raise SystemExit("a place outside its array was not noticed")
+"""
+
+
+def test_places_outside_an_array_are_noticed_where_bounds_are_checked(tmp_path):
+    file = tmp_path / "planted.py"
+    file.write_text(PLANTED)
+    environment = os.environ | {"HISTODICT_CHECK_BOUNDS": "1", "NUMBA_OPT": "1"}
+    subprocess.run([sys.executable, file], env=environment, check=True, timeout=120)
+
+
+def twice(x):
+    return 2 * x
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Where kernels of this test are kept."""
+    monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path / "cache"))
+    compiling._say_not_kept.cache_clear()
+    return tmp_path / "cache"
+
+
+def kept(folder):
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def loads(kernel):
+    return sum(kernel.stats.cache_hits.values())
+
+
+def test_kernels_are_kept(folder):
+    assert compiling.compiled()(twice)(3.0) == 6.0
+    again = compiling.compiled()(twice)
+    assert again(4.0) == 8.0
+    assert loads(again) == 1
+    assert len(kept(folder)) == 2
+
+
+def test_a_full_disk_is_said_once_and_the_work_goes_on(folder, monkeypatch):
+    def full(self, path):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+
+    monkeypatch.setattr(caching.IndexDataCacheFile, "_open_for_write", full)
+    kernel = compiling.compiled()(twice)
+    with pytest.warns(RuntimeWarning, match=f"{folder}.*No space left.*NUMBA_CACHE_DIR"):
+        assert kernel(3.0) == 6.0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert kernel(np.float32(3)) == 6
+
+
+def test_where_no_folder_can_be_written_to_the_work_goes_on(folder, monkeypatch):
+    monkeypatch.setattr(caching.CacheImpl, "_locator_classes", [])
+    with pytest.warns(RuntimeWarning, match="NUMBA_CACHE_DIR"):
+        kernel = compiling.compiled()(twice)
+    assert kernel(3.0) == 6.0
+
+
+@pytest.mark.parametrize("damage", ["cut", "emptied", "changed"])
+@pytest.mark.parametrize("suffix", [".nbc", ".nbi"])
+def test_damaged_files_of_the_cache_are_written_anew(folder, damage, suffix):
+    compiling.compiled()(twice)(3.0)
+    (file,) = (path for path in kept(folder) if path.suffix == suffix)
+    content = file.read_bytes()
+    half = len(content) // 2
+    changed = content[:half] + bytes([content[half] ^ 1]) + content[half + 1 :]
+    file.write_bytes({"cut": content[:half], "emptied": b"", "changed": changed}[damage])
+    assert compiling.compiled()(twice)(3.0) == 6.0
+    fresh = compiling.compiled()(twice)
+    assert fresh(5.0) == 10.0
+    assert loads(fresh) == 1
+
+
+def test_an_index_never_names_code_that_was_not_written(folder, monkeypatch):
+    def killed(self, name, data):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(compiling._CacheFile, "_save_data", killed)
+    with pytest.raises(KeyboardInterrupt):
+        compiling.compiled()(twice)(3.0)
+    assert kept(folder) == []

@@ -1,0 +1,93 @@
+"""Values so large or small that squares leave the range of floating-point numbers.
+
+What comes back is finite and right, or a ValueError says why not; never a crash.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.sparse import csr_array
+
+from histodict.kernels import (
+    class_residuals,
+    cpu,
+    encode_joint,
+    encode_lasso,
+    encode_omp,
+    update_atoms,
+)
+from tests.problems import gaussian
+
+
+def test_l1_codes_of_samples_whose_squares_overflow_are_refused(rng):
+    D, Y = gaussian(rng, 8, 3, 5)
+    with pytest.raises(ValueError, match="Y contains values so large"):
+        encode_lasso(D, Y * 1e154, 0.1)
+
+
+def test_a_mask_is_not_outweighed_by_large_correlations(rng):
+    """Atoms once active or refused were picked again where |c| was over 1e30."""
+    for n_atoms, n_features in [(3, 2), (8, 5), (40, 6)]:
+        D, Y = gaussian(rng, n_atoms, 30, n_features)
+        S = encode_lasso(D, Y * 1e100, 1e98)
+        expected = encode_lasso(D, Y, 1e-2)
+        np.testing.assert_array_equal(S.indices, expected.indices)
+        np.testing.assert_allclose(S.data / 1e100, expected.data, rtol=1e-9)
+
+
+@pytest.mark.parametrize("n_atoms", [1, 2, 3, 4, 40])
+def test_nothing_is_written_past_the_buffers_for_a_dictionary_of_nan(rng, n_atoms):
+    Y = rng.standard_normal((3, 5))
+    with pytest.raises(ValueError, match="D contains values so large"):
+        cpu.LassoCoder(np.full((n_atoms, 5), np.nan), 0.1, 1e-4).code(Y)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_pursuit_of_large_samples(rng, dtype):
+    D, Y = gaussian(rng, 20, 6, 10, dtype)
+    large = dtype(np.finfo(dtype).max ** 0.49)
+    S = encode_omp(D, Y, 4)
+    np.testing.assert_allclose(encode_omp(D, large * Y, 4).data / large, S.data, rtol=1e-4)
+    with pytest.raises(ValueError, match="Y contains values so large"):
+        encode_omp(D, np.full((1, 10), np.finfo(dtype).max, dtype), 4)
+    with pytest.raises(ValueError, match="the codes overflow"):
+        encode_omp(D * dtype(np.finfo(dtype).max ** -0.52), large * Y, 4)
+
+
+def test_joint_pursuit_of_large_samples(rng):
+    D, Y = np.stack([np.eye(4)] * 2), rng.standard_normal((2, 3, 4))
+    with pytest.raises(ValueError, match="Y contains values so large"):
+        encode_joint(D, Y * 1e200, 2)
+    with pytest.raises(ValueError, match="D contains values so large"):
+        encode_joint(D * 1e200, Y, 2)
+
+
+def test_residuals_that_overflow_are_refused():
+    """Squares of single precision overflow from 1.8e19 on."""
+    D, Y = np.eye(3, dtype=np.float32), np.full((2, 3), 1e20, np.float32)
+    with pytest.raises(ValueError, match="the residuals overflow"):
+        class_residuals(D, Y, csr_array((2, 3), dtype=np.float32), np.array([0, 1, 1]))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_atoms_do_not_depend_on_the_scale_of_the_sums(rng, dtype):
+    D, E = gaussian(rng, 12, 12, 7, dtype)
+    F = rng.standard_normal((12, 12))
+    F = (F @ F.T).astype(dtype)
+    new = update_atoms(D, E, F)
+    assert np.abs(new - D).max() > 0.1
+    for exponent in (0.7, -0.7):
+        scale = dtype(2.0 ** int(exponent * np.finfo(dtype).maxexp))
+        again = update_atoms(D, E * scale, F * scale)
+        np.testing.assert_allclose(again, new, atol=20 * np.finfo(dtype).eps)
+    E[:6] = 0
+    mixed = update_atoms(D, E * dtype(2.0 ** (0.8 * np.finfo(dtype).maxexp)), F)
+    np.testing.assert_allclose(np.linalg.norm(mixed, axis=1), 1, rtol=1e-6)
+
+
+def test_sums_that_overflowed_are_refused(rng):
+    D, E = gaussian(rng, 4, 4, 5, np.float32)
+    E[1, 2] = np.inf
+    with pytest.raises(ValueError, match="E and F, overflow in float32"):
+        cpu.update_atoms(D, E, np.eye(4, dtype=np.float32), 1, 0.0)

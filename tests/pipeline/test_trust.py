@@ -1,0 +1,136 @@
+"""A model file names a network: what it would fetch or open waits for the user's word."""
+
+from __future__ import annotations
+
+import builtins
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from histodict import TissueClassifier
+from histodict.cli import app
+from histodict.demo.sets import write_synthetic_set
+from histodict.images.manifest import read_manifest
+from histodict.model_file import ModelFileError
+from histodict.networks import forget_networks, network, open_network
+from histodict.pipeline import load_model, save_model
+from histodict.recipes import Recipe
+
+CELL = 16
+
+
+class MeanColours:
+    """A network that needs no library: the mean and the spread of each colour in a cell."""
+
+    cell_px = CELL
+    digest = "of mean colours"
+
+    def cells(self, pixels):
+        h, w = pixels.shape[0] // CELL, pixels.shape[1] // CELL
+        parts = pixels.reshape(h, CELL, w, CELL, 3).astype(np.float32)
+        return np.concatenate([parts.mean(axis=(1, 3)), parts.std(axis=(1, 3))], axis=-1)
+
+
+@pytest.fixture
+def fetched(monkeypatch):
+    """Names that the family `hub` was asked to open."""
+    names = []
+
+    def open_(name):
+        names.append(name)
+        return MeanColours()
+
+    monkeypatch.setitem(network.FAMILIES, "hub", open_)
+    monkeypatch.setattr(network, "_ASKED_FOR", set())
+    forget_networks()
+    yield names
+    forget_networks()
+
+
+@pytest.fixture(scope="module")
+def tissue(tmp_path_factory):
+    folder = write_synthetic_set(tmp_path_factory.mktemp("set") / "t", 2, 2, size=(96, 64))
+    return read_manifest(folder / "manifest.csv")
+
+
+@pytest.fixture
+def strange(fetched, tissue, tmp_path, monkeypatch):
+    """A model that came from elsewhere."""
+    parameters = {"n_atoms": 3, "n_iter": 2}
+    vectors = f"hub:colours@{tmp_path / 'secret.pth'}"
+    recipe = Recipe("dfdl", parameters, patch_px=CELL, patches_per_class=40, vectors=vectors)
+    path = save_model(TissueClassifier(recipe).fit(tissue), tmp_path / "strange.histodict")
+    monkeypatch.setattr(network, "_ASKED_FOR", set())
+    forget_networks()
+    fetched.clear()
+    return path
+
+
+def test_nothing_is_opened_without_the_word(strange, fetched, tissue, tmp_path):
+    with pytest.raises(ModelFileError, match=r"strange\.histodict: .*secret\.pth.*--trust-weights"):
+        load_model(strange)
+    assert fetched == []
+    image, out = str(tissue.records[0].path), str(tmp_path / "out")
+    for words in (
+        ["predict", strange, image, "-o", out],
+        ["detect", strange, image, "-o", out],
+        ["adapt", strange, image, "-o", out],
+        ["atoms", strange, tissue.root, "-o", tmp_path / "atoms.html"],
+        ["train", tissue.root, "--start-from", strange, "-o", tmp_path / "m.histodict"],
+    ):
+        run = CliRunner().invoke(app, [str(word) for word in words])
+        assert run.exit_code == 2 and "--trust-weights" in run.output, run.output
+    assert fetched == []
+    run = CliRunner().invoke(app, ["info", str(strange)])
+    assert run.exit_code == 0 and "secret.pth" in run.output and fetched == []
+
+
+def test_no_path_that_a_model_names_is_even_looked_at(strange, fetched, tmp_path, monkeypatch):
+    secret = str(tmp_path / "secret.pth")
+    touched = []
+
+    def spy(real):
+        def look(path, *args, **kwargs):
+            touched.extend([path] if str(path) == secret else [])
+            return real(path, *args, **kwargs)
+
+        return look
+
+    for home, name in ((os, "stat"), (os, "open"), (builtins, "open"), (Path, "is_file")):
+        monkeypatch.setattr(home, name, spy(getattr(home, name)))
+    with pytest.raises(ModelFileError):
+        load_model(strange)
+    assert touched == []
+
+
+def test_with_the_word_it_answers(strange, fetched, tissue, tmp_path):
+    record = tissue.records[0]
+    words = ["predict", strange, record.path, "--trust-weights", "-o", tmp_path / "out"]
+    run = CliRunner().invoke(app, [str(word) for word in words])
+    assert run.exit_code == 0, run.output
+    assert fetched == [f"colours@{tmp_path / 'secret.pth'}"]
+    assert load_model(strange, trust_weights=True).predict(record.path, mpp=record.mpp).label
+
+
+def test_what_the_user_asked_for_by_name_needs_no_second_word(strange, fetched, tmp_path):
+    open_network(f"hub:colours@{tmp_path / 'secret.pth'}")
+    load_model(strange)
+
+
+def test_other_weights_than_those_learnt_with_are_refused(strange, fetched, monkeypatch):
+    monkeypatch.setattr(MeanColours, "digest", "of others")
+    with pytest.raises(ModelFileError, match="other weights"):
+        load_model(strange, trust_weights=True)
+
+
+def test_what_timm_needs_is_said(monkeypatch):
+    def none(name):
+        raise ModuleNotFoundError("No module named 'timm'", name="timm")
+
+    forget_networks()
+    monkeypatch.setitem(network.FAMILIES, "timm", none)
+    with pytest.raises(ValueError, match=r"timm.*pip install timm$"):
+        open_network("timm:resnet18")

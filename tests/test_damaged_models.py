@@ -1,0 +1,329 @@
+"""A model that is not the one saved never answers: by its digest, by its schema, by its scores."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors import safe_open
+from safetensors.numpy import save_file
+from typer.testing import CliRunner
+
+from histodict.cli import app
+from histodict.decisions.image_rules import ScoreError
+from histodict.model_file import ModelFileError, read_header, sealed
+from histodict.pipeline import load_model, save_model
+
+FOLDER = Path(__file__).parent / "data" / "models"
+IMAGES = sorted((FOLDER / "images").iterdir())
+
+
+def old(name):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return load_model(FOLDER / f"schema-4-{name}.histodict")
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """Models of several kinds as they are saved today, by name."""
+    folder = tmp_path_factory.mktemp("saved")
+    names = ("dfdl", "three", "regions", "panel", "calibrated", "lcksvd", "textures", "components")
+    return {name: save_model(old(name), folder / f"{name}.histodict") for name in names}
+
+
+def opened(path):
+    with safe_open(path, framework="numpy") as file:
+        header = json.loads(file.metadata()["histodict"])
+        header.pop("sha256", None)
+        names = file.keys()
+        return header, {name: file.get_tensor(name) for name in names}
+
+
+def resealed(path, header, arrays):
+    """A file with a digest that fits: what holds then is the schema."""
+    path.write_bytes(sealed(header, arrays))
+    return path
+
+
+# --- the digest ---------------------------------------------------------------------------------
+
+
+def test_every_flipped_bit_is_noticed(saved, tmp_path, rng):
+    whole = saved["dfdl"].read_bytes()
+    path = tmp_path / "m.histodict"
+    for place in rng.choice(8 * len(whole), 150, replace=False):
+        data = bytearray(whole)
+        data[place // 8] ^= 1 << (place % 8)
+        path.write_bytes(data)
+        if data[place // 8] in b"eE" and whole[place // 8] in b"eE":  # 1e-5 is 1E-5
+            continue
+        for read in (load_model, read_header):
+            with pytest.raises(ModelFileError, match=r"m\.histodict: "):
+                read(path)
+
+
+def test_a_file_without_a_digest_is_refused_or_gets_a_word(saved, tmp_path):
+    header, arrays = opened(saved["dfdl"])
+    path = tmp_path / "m.histodict"
+    save_file(arrays, path, {"histodict": json.dumps(header)})
+    with pytest.raises(ModelFileError, match="digest"):
+        load_model(path)
+    save_file(arrays, path, {"histodict": json.dumps(header | {"schema": 5})})
+    with pytest.warns(UserWarning, match=r"m\.histodict: .*cannot be checked"):
+        stripped = load_model(path)
+    image = IMAGES[0]
+    assert stripped.predict(image).scores == load_model(saved["dfdl"]).predict(image).scores
+    with pytest.warns(UserWarning, match="cannot be checked"):
+        load_model(FOLDER / "schema-4-dfdl.histodict")
+
+
+def test_the_word_is_one_line_on_the_command_line():
+    file = str(FOLDER / "schema-4-dfdl.histodict")
+    command = [sys.executable, "-m", "histodict.cli", "info", file]
+    run = subprocess.run(command, capture_output=True, text=True, check=True)
+    (line,) = run.stderr.splitlines()
+    assert line.startswith(f"Warning: {file}: ") and "cannot be checked" in line
+
+
+# --- the schema ---------------------------------------------------------------------------------
+
+
+def nan(arrays):
+    arrays["method.dictionaries_"][0, 0, 0] = np.nan
+
+
+def many(arrays):
+    arrays["method.dictionaries_"] = np.tile(arrays["method.dictionaries_"], (1000, 1, 1))
+
+
+def scaled(arrays):
+    arrays["method.dictionaries_"] = arrays["method.dictionaries_"] * np.float32(2)
+
+
+def transposed(arrays):
+    arrays["method.dictionaries_"] = arrays["method.dictionaries_"].transpose(0, 2, 1).copy()
+
+
+def whole_numbers(arrays):
+    arrays["method.dictionaries_"] = arrays["method.dictionaries_"].astype(np.int64)
+
+
+def removed(arrays):
+    del arrays["rule.bias"]
+
+
+def added(arrays):
+    arrays["method.more"] = np.zeros(3)
+
+
+def of_nobody(arrays):
+    arrays["member7.method.dictionaries_"] = arrays["method.dictionaries_"]
+
+
+def wider_rule(arrays):
+    arrays["rule.weights"] = np.ones((1, 13))
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (nan, "method.dictionaries_"),
+        (many, r"method.dictionaries_.*\(2000, 6, 192\)"),
+        (scaled, "method.dictionaries_.*unit"),
+        (transposed, "method.dictionaries_"),
+        (whole_numbers, "method.dictionaries_"),
+        (removed, "rule.bias"),
+        (added, "method.more"),
+        (of_nobody, "member7"),
+        (wider_rule, "rule.weights"),
+    ],
+)
+def test_arrays_that_are_not_as_the_method_says_are_refused(saved, tmp_path, damage, words):
+    header, arrays = opened(saved["dfdl"])
+    damage(arrays)
+    path = resealed(tmp_path / "m.histodict", header, arrays)
+    with pytest.raises(ModelFileError, match=rf"m\.histodict: .*{words}"):
+        load_model(path)
+
+
+def test_one_number_that_is_none_is_refused_in_any_array_of_any_kind(saved, tmp_path):
+    for name in ("three", "regions", "panel", "calibrated", "lcksvd", "textures", "components"):
+        header, arrays = opened(saved[name])
+        for key, array in arrays.items():
+            if array.dtype.kind == "f":
+                hurt = array.copy()
+                hurt.flat[-1] = np.inf
+                path = resealed(tmp_path / "m.histodict", header, arrays | {key: hurt})
+                with pytest.raises(ModelFileError, match=key.split(".", 1)[-1]):
+                    load_model(path)
+
+
+def deep(n):
+    value = []
+    for _ in range(n):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"schema": [6]},
+        {"schema": True},
+        {"schema": 6.0},
+        {"kind": "magic"},
+        {"kind": ["panel"]},
+        {"classes": ["one"]},
+        {"classes": ["same", "same"]},
+        {"classes": ["", "other"]},
+        {"classes": [1, 2]},
+        {"classes": "ab"},
+        {"classes": ["a", "b", "c"]},
+        {"recipe": []},
+        {"recipe": None},
+        {"recipe": {"patch_px": "8"}},
+        {"recipe": {"method": []}},
+        {"mpp": "x"},
+        {"mpp": -1.0},
+        {"n_features": 191},
+        {"n_features": 1e30},
+        {"n_features": 10**400},
+        {"weights": 5},
+        {"decision": {}},
+        {"decision": {"shift": None}},
+        {"decision": {"shift": 1e999}},
+        {"decision": {"shift": 0.0, "least_patches": 2}},
+        {"training": []},
+        {"training": {}},
+        {"members": {}},
+        {"members": [{}]},
+        {"versions": None},
+        {"more": 1},
+        {"training": {"started_from": deep(300)}},
+    ],
+)
+def test_words_that_are_not_as_the_schema_has_them_are_refused(saved, tmp_path, change):
+    header, arrays = opened(saved["dfdl"])
+    path = resealed(tmp_path / "m.histodict", header | change, arrays)
+    with pytest.raises(ModelFileError, match=r"m\.histodict: ") as refusal:
+        load_model(path)
+    assert "\n" not in str(refusal.value) and len(str(refusal.value)) < 400
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "", "null", "[]", '{"schema": 6', "1" * 5000])
+def test_a_header_that_is_no_object_is_one_line_also_for_info(saved, tmp_path, text):
+    _, arrays = opened(saved["dfdl"])
+    path = tmp_path / "m.histodict"
+    save_file(arrays, path, {"histodict": text})
+    run = CliRunner().invoke(app, ["info", str(path)])
+    assert run.exit_code == 2 and not isinstance(run.exception, RecursionError)
+    (line,) = run.stderr.splitlines()
+    assert "m.histodict" in line
+
+
+def test_members_of_a_panel_are_models_of_its_classes(saved, tmp_path):
+    header, arrays = opened(saved["panel"])
+    path = tmp_path / "m.histodict"
+    for change in (
+        {"classes": ["healthy", "other"]},
+        {"kind": "region-detector", "decision": {"least_patches": 1}},
+        {"members": header["members"]},
+    ):
+        members = [header["members"][0] | change, *header["members"][1:]]
+        with pytest.raises(ModelFileError):
+            load_model(resealed(path, header | {"members": members}, arrays))
+    for change in ({"members": []}, {"recipe": header["members"][1]["recipe"]}, {"mpp": 9.0}):
+        with pytest.raises(ModelFileError):
+            load_model(resealed(path, header | change, arrays))
+
+
+# --- scores -------------------------------------------------------------------------------------
+
+
+def test_a_score_that_is_no_number_is_an_error_and_never_a_label(saved, tmp_path):
+    for name, break_ in {
+        "textures": lambda m: m.model_.method_.intercepts_.fill(np.inf),
+        "lcksvd": lambda m: m.model_.method_.classifier_.fill(np.nan),
+        "dfdl": lambda m: m.model_.rule_.bias.fill(np.nan),
+        "calibrated": lambda m: m.calibration_.slopes.fill(np.nan),
+    }.items():
+        model = load_model(saved[name])
+        break_(model)
+        with pytest.raises(ScoreError, match=IMAGES[0].name):
+            model.predict(IMAGES[0])
+
+
+def test_no_member_of_a_panel_is_silent_for_scores_that_are_no_numbers(saved):
+    model = load_model(saved["panel"])
+    model.members_[3].model_.method_.intercepts_.fill(np.nan)
+    with pytest.raises(ScoreError, match=IMAGES[0].name):
+        model.predict(IMAGES[0])
+
+
+def test_a_detector_of_no_numbers_says_so_and_not_that_there_is_nothing(saved):
+    model = load_model(saved["regions"])
+    method = type(model.model_.method_)
+
+    def encode(self, X):
+        codes, distances = method.encode(self, X)
+        return codes, distances * np.nan
+
+    model.model_.method_.__class__ = type("Broken", (method,), {"encode": encode})
+    with pytest.raises(ScoreError, match=IMAGES[0].name):
+        model.detect(IMAGES[0])
+
+
+def test_predict_goes_past_an_image_without_a_score(saved, tmp_path, monkeypatch):
+    from histodict.decisions.image_rules import LinearRule
+
+    real = LinearRule.scores
+    calls = []
+
+    def scores(self, evidence):
+        calls.append(1)
+        return real(self, evidence) * (np.nan if len(calls) == 1 else 1)
+
+    monkeypatch.setattr(LinearRule, "scores", scores)
+    images = [tmp_path / f"{i}.png" for i in range(2)]
+    for image in images:
+        shutil.copy(IMAGES[0], image)
+    words = ["predict", str(saved["dfdl"]), *map(str, images), "-o", str(tmp_path / "out")]
+    run = CliRunner().invoke(app, words)
+    assert run.exit_code == 1
+    (line,) = [line for line in run.stderr.splitlines() if line.startswith("Not done")]
+    assert "0.png" in line
+    assert len((tmp_path / "out" / "predictions.csv").read_text().splitlines()) == 2
+
+
+def test_a_model_of_no_numbers_is_not_saved(saved, tmp_path):
+    model = load_model(saved["dfdl"])
+    model.model_.method_.dictionaries_[0, 0, 0] = np.nan
+    with pytest.raises(ValueError, match="dictionaries_"):
+        save_model(model, tmp_path / "m.histodict")
+    assert not (tmp_path / "m.histodict").exists()
+
+
+def test_the_digest_is_stated_so_that_others_can_check_it(saved, tmp_path):
+    with safe_open(saved["dfdl"], framework="numpy") as file:
+        header = json.loads(file.metadata()["histodict"])
+        found = header.pop("sha256")
+        total = hashlib.sha256(json.dumps(header, sort_keys=True).encode() + b"\n")
+        for name in sorted(file.keys()):
+            array = file.get_tensor(name)
+            facts = [name, array.dtype.str, list(array.shape)]
+            total.update(json.dumps(facts).encode() + b"\n" + array.tobytes())
+    assert found == total.hexdigest()
+
+
+def test_the_same_model_is_the_same_bytes(saved, tmp_path):
+    model = load_model(saved["calibrated"])
+    files = [save_model(model, tmp_path / f"{n}.histodict") for n in range(8)]
+    assert len({file.read_bytes() for file in files}) == 1

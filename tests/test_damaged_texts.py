@@ -1,0 +1,174 @@
+"""Texts that others wrote: taken, or refused in a line that names the file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from histodict.cli import app
+from histodict.evaluation.protocols import k_folds
+from histodict.evaluation.split_file import _digest, load_splits, save_splits
+from histodict.execution.cluster import _read_settings
+from histodict.execution.texts import parse_json
+from histodict.images.manifest import read_manifest
+from histodict.pipeline import PLANS, Plan
+
+
+def refusal(call, *words):
+    with pytest.raises(ValueError) as found:
+        call(*words)
+    assert "\n" not in str(found.value)
+    return str(found.value)
+
+
+@pytest.mark.parametrize("text", ["[" * 10**5, "[" * 60 + "]" * 60, "NaN", '{"a": -Infinity}', "{"])
+def test_json_that_is_none_is_a_value_error(text):
+    refusal(parse_json, text)
+    assert parse_json('[{"a": [1, "x", null]}]') == [{"a": [1, "x", None]}]
+
+
+# --- recipes ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"method": []},
+        {"method_parameters": None},
+        {"method_parameters": {"n_atoms": []}},
+        {"method_parameters": {"n_atoms": "many"}},
+        {"method_parameters": {"penalty": -1}},
+        {"method_parameters": {"magic": 1}},
+        {"patch_px": 8.5},
+        {"patch_px": 10**30},
+        {"context": 10**6},
+        {"neighbours": 10**9},
+        {"mpp": "0.5"},
+        {"downsample": 10**400},
+        {"downsample": 1e308},
+        {"turn_patches": "yes"},
+        {"stain": {}},
+        {"vectors": 5},
+        {"vectors": None},
+        {"panel": 3},
+        {"calibration_folds": True},
+        {"candidates": "x"},
+        {"kind": 1, "recipe": [], "training": 2, "members": 3},
+        {"surprise": 1},
+    ],
+)
+def test_recipes_of_wrong_types_name_the_file_and_the_setting(tmp_path, change):
+    path = tmp_path / "own.json"
+    path.write_text(json.dumps(PLANS["default"].to_dict() | change))
+    words = refusal(Plan.named, str(path))
+    assert words.startswith(f"{path}: ")
+    setting = next(iter(change.get("method_parameters") or change))
+    assert setting in words or len(change) > 1
+
+
+def test_settings_of_wrong_types_are_one_line_at_once(tmp_path):
+    for setting in ("n_atoms=[]", "patch_px=null", "n_iter={}", "rho=[[[", "panel=2", "penalty=-1"):
+        run = CliRunner().invoke(
+            app, ["train", str(tmp_path), "--set", setting, "-o", str(tmp_path / "m")]
+        )
+        assert run.exit_code == 2 and isinstance(run.exception, SystemExit)
+        assert refusal(Plan.named("default").with_settings, dict([setting.split("=")]))
+    plan = Plan.named("default").with_settings({"mpp": "1"})
+    assert plan.recipe.mpp == 1.0
+    assert plan.with_settings({"mpp": "null"}).recipe.mpp is None
+    assert plan.with_settings({"stain": "none"}).recipe.stain == "none"
+
+
+# --- splits -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def manifest(tmp_path):
+    lines = ["path,label,patient"]
+    for n in range(8):
+        Image.new("RGB", (4, 4)).save(tmp_path / f"{n}.png")
+        lines.append(f"{n}.png,{'ab'[n % 2]},p{n // 2}")
+    (tmp_path / "m.csv").write_text("\n".join(lines))
+    return read_manifest(tmp_path / "m.csv")
+
+
+def test_splits_that_are_wrong_name_their_file(manifest, tmp_path):
+    path = save_splits(k_folds(manifest, 2), tmp_path / "splits.json")
+    whole = json.loads(path.read_text())
+    whole.pop("digest")
+    first = whole["splits"][0]
+
+    def changed(**change):
+        content = whole | {"splits": [first | change]}
+        path.write_text(json.dumps(content | {"digest": _digest(content)}))
+        return refusal(load_splits, path, manifest)
+
+    both = [*first["train"], *first["test"]]
+    for change in (
+        {"train": both[:-1], "test": both[-1:]},  # a patient on both sides
+        {"train": first["train"] + first["test"][:1]},
+        {"train": []},
+        {"train": [0.0, 2.0]},
+        {"train": [True]},
+        {"train": "01"},
+        {"train": [-1]},
+        {"by": []},
+        {"name": 3},
+        {"repeat": "x"},
+        {"n_per_class": [1]},
+        {"more": 1},
+    ):
+        assert changed(**change).startswith(f"{path}: ")
+    for text in ("[" * 10**5, "\ufeff", '{"format": NaN}', "[]"):
+        path.write_text(text)
+        assert refusal(load_splits, path, manifest).startswith(f"{path}: ")
+    path.write_bytes(b"\xff\xfe\x00")
+    assert refusal(load_splits, path, manifest).startswith(f"{path}: ")
+
+
+# --- manifests ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        (b"path,label\n0.png,a\n1.png\0,b\n", "line 3"),
+        ("path,label\n0.png,a\n".encode("utf-16"), "UTF-8"),
+        (b"path,label\n0.png,a\n" + b"x" * 3000 + b".png,b\n", "line 3"),
+        (b"path,label,mpp\n0.png,a,1e999\n", "line 2"),
+        (b"path,label\n0.png,a\n" + b'"' + b"y" * 200_000 + b'",b\n', "line"),
+    ],
+)
+def test_tables_that_are_wrong_name_their_file_and_line(manifest, tmp_path, text, where):
+    path = tmp_path / "hurt.csv"
+    path.write_bytes(text)
+    words = refusal(read_manifest, path)
+    assert words.startswith(str(path)) and where in words and len(words) < 1000
+
+
+# --- batch systems ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"\xff\xfe\x00",
+        b"[" * 10**5,
+        b"a: [1",
+        b"system: 2001-99-99",
+        b"- 1",
+        b"{[1]: 2}",
+        b"x: !!python/object:a 1",
+        b"jobs: " + b"9" * 5000,
+    ],
+)
+def test_settings_of_a_batch_system_that_are_wrong_name_their_file(tmp_path, text):
+    pytest.importorskip("yaml")
+    path = tmp_path / "slurm.yaml"
+    path.write_bytes(text)
+    assert refusal(_read_settings, path).startswith(f"{path}: ")
+    assert "there is no such file" in refusal(_read_settings, Path(tmp_path / "none.yaml"))

@@ -1,0 +1,86 @@
+"""Connections that never finish a request: closed after a while, and in nobody's way."""
+
+import contextlib
+import socket
+import time
+
+import pytest
+
+from .conftest import MISSING
+
+pytest.importorskip("starlette", reason=MISSING)
+pytest.importorskip("uvicorn", reason=MISSING)
+
+from tests.web.browser import Server
+
+SOON = (
+    "from histodict.web import connections; "
+    "connections._MOST_SECONDS = 1.0; connections._MOST_WAITING = 8"
+)
+HEAD = b"POST /api/data HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Histodict: 1\r\n"
+
+
+@pytest.fixture(scope="module")
+def server(tissue, tmp_path_factory):
+    server = Server(tmp_path_factory.mktemp("workspace"), [tissue], before=SOON).start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def connect(server):
+    with contextlib.ExitStack() as stack:
+
+        def opened(words: bytes) -> socket.socket:
+            found = stack.enter_context(socket.create_connection(("127.0.0.1", server.port), 5))
+            found.sendall(words)
+            return found
+
+        yield opened
+
+
+def is_closed(connection: socket.socket, seconds: float) -> bool:
+    connection.settimeout(seconds)
+    try:
+        while connection.recv(4096):
+            pass
+    except TimeoutError:
+        return False
+    except ConnectionResetError:
+        pass
+    return True
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        b"",
+        b"GET / HT",
+        HEAD + b"Content-Length: 1000\r\n\r\n{",
+        HEAD + b"Transfer-Encoding: chunked\r\n\r\n5\r\n{",
+        b"GET /static/app.js HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\nGET / HT",
+    ],
+)
+def test_half_a_request_is_not_waited_for(connect, words):
+    assert is_closed(connect(words), 8)
+
+
+def test_a_byte_now_and_then_does_not_count_as_life(connect):
+    connection = connect(HEAD)
+    started = time.monotonic()
+    with pytest.raises(OSError):
+        while time.monotonic() - started < 8:
+            connection.sendall(b"X-A: b\r\n")
+            time.sleep(0.1)
+
+
+def test_many_that_say_nothing_shut_nobody_out(connect, server):
+    silent = [connect(b"GET / HTTP/1.1\r\nHost: ") for _ in range(40)]
+    assert b"histodict" in server.get("/")
+    assert is_closed(silent[0], 0.5)  # the oldest gave way
+
+
+def test_a_whole_request_is_answered_however_long_the_connection_was_silent(connect):
+    connection = connect(b"GET /static/app.js HTTP/1.1\r\n")
+    connection.sendall(b"Host: 127.0.0.1\r\n\r\n")
+    assert connection.recv(4096).startswith(b"HTTP/1.1 401")

@@ -1,0 +1,180 @@
+"""Files of the workspace that were damaged: the server starts, says which, and goes on."""
+
+import json
+import shutil
+
+import pytest
+
+from .conftest import MISSING
+
+pytest.importorskip("starlette.testclient", reason=MISSING)
+pytest.importorskip("uvicorn", reason=MISSING)
+
+from tests.web.app import OWN, open_client, open_data, start, wait_for
+
+HOW = {"empty": b"", "an object": b"{}", "garbage": b"\x00\xff}{", "folder": None}
+HOW_JSON = HOW | {"a list": b"[1]", "deep": b"[" * 100_000}
+
+
+@pytest.fixture(scope="module")
+def made(tissue, tmp_path_factory):
+    """A workspace with two trainings, a correction and a map; the ids of what is in it."""
+    workspace = tmp_path_factory.mktemp("made")
+    with open_client([tissue], workspace) as client:
+        data = open_data(client)
+        image = client.get(f"/api/data/{data}").json()["images"][0]
+        body = {"image": image["id"], "label": "healthy", "box": [0, 0, 60, 60]}
+        assert client.post(f"/api/data/{data}/correct", json=body, headers=OWN).status_code == 200
+        job = start(client, data)
+        assert wait_for(client, job, "done", "failed")["state"] == "done"
+        client.get(f"/api/jobs/{job}/look/{data}/{image['id']}")
+    jobs = workspace / "users" / "local" / "jobs"
+    other = shutil.copytree(jobs / job, jobs / "0123456789ab").name
+    return workspace, data, image["id"], (job, other)
+
+
+def damage(path, how):
+    path.unlink()
+    if HOW_JSON[how] is None:
+        path.mkdir()
+    else:
+        path.write_bytes(HOW_JSON[how])
+
+
+@pytest.fixture
+def whole(made, tmp_path):
+    """The workspace, whole again afterwards, its user's folder, and the ids."""
+    workspace = made[0]
+    shutil.copytree(workspace, tmp_path / "kept")
+    yield workspace, workspace / "users" / "local", *made[1:]
+    shutil.rmtree(workspace)
+    shutil.copytree(tmp_path / "kept", workspace)
+
+
+def addresses(data, image, job):
+    """All that is asked for by the pages."""
+    place = f"/api/jobs/{job}/look/{data}/{image}"
+    return [
+        "/api/session",
+        "/api/jobs",
+        f"/api/data/{data}",
+        f"/api/jobs/{job}",
+        f"/api/jobs/{job}/model",
+        f"/api/jobs/{job}/atoms/0",
+        f"/api/jobs/{job}/patches/0.jpg",
+        f"/api/jobs/{job}/model.histodict",
+        place,
+        f"{place}/map.png",
+        f"{place}/outlines",
+        f"{place}/why?row=0&column=0",
+    ]
+
+
+@pytest.mark.filterwarnings("default:.*is damaged")  # in the log of the server
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize(
+    "name",
+    ["job.json", "state.json", "results.json", "progress.jsonl", "model.histodict", "gallery.npz"],
+)
+def test_a_damaged_training_is_told_of_and_the_others_go_on(whole, tissue, name, how, capsys):
+    workspace, user, data, image, (job, other) = whole
+    damage(user / "jobs" / job / name, how)
+    with open_client([tissue], workspace) as client:
+        answers = {address: client.get(address) for address in addresses(data, image, job)}
+        assert {answer.status_code for answer in answers.values()} <= {200, 400, 404}
+        assert answers["/api/session"].status_code == 200
+        for address in addresses(data, image, other):
+            assert client.get(address).status_code == 200
+        if name == "state.json" and how != "folder":
+            assert "state.json" in answers[f"/api/jobs/{job}"].json()["error"]
+            client.post(f"/api/jobs/{job}/resume", headers=OWN)
+            assert client.get(f"/api/jobs/{job}").json()["state"] in ("waiting", "running", "done")
+    said = capsys.readouterr().err
+    if name in ("job.json", "state.json"):
+        assert f"{job}/{name}: is damaged" in said.replace("\\", "/")
+    if name == "results.json":
+        assert name in answers[f"/api/jobs/{job}/model"].json()["error"]
+
+
+@pytest.mark.parametrize("how", [how for how in HOW if how != "folder"])
+def test_a_damaged_map_is_made_anew(whole, tissue, how):
+    workspace, user, data, image, (job, _) = whole
+    place = f"/api/jobs/{job}/look/{data}/{image}"
+    for kind in ("json", "npz"):
+        for path in (user / "jobs" / job / "maps").glob(f"*.{kind}"):
+            damage(path, how)
+        with open_client([tissue], workspace) as client:
+            client.get(place)
+            client.get(f"{place}/map.png")  # tells that it is damaged
+            assert client.get(place).json()["grid"]
+            assert client.get(f"{place}/map.png").status_code == 200
+
+
+@pytest.mark.parametrize("how", HOW_JSON)
+def test_damaged_corrections_are_named_and_kept(whole, tissue, how):
+    workspace, user, data, image, _ = whole
+    path = user / "data" / data / "corrections.json"
+    damage(path, how)
+    with open_client([tissue], workspace) as client:
+        body = {"image": image, "label": "inflamed"}
+        answer = client.post(f"/api/data/{data}/correct", json=body, headers=OWN)
+        assert answer.status_code == 400 and "corrections.json" in answer.json()["error"]
+        assert path.is_dir() or path.read_bytes() == HOW_JSON[how]
+        assert client.get("/api/session").status_code == 200
+
+
+@pytest.mark.parametrize("how", HOW_JSON)
+def test_a_data_set_whose_place_is_lost_is_left_out(whole, tissue, how, capsys):
+    workspace, user, data, *_ = whole
+    damage(user / "data" / data / "source.json", how)
+    with open_client([tissue], workspace) as client:
+        assert client.get("/api/session").json()["data"] == []
+        assert client.get(f"/api/data/{data}").status_code in (400, 404)
+    assert "source.json: is damaged" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("token", ["", "\n", "short", "\x00" * 32])
+def test_a_damaged_token_lets_nobody_in(tissue, tmp_path, token):
+    folder = tmp_path / "users" / "local"
+    folder.mkdir(parents=True)
+    (folder / "token").write_text(token)
+    with open_client([tissue], tmp_path) as client:
+        client.cookies.clear()
+        assert client.get("/api/session").status_code == 401
+        assert client.get("/", params={"token": token}).status_code == 401
+        cookie = {"cookie": f"histodict-8642={token.strip()}"}
+        assert client.get("/api/session", headers=cookie).status_code == 401
+
+
+def test_damaged_images_are_named_and_the_others_shown(tissue, tmp_path):
+    folder = tmp_path / "data"
+    shutil.copytree(tissue / "tissue" / "healthy", folder / "healthy")
+    for number, content in enumerate((b"", b"\xff\xd8\xff", b"II*\x00" + bytes(50))):
+        path = folder / "damaged" / f"{number}.{'svs' if number else 'jpg'}"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(content)
+    with open_client([folder], tmp_path / "workspace") as client:
+        data = open_data(client, "")
+        for image in client.get(f"/api/data/{data}").json()["images"]:
+            base = f"/api/data/{data}/images/{image['id']}"
+            for address in (base, f"{base}/thumbnail.jpg", f"{base}/tiles/0/0/0.jpg"):
+                answer = client.get(address)
+                is_good = image["label"] == "healthy"
+                assert answer.status_code == (200 if is_good else 400)
+                assert is_good or image["name"].split("/")[1] in answer.json()["error"]
+
+
+def test_names_that_are_no_text_are_shown(tissue, tmp_path):
+    folder = tmp_path / "data"
+    shutil.copytree(tissue / "tissue" / "healthy", folder)
+    try:
+        (folder / "a\udcff.jpg").write_bytes(next(folder.iterdir()).read_bytes())
+    except OSError:
+        pytest.skip("this file system knows only names that are text")
+    with open_client([folder], tmp_path / "workspace") as client:
+        data = open_data(client, "")
+        images = client.get(f"/api/data/{data}").json()["images"]
+        image = next(image for image in images if "\udcff" in image["name"])
+        address = f"/api/data/{data}/images/{image['id']}/thumbnail.jpg"
+        assert client.get(address).status_code == 200
+        assert json.loads(client.get("/api/session").content)["data"]

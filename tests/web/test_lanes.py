@@ -1,0 +1,63 @@
+"""Requests in lanes: what takes long is in nobody's way."""
+
+import asyncio
+import threading
+import time
+
+import pytest
+
+from .conftest import MISSING
+
+pytest.importorskip("anyio", reason=MISSING)
+
+from histodict.web.lanes import ANSWERS, DOWNLOADS, PICTURES, QUICK, Lanes, Later
+
+
+def most_at_once(lane: str, n: int) -> int:
+    """How many of so many pieces of work in a lane were under way together."""
+    lock, under_way, most = threading.Lock(), [0], [0]
+
+    def work() -> None:
+        with lock:
+            under_way[0] += 1
+            most[0] = max(most[0], under_way[0])
+        time.sleep(0.02)
+        with lock:
+            under_way[0] -= 1
+
+    async def all_of_them() -> None:
+        lanes = Lanes()
+        await asyncio.gather(*(lanes.run(lane, work) for _ in range(n)))
+
+    asyncio.run(all_of_them())
+    return most[0]
+
+
+def test_lanes_are_as_wide_as_they_should_be(monkeypatch):
+    monkeypatch.setattr("histodict.web.lanes.available_cores", lambda: 3)
+    assert most_at_once(PICTURES, 9) == 3
+    assert most_at_once(ANSWERS, 4) == most_at_once(DOWNLOADS, 4) == 1
+    assert most_at_once(QUICK, 40) > 3
+
+
+def test_a_quick_answer_does_not_wait_for_the_others():
+    held = threading.Event()
+
+    async def ask() -> str:
+        lanes = Lanes()
+        slow = (ANSWERS, DOWNLOADS, *[PICTURES] * 50)
+        behind = [asyncio.create_task(lanes.run(lane, held.wait, 5)) for lane in slow]
+        await asyncio.sleep(0.05)
+        answer = await asyncio.wait_for(lanes.run(QUICK, lambda: "here"), 4)
+        held.set()
+        await asyncio.gather(*behind)
+        return answer
+
+    assert asyncio.run(ask()) == "here"
+
+
+def test_work_that_turns_out_to_be_long_changes_lanes():
+    async def ask() -> str:
+        return await Lanes().run(QUICK, lambda: Later(PICTURES, lambda: "drawn"))
+
+    assert asyncio.run(ask()) == "drawn"

@@ -1,0 +1,83 @@
+"""A server that is told to end, or is killed, leaves no worker behind, and loses no training."""
+
+import json
+import os
+import signal
+import sys
+import time
+
+import pytest
+
+from .conftest import MISSING
+
+pytest.importorskip("starlette.testclient", reason=MISSING)
+pytest.importorskip("uvicorn", reason=MISSING)
+
+from tests.web.browser import Server
+from tests.web.test_jobs import LONG, is_running, pid_of
+
+SLOW = (
+    "import time; from histodict.web import api_data; "
+    "api_data.known_sources = lambda *given: time.sleep(60)"
+)
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals and ps are not Windows'")
+
+
+def wait_until(is_true, seconds: float) -> bool:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if is_true():
+            return True
+        time.sleep(0.05)
+    return False
+
+
+@pytest.fixture(scope="module")
+def server(tissue, tmp_path_factory):
+    server = Server(tmp_path_factory.mktemp("workspace"), [tissue])
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def job(server):
+    server.start()
+    data = json.loads(server.post("/api/data", {"place": 0, "inside": "tissue"}))["id"]
+    wish = {"data": data, "preset": "quick", "settings": LONG, "test_folds": 0}
+    return json.loads(server.post("/api/jobs", wish))["id"]
+
+
+def assert_stands_back(worker: int, server: int) -> None:
+    """Less urgent than the server, and of its session: among sessions Linux does not ask."""
+    assert os.getsid(worker) == os.getsid(server)
+    assert os.getpgid(worker) == worker  # Ctrl+C is not for it
+    urgent = os.getpriority(os.PRIO_PROCESS, server)
+    assert wait_until(lambda: os.getpriority(os.PRIO_PROCESS, worker) >= min(19, urgent + 10), 5)
+
+
+@pytest.mark.parametrize("how", ["SIGTERM", "SIGKILL"])
+def test_workers_end_with_the_server_and_the_next_one_goes_on(server, job, how):
+    folder = server.workspace / "users" / "local" / "jobs" / job
+    if server.process.poll() is not None:
+        server.start()
+    (folder / "alive").unlink(missing_ok=True)
+    assert wait_until((folder / "alive").exists, 30)  # also after the end before
+    pid = wait_until(lambda: (folder / "alive").read_text(), 5) and pid_of(folder)
+    if how == "SIGTERM":
+        assert_stands_back(pid, server.process.pid)
+    os.kill(server.process.pid, signal.Signals[how])
+    server.process.wait(5)
+    assert wait_until(lambda: not is_running(pid), 5)
+    assert json.loads((folder / "state.json").read_text())["state"] == "waiting"
+
+
+def test_a_request_that_computes_does_not_hold_the_server(tissue, tmp_path):
+    """Here one that takes a minute."""
+    server = Server(tmp_path, [tissue], before=SLOW).start()
+    with pytest.raises(OSError):
+        server.opener.open(server.link, timeout=10).close()
+        server.opener.open(f"{server.address}/api/session", timeout=1)
+    started = time.monotonic()
+    os.kill(server.process.pid, signal.SIGINT)
+    server.process.wait(8)
+    assert time.monotonic() - started < 6
