@@ -152,20 +152,24 @@ def panner(visitor: Visitor, is_over: Callable[[], bool]) -> None:
 
 
 def starter(visitor: Visitor, is_over: Callable[[], bool]) -> None:
-    """A training after the other, and between them the map of the slide, given up soon."""
+    """A training after the other, and with each the map of the slide, given up soon."""
     site = visitor.site
-    look = f"/api/jobs/{site.job}/look/{site.slides}/{site.slide}"
     while not is_over():
         training = _json(start_training(visitor)).get("id")
-        job = _json(visitor.ask("start a map", look)).get("job")
         while not is_over():
             state = _json(visitor.ask("job", f"/api/jobs/{training}")).get("state")
             if state not in ("waiting", "running"):
                 break
             visitor.pause(1.0)
-        visitor.pause(2.0)  # the map is being made now
+        if is_over():
+            return
+        look = f"/api/jobs/{training}/look/{site.slides}/{site.slide}"
+        job = _json(visitor.ask("start a map", look)).get("job")
+        visitor.pause(4.0)  # the map is being made now
         visitor.ask("cancel", f"/api/jobs/{job}/cancel", "POST", {})
         visitor.ask("resume", f"/api/jobs/{job}/resume", "POST", {})
+        visitor.pause(2.0)
+        visitor.ask("cancel", f"/api/jobs/{job}/cancel", "POST", {})
 
 
 def start_training(visitor: Visitor) -> bytes:

@@ -32,7 +32,8 @@ _CONNECT_SECONDS = 30
 def open_cluster(text: str) -> Iterator[Cluster]:
     """The cluster that `text` names, as above; what was started for it is ended with it."""
     distributed = _load("distributed", "'histodict[cluster]'")
-    logging.getLogger("distributed.client").setLevel(logging.CRITICAL)  # we say it ourselves
+    for name in ("distributed", "distributed.client"):  # what matters we say ourselves
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     with _start(text) as place:
         try:
             client = distributed.Client(place, timeout=_CONNECT_SECONDS, set_as_default=False)

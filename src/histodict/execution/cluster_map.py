@@ -41,6 +41,7 @@ class Cluster:
     def __init__(self, client: Any) -> None:
         self.client = client
         self._killed = import_module("distributed.scheduler").KilledWorker
+        self._closed = import_module("distributed.comm").CommClosedError
         self._n_threads = 1
         self._counted = -float("inf")
         self._manned = time.monotonic()  # when a worker was last seen
@@ -85,7 +86,8 @@ class Cluster:
 
     def _check_scheduler(self, error: Exception) -> None:
         """Once it has gone, all else fails too, in words of Dask's own."""
-        if self.client.status != "running" and not isinstance(error, ClusterError):
+        has_gone = self.client.status != "running" or isinstance(error, self._closed)
+        if has_gone and not isinstance(error, ClusterError):
             raise ClusterError(
                 f"the Dask scheduler has gone: start it, and run the command again; {_KEPT}"
             ) from error

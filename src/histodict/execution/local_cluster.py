@@ -14,6 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
+import dask
 import distributed
 from distributed.security import Security
 from distributed.system import MEMORY_LIMIT
@@ -22,6 +23,9 @@ from .cluster_map import ClusterError
 from .leaving import beyond_ctrl_c
 
 _HOST = "127.0.0.1"
+# A worker that was killed is started again by its nanny. Where that takes longer than this, 15 s by
+# default, Dask closes the nanny, and the place of that worker stays empty.
+_SLOW_STARTS_ARE_WAITED_FOR = {"distributed.deploy.lost-worker-timeout": "1h"}
 
 
 class _NoPages:
@@ -46,7 +50,8 @@ def local_cluster(n_workers: int) -> Iterator[Any]:
         starting = ThreadPoolExecutor(1).submit(_start, n_workers)
     # Dask cannot close what has started by half: whoever stops us waits until it has.
     try:
-        yield _started(starting)
+        with dask.config.set(_SLOW_STARTS_ARE_WAITED_FOR):
+            yield _started(starting)
     finally:
         _started(starting).close()
 

@@ -19,6 +19,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from .reduction import Piece, over_white
 
 if TYPE_CHECKING:
@@ -62,7 +64,7 @@ class OpenSlides:
         }
         return json.dumps(facts).encode()
 
-    def piece(self, corner: list[int], fields: list[Any]) -> bytes:
+    def piece(self, corner: list[int], fields: list[Any]) -> memoryview:
         """The pixels of a piece, reduced; its corner is given in pixels of level 0."""
         level, x, y, width, height, shape, box = fields
         piece = Piece(level, x, y, width, height, tuple(shape), box and tuple(box))
@@ -70,7 +72,7 @@ class OpenSlides:
             raise ValueError("no slide is open")
         size = (piece.width, piece.height)
         region = self._slide.read_region((corner[0], corner[1]), piece.level, size)
-        return piece.reduced(over_white(region)).tobytes()
+        return np.ascontiguousarray(piece.reduced(over_white(region))).reshape(-1).data
 
     def close(self) -> bytes:
         slide, self._slide = self._slide, None
@@ -79,9 +81,9 @@ class OpenSlides:
         self.idle_since = time.monotonic()
         return b""
 
-    def do(self, name: str, *arguments: Any) -> tuple[int, bytes]:
+    def do(self, name: str, *arguments: Any) -> tuple[int, bytes | memoryview]:
         """An order's status and answer; whatever the library raises travels as words."""
-        orders: dict[str, Callable[..., bytes]] = {
+        orders: dict[str, Callable[..., bytes | memoryview]] = {
             "detect": self.detect,
             "open": self.open,
             "piece": self.piece,

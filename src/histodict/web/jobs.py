@@ -94,9 +94,9 @@ class Job:
         kind = read_fields(path, _REQUEST)["kind"]
         return read_fields(path, _REQUEST | _REQUESTS.get(kind, {}))
 
-    @property
+    @cached_property
     def summary(self) -> dict[str, Any]:
-        """What lists of jobs need of the request, which is read once."""
+        """What lists of jobs need of the request, which a server reads once."""
         path = self.folder / "job.json"
         try:
             return _summary(path, path.stat().st_mtime_ns)
@@ -221,8 +221,7 @@ class JobQueue:
             self._active.append(job)
 
     def n_ahead(self, job: Job) -> int:
-        with self._lock:
-            ids = [other.id for other in self._active]
+        ids = [other.id for other in self._active]  # without the lock: nobody waits for a look
         return ids.index(job.id) if job.id in ids else 0
 
     def cancel(self, job: Job) -> None:
