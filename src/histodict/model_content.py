@@ -19,7 +19,7 @@ from .parameters import check_kind, check_number, check_whole_number
 # The numbers that an answer depends on beside the arrays, by the kind of model.
 DECISIONS = {
     "tissue-classifier": ("shift",),
-    "region-detector": ("least_patches",),
+    "region-detector": ("least_patches", "cut"),
     "panel": ("shift", "offset"),
 }
 # What the arrays of a model are, beside "method.NAME" of its method (`fitted_arrays`) and

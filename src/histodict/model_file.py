@@ -32,7 +32,7 @@ from .model_content import ModelContent, check_words
 from .old_model_files import UPGRADES
 from .parameters import check_kind
 
-SCHEMA = 6
+SCHEMA = 7
 SUFFIX = ".histodict"
 # One word alone: safetensors would write two in any order, and the same model as other bytes.
 _KEY, _DIGEST = "histodict", "sha256"
@@ -132,7 +132,7 @@ def _check_digest(
             "cannot be checked. histodict.save(histodict.load(FILE), FILE) gives it one",
             stacklevel=5,
         )
-    elif header.get("schema") == SCHEMA:
+    elif header.get("schema") in range(6, SCHEMA + 1):
         raise ModelFileError(f"{path}: a damaged model file (it has no digest)")
 
 

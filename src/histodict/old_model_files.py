@@ -62,7 +62,15 @@ def from_schema_5(header: Header, arrays: Arrays) -> tuple[Header, Arrays]:
     return header | {"schema": 6}, arrays
 
 
+def from_schema_6(header: Header, arrays: Arrays) -> tuple[Header, Arrays]:
+    """Patches were region where that class was the closest."""
+    if header["kind"] == "region-detector":
+        header = header | {"decision": header["decision"] | {"cut": 0.0}}
+    return header | {"schema": 7}, arrays
+
+
 UPGRADES: dict[int, Callable[[Header, Arrays], tuple[Header, Arrays]]] = {
     4: from_schema_4,
     5: from_schema_5,
+    6: from_schema_6,
 }

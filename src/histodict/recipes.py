@@ -224,17 +224,21 @@ PRESETS = {
 }
 
 
-def preset(name: str, method: str | None = None) -> Recipe:
+def preset(name: str, method: str | None = None, *, regions: bool = False) -> Recipe:
     """A preset, for any method: with that method's own parameters and, if it has one, rule.
 
-    Presets are for DFDL where no method is named.
+    Presets are for DFDL where no method is named. `regions`: to find them neighbouring patches have
+    a say, and the margin that makes a patch one of a region is fitted; not so as published.
     """
     if name not in PRESETS:
         raise ValueError(
             f"preset must be one of {sorted(PRESETS)}, not {name!r}; `Plan.named` also knows auto, "
             "which is several models, and files of settings"
         )
-    return for_method(PRESETS[name], method or "dfdl", published=name == "paper")
+    made = for_method(PRESETS[name], method or "dfdl", published=name == "paper")
+    if not regions or name == "paper":
+        return made
+    return replace(made, neighbours=max(made.neighbours, 1), rule="margin")
 
 
 def for_method(base: Recipe, method: str, *, published: bool = False) -> Recipe:

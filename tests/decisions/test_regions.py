@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from histodict.decisions.regions import Findings, SizeCurve, compare
+from histodict.decisions.regions import Findings, SizeCurve, best_margin, compare
 
 
 def drawn(*lines):
@@ -39,3 +39,26 @@ def test_without_positives_or_negatives_m_cannot_be_chosen():
         SizeCurve.of([Findings(3, None)])
     with pytest.raises(ValueError, match="with the class"):
         SizeCurve.of([Findings(None, 3)])
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_margin_has_the_highest_sum_of_sensitivity_and_specificity(seed):
+    rng = np.random.default_rng(seed)
+    margins = np.round(rng.normal(0, 1, 60), 1).astype(np.float32)  # some are equal
+    truth = margins + rng.normal(0.7, 1, 60) > 0
+
+    def youden(cut):
+        called = margins > np.float64(cut)
+        return called[truth].mean() + (~called)[~truth].mean()
+
+    found = best_margin(margins, truth)
+    tried = np.concatenate([[-9], np.unique(margins).astype(np.float64) + 0.05, [9]])
+    assert youden(found) == pytest.approx(max(map(youden, tried)))
+    assert not np.isin(np.float32(found), margins)
+
+
+def test_a_planted_border_is_found_and_one_kind_alone_has_none():
+    margins = np.linspace(-1, 1, 201, dtype=np.float32)
+    assert best_margin(margins, margins > 0.3) == pytest.approx(0.305, abs=1e-6)
+    assert best_margin(margins, np.ones(201, bool)) == 0
+    assert best_margin(margins, np.zeros(201, bool)) == 0

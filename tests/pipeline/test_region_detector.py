@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -58,6 +59,23 @@ def auc(detector, records):
         scores.append(patch_map.margins[..., 1][on_tissue])
         truths.append(true_patches(record, patch_map)[on_tissue])
     return roc_auc_score(np.concatenate(truths), np.concatenate(scores))
+
+
+def test_the_margin_of_a_patch_is_fitted_where_the_rule_says_so(tissue, tmp_path):
+    manifest = read_manifest(tissue / "foci" / "manifest.csv")
+    closest, fitted = (
+        RegionDetector(replace(FAST, rule=rule), region="inflammation").fit(manifest.select([0, 1]))
+        for rule in ("proportion", "margin")
+    )
+    assert closest.cut_ == 0 != fitted.cut_
+    record = manifest.records[3]
+    before, after = (model.detect(record.path).patch_map for model in (closest, fitted))
+    assert (after.winners == 1).sum() == (before.margins[..., 1][before.tissue] > fitted.cut_).sum()
+    assert ((after.winners == 1) == (after.margins[..., 1] > 0)).all()
+    assert ((after.winners == BLANK) == (before.winners == BLANK)).all()
+    save_model(fitted, tmp_path / "m.histodict")
+    again = load_model(tmp_path / "m.histodict").detect(record.path)
+    assert np.array_equal(again.patch_map.winners, after.winners)
 
 
 def test_regions_are_learnt_from_masks(tissue):

@@ -76,7 +76,8 @@ class LearnOptions:
         from ..pipeline import Plan
 
         name = self.preset or ("regions" if self.regions else "default")
-        plan = Plan.named(name, self.method).with_settings(pairs("--set", self.setting))
+        plan = Plan.named(name, self.method, regions=self.regions is not None)
+        plan = plan.with_settings(pairs("--set", self.setting))
         return plan.model(region=self.regions, random_state=self.seed, n_jobs=jobs, cache=cache)
 
     def start(self, model: Model) -> Any:

@@ -1,7 +1,8 @@
 """Regions: connected patches of the class looked for, and how many of them make a finding.
 
-A region is a set of positive patches that touch, by a side or a corner; it counts from m patches
-on. m is the value from 1 to 20 whose point (false alarm rate, miss rate) on training images lies
+A patch is positive beyond a margin: 0, where its class is the closest, or one that is fitted. A
+region is a set of positive patches that touch, by a side or a corner; it counts from m patches on.
+m is the value from 1 to 20 whose point (false alarm rate, miss rate) on training images lies
 closest to the origin.
 """
 
@@ -16,6 +17,26 @@ from numpy.typing import NDArray
 from ..patches.outlines import label_regions
 
 MOST_PATCHES = 20
+
+
+def best_margin(margins: NDArray[np.float32], truth: NDArray[np.bool_]) -> float:
+    """The margin beyond which a patch is best called positive, of patches that are known (n,).
+
+    It has the highest sum of sensitivity and specificity, and lies midway between two patches';
+    0 where there are not both kinds.
+    """
+    if truth.all() or not truth.any():
+        return 0.0
+    order = np.argsort(margins, kind="stable")
+    ordered, is_true = margins[order].astype(np.float64), truth[order]
+    # With the lowest k patches called negative, for k = 0 … n.
+    missed = np.concatenate([[0.0], np.cumsum(is_true)]) / is_true.sum()
+    refused = np.concatenate([[0.0], np.cumsum(~is_true)]) / (~is_true).sum()
+    ends = np.concatenate([ordered[:1] - 1, ordered, ordered[-1:] + 1])
+    # Patches of one margin cannot be parted.
+    sums = np.where(ends[1:] > ends[:-1], refused - missed, -np.inf)
+    k = int(np.argmax(sums))
+    return float((ends[k] + ends[k + 1]) / 2)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from zipfile import BadZipFile
 
@@ -70,6 +70,15 @@ class PatchMap:
     @property
     def n_classes(self) -> int:
         return len(self.classes)
+
+    def cut_at(self, margin: float) -> PatchMap:
+        """Of two classes, the map in which the second wins beyond this margin instead of 0."""
+        if margin == 0:
+            return self
+        beyond = np.where(self.tissue, self.margins[..., 1] - np.float64(margin), 0)
+        winners = np.where(self.tissue, beyond > 0, BLANK).astype(np.int16)
+        margins = np.stack([-beyond, beyond], axis=2).astype(np.float32)
+        return replace(self, winners=winners, margins=margins)
 
     # --- in the image ---------------------------------------------------------------------------
 

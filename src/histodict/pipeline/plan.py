@@ -41,13 +41,14 @@ class Plan:
             )
 
     @classmethod
-    def named(cls, name: str, method: str | None = None) -> Plan:
+    def named(cls, name: str, method: str | None = None, *, regions: bool = False) -> Plan:
         """The plan of a preset, for any method; a name that ends in .json is a file of settings.
 
-        The method of a file is taken where none is named; presets are for DFDL then.
+        The method of a file is taken where none is named; presets are for DFDL then. `regions`:
+        what the preset is when it is to find them; a file is taken by the letter.
         """
         if name in PRESETS:
-            return cls(preset(name, method))
+            return cls(preset(name, method, regions=regions))
         if name.endswith(".json"):
             plan = _read_plan(Path(name))
         elif name in PLANS:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
@@ -13,7 +13,7 @@ from sklearn.exceptions import NotFittedError
 
 from ..decisions.image_rules import Evidence
 from ..decisions.operating_point import OperatingPoint
-from ..decisions.regions import Findings, SizeCurve, compare
+from ..decisions.regions import Findings, SizeCurve, best_margin, compare
 from ..execution.array_cache import ArrayCache
 from ..execution.executor import Executor
 from ..execution.progress import Callback, ignore
@@ -52,6 +52,8 @@ class RegionDetector:
     Attributes
     ----------
     classes_ : [other, region]
+    cut_ : the margin beyond which a patch is region: fitted on the training images where the
+        recipe's rule is "margin", else 0, where the class that is closest wins
     least_patches_ : m, connected patches from which a region counts
     curve_ : miss and false alarm rates of the training images for m = 1 … 20
     model_ : the patch model
@@ -64,6 +66,7 @@ class RegionDetector:
     finds_regions: ClassVar[Literal[True]] = True
     n_members: ClassVar[int] = 1
     classes_: list[str]
+    cut_: float
     least_patches_: int
     curve_: SizeCurve
     model_: PatchModel
@@ -79,7 +82,7 @@ class RegionDetector:
         n_jobs: int | None = None,
         cache: Path | str | None = None,
     ) -> None:
-        self.recipe = preset(recipe, method) if isinstance(recipe, str) else recipe
+        self.recipe = preset(recipe, method, regions=True) if isinstance(recipe, str) else recipe
         self.region = region
         self.random_state = random_state
         self.n_jobs = n_jobs
@@ -109,7 +112,12 @@ class RegionDetector:
         self.model_ = self._new_model()
         start = start_from.model_ if start_from is not None else None
         n_patches = self.model_.fit(sources, callback, executor, start)
-        self.curve_ = SizeCurve.of(self.findings(manifest, callback, executor))
+        seen = self._seen(manifest, callback, executor)
+        self.cut_ = 0.0
+        if self.recipe.rule == "margin":
+            margins = np.concatenate([s.margins[s.tissue] for s in seen])
+            self.cut_ = best_margin(margins, np.concatenate([s.truth[s.tissue] for s in seen]))
+        self.curve_ = SizeCurve.of([s.findings(self.cut_) for s in seen])
         self.least_patches_ = self.curve_.least_patches
         self.training_ = {
             "manifest_digest": manifest.digest(),
@@ -129,12 +137,16 @@ class RegionDetector:
         self, manifest: Manifest, callback: Callback = ignore, executor: Executor | None = None
     ) -> list[Findings]:
         """What is found in every image, against its mask or label."""
+        return [s.findings(self.cut_) for s in self._seen(manifest, callback, executor)]
+
+    def _seen(
+        self, manifest: Manifest, callback: Callback, executor: Executor | None
+    ) -> list[_Seen]:
         records = manifest.records
 
-        def look(place: int, patch_map: PatchMap, evidence: Evidence) -> Findings:
-            tissue = patch_map.tissue
-            truth = true_patches(records[place], patch_map)
-            return compare(patch_map.winners == 1, truth & tissue, tissue)
+        def look(place: int, patch_map: PatchMap, evidence: Evidence) -> _Seen:
+            tissue, truth = patch_map.tissue, true_patches(records[place], patch_map)
+            return _Seen(patch_map.margins[..., 1], tissue, truth & tissue)
 
         return self.model_.judge_all(records, look, callback, executor)
 
@@ -144,6 +156,7 @@ class RegionDetector:
             raise NotFittedError("this model has learnt nothing yet: call fit first, or load one")
         path = Path(path)
         patch_map, evidence = self.model_.judge(path, mpp)
+        patch_map = patch_map.cut_at(self.cut_)
         _, sizes = label_regions(patch_map.winners == 1)
         largest = int(sizes.max(initial=0))
         found = patch_map.regions(1, self.least_patches_)
@@ -197,7 +210,7 @@ class RegionDetector:
     # --- for a model file -----------------------------------------------------------------------
 
     def content(self) -> ModelContent:
-        decision: dict[str, float] = {"least_patches": self.least_patches_}
+        decision = {"least_patches": self.least_patches_, "cut": self.cut_}
         content = self.model_.content(self.kind, decision, self.training_)
         curve = {"curve.miss": self.curve_.miss, "curve.alarm": self.curve_.alarm}
         return replace(content, arrays=content.arrays | curve)
@@ -210,10 +223,25 @@ class RegionDetector:
         model.classes_ = [str(name) for name in content.classes]
         model.training_ = content.training
         model.least_patches_ = int(content.decision["least_patches"])
+        model.cut_ = float(content.decision["cut"])
         model.model_ = model._new_model()
         model.model_.restore(content, arrays_of("curve"))
         model.curve_ = SizeCurve(content.arrays["curve.miss"], content.arrays["curve.alarm"])
         return model
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """A training image's patches (rows, columns): margins of the region, and which are tissue and
+    region in truth.
+    """
+
+    margins: NDArray[np.float32]
+    tissue: NDArray[np.bool_]
+    truth: NDArray[np.bool_]
+
+    def findings(self, cut: float) -> Findings:
+        return compare((self.margins > np.float64(cut)) & self.tissue, self.truth, self.tissue)
 
 
 def true_patches(record: Record, patch_map: PatchMap) -> NDArray[np.bool_]:

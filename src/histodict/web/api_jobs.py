@@ -56,7 +56,9 @@ def start(call: Call) -> dict[str, Any]:
 
 
 def _first_wish(body: dict[str, Any]) -> Wish:
-    plan = offered_plan(str(body.get("preset", "default")), str(body.get("method", "dfdl")))
+    offer, method = str(body.get("preset", "default")), str(body.get("method", "dfdl"))
+    regions = str(body["regions"]) if body.get("regions") else None
+    plan = offered_plan(offer, method, regions=regions is not None)
     settings = body.get("settings") or {}
     if not isinstance(settings, dict):
         raise ValueError("settings must be names with values")
@@ -66,8 +68,7 @@ def _first_wish(body: dict[str, Any]) -> Wish:
         raise ValueError("test_folds must be 0, 2, 3, 4 or 5")
     if type(seed) is not int or not 0 <= seed < 2**32:
         raise ValueError("seed must be a whole number from 0 to 4294967295")
-    regions = body.get("regions")
-    return Wish(plan, str(regions) if regions else None, seed, folds)
+    return Wish(plan, regions, seed, folds)
 
 
 def watch(call: Call) -> dict[str, Any]:

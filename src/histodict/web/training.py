@@ -30,12 +30,12 @@ _CHANGED = {
 }
 
 
-def offered_plan(offer: str, method: str) -> Plan:
+def offered_plan(offer: str, method: str, *, regions: bool = False) -> Plan:
     """The plan behind an offer, for a method; settings that the method lacks are left out."""
     if offer not in OFFERS:
         raise ValueError(f"preset must be one of {sorted(OFFERS)}, not {offer!r}")
     base, changes = _CHANGED.get(offer, (offer, {}))
-    plan = Plan.named(base, method)
+    plan = Plan.named(base, method, regions=regions)
     known = {*plan.to_dict(), *plan.recipe.method_parameters}
     return plan.with_settings({k: v for k, v in changes.items() if k in known})
 
