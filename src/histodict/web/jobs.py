@@ -97,11 +97,7 @@ class Job:
     @cached_property
     def summary(self) -> dict[str, Any]:
         """What lists of jobs need of the request, which a server reads once."""
-        path = self.folder / "job.json"
-        try:
-            return _summary(path, path.stat().st_mtime_ns)
-        except OSError as error:
-            raise damage(path, str(error)) from error
+        return _summary(*_version(self.folder / "job.json"))
 
     def results(self) -> dict[str, Any] | None:
         """Answers for the images kept for testing; None if there are none yet."""
@@ -111,7 +107,7 @@ class Job:
     def state(self) -> dict[str, Any]:
         """How it stands; where that cannot be read, it failed and can be taken up again."""
         try:
-            return read_fields(self.folder / "state.json", _STATE)
+            return dict(_state(*_version(self.folder / "state.json")))
         except DamagedFileError as error:
             say_once(str(error))
             return {"state": FAILED, "run": 0, "at": 0.0, "error": f"{error}, or take it up again"}
@@ -148,8 +144,22 @@ class Job:
         return "\n".join(text.strip().splitlines()[-_LOG_LINES:])
 
 
+def _version(path: Path) -> tuple[Path, int, int, int]:
+    """Another one whenever a file was written: each time it is a new file."""
+    try:
+        facts = path.stat()
+    except OSError as error:
+        raise damage(path, str(error)) from error
+    return path, facts.st_mtime_ns, facts.st_ino, facts.st_size
+
+
 @lru_cache(maxsize=10_000)
-def _summary(path: Path, changed: int) -> dict[str, Any]:
+def _state(path: Path, *version: int) -> dict[str, Any]:
+    return read_fields(path, _STATE)
+
+
+@lru_cache(maxsize=10_000)
+def _summary(path: Path, *version: int) -> dict[str, Any]:
     request = Job(path.parent).request
     plain = ("kind", "name", "data", "parent", "made", "regions", "model")
     return {name: request.get(name) for name in plain} | {
