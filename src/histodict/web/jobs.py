@@ -44,6 +44,7 @@ FAILED, CANCELLED, INTERRUPTED = "failed", "cancelled", "interrupted"
 _ACTIVE = (WAITING, RUNNING)
 _SILENCE = 15.0  # seconds without a sign of life after which a worker counts as dead
 _PAUSE = 0.3
+_WORKER = "histodict.web.worker"
 _LOG_LINES = 6
 _STATE: dict[str, Any] = {"state": str, "run": int, "at": (int, float), "error": str}
 _REQUEST: dict[str, Any] = {
@@ -296,8 +297,9 @@ class JobQueue:
         run = job.state()["run"] + 1
         (job.folder / "progress.jsonl").unlink(missing_ok=True)
         job.set_state(RUNNING, run)
-        numbers = str(run), str(os.getpid())
-        command = [sys.executable, "-m", "histodict.web.worker", str(job.folder), *numbers]
+        server = str(os.getpid())
+        command = [sys.executable, "-m", "histodict.execution.child", server, _WORKER]
+        command += [str(job.folder), str(run), server]
         with (job.folder / "log.txt").open("wb") as log:
             self._processes[job.id] = subprocess.Popen(
                 command,
