@@ -35,6 +35,8 @@ _PLACE = re.compile("[0-9]{1,9}")
 _MODEL_BYTES = 512 * 2**20
 _TRAINING_BYTES = 128 * 2**20
 _VIEW_BYTES = 256 * 2**20
+_ATOM_BYTES = 16 * 2**20
+_N_AT_ONCE = 16
 
 
 class Context:
@@ -49,6 +51,7 @@ class Context:
         self.checks = Checks()
         self.sources = DataSources(folders)
         self.tiles = Tiles(workspace / "thumbnails")
+        self.atoms: BytesCache[bytes] = BytesCache(_ATOM_BYTES, _N_AT_ONCE)  # as PNG
         self.views: BytesCache[View] = BytesCache(_VIEW_BYTES)
         self.models: BytesCache[tuple[Model, Gallery | None]] = BytesCache(_MODEL_BYTES)
         self.trainings: BytesCache[tuple[Manifest, Manifest]] = BytesCache(_TRAINING_BYTES)

@@ -191,12 +191,14 @@ def find_job(user: User, job_id: str) -> Job:
 def all_jobs(user: User) -> list[Job]:
     """Newest first; those whose request is damaged are told of and left out."""
     found = []
-    for path in (user.folder / "jobs").glob("*/job.json"):
-        job = Job(path.parent)
+    folder = user.folder / "jobs"
+    for name in filter(is_id, os.listdir(folder) if folder.is_dir() else ()):
+        job = Job(folder / name)
         try:
-            found.append((job.summary["made"], job.id, job))
+            found.append((job.summary["made"], name, job))
         except DamagedFileError as error:
-            say_once(str(error))
+            if (job.folder / "job.json").exists():  # else it is being made, or was given up
+                say_once(str(error))
     return [job for *_, job in sorted(found, key=lambda entry: entry[:2], reverse=True)]
 
 
