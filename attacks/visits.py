@@ -181,6 +181,9 @@ def begin_and_give_up(visitor: Visitor, n: int) -> None:
     """What starting and cancelling takes where nothing else goes on."""
     for _ in range(n):
         job = _json(start_training(visitor))["id"]
+        while _json(visitor.ask("job", f"/api/jobs/{job}")).get("state") == "waiting":
+            visitor.pause(0.2)
+        visitor.pause(1.0)  # it is at work now
         visitor.ask("cancel", f"/api/jobs/{job}/cancel", "POST", {})
 
 

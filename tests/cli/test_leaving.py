@@ -114,3 +114,45 @@ def test_a_signal_that_is_ignored_stays_so():
             assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+HEAD = """
+import os, signal, time
+import typer
+from histodict.cli.console import plain_errors
+from histodict.cli.leaving import leaving
+
+def interrupt():
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(1)
+
+app = typer.Typer(add_completion=False)
+
+@app.command()
+def main():
+    with leaving(), plain_errors():
+"""
+BROKEN_OFF = """
+        try:
+            interrupt()
+        except KeyboardInterrupt:
+            raise ImportError("no such package") from None
+app()
+"""
+SWALLOWED = """
+        class Thing:
+            def __del__(self):
+                interrupt()
+        Thing()
+        time.sleep(30)
+app()
+"""
+
+
+@pytest.mark.parametrize("body", [BROKEN_OFF, SWALLOWED])
+def test_a_signal_in_an_awkward_place_is_said_as_one(tmp_path, body):
+    """An import that it breaks off fails otherwise; what a destructor raises Python cannot pass."""
+    running = Running((), tmp_path / "said", tmp_path, ("-c", HEAD + body))
+    assert running.end(20) == 128 + signal.SIGINT
+    assert running.said().strip().startswith("Stopped: by SIGINT")
+    assert len(running.said().strip().splitlines()) == 1

@@ -17,9 +17,8 @@ def patch_map(model, manifest):
 
 def test_residuals_and_atoms_are_those_of_the_method(model, manifest, gallery, patch_map):
     row, column = (int(x) for x in np.argwhere(patch_map.winners != BLANK)[3])
-    record = manifest.records[0]
-    found = explain(model, record, patch_map, gallery, row, column)
-    with open_view(record.path, record.mpp, model.recipe) as view:
+    with open_view(manifest.records[0].path, manifest.records[0].mpp, model.recipe) as view:
+        found = explain(model, view, patch_map, gallery, row, column)
         y = view.chunk_vectors(patch_map.grid, slice(row, row + 1), slice(column, column + 1))[1]
     code, residuals = model.model_.method_.encode(y)
     assert [entry["residual"] for entry in found["classes"]] == pytest.approx(residuals[0])
@@ -41,10 +40,11 @@ def test_glass_is_not_explained(model, manifest, gallery, patch_map):
     winners = patch_map.winners.copy()
     winners[0, 0] = BLANK
     blank = replace(patch_map, winners=winners)
-    found = explain(model, manifest.records[0], blank, gallery, 0, 0)
-    assert found["winner"] is None and "glass" in found["words"]
-    with pytest.raises(KeyError):
-        explain(model, manifest.records[0], patch_map, gallery, -1, 0)
+    with open_view(manifest.records[0].path, manifest.records[0].mpp, model.recipe) as view:
+        found = explain(model, view, blank, gallery, 0, 0)
+        assert found["winner"] is None and "glass" in found["words"]
+        with pytest.raises(KeyError):
+            explain(model, view, patch_map, gallery, -1, 0)
 
 
 def test_words_call_a_distance_a_distance():

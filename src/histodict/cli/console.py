@@ -19,6 +19,7 @@ from rich.table import Table
 from ..execution.progress import Callback, Progress
 
 _errors = Console(stderr=True)
+signals: list[int] = []  # that this process got: whatever fails then fails for that reason
 _KEPT = "what is finished is not done again"
 _OUT_OF_MEMORY = f"if memory ran out, give fewer --jobs, and run the same command again: {_KEPT}"
 _STAGES = {
@@ -55,6 +56,8 @@ def plain_errors() -> Iterator[None]:
         return
     finally:
         warnings.formatwarning = kept
+    if signals:
+        raise cause
     _say("[red]Error:[/]", words)
     raise typer.Exit(2) from cause
 

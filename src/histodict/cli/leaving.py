@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from types import FrameType
+from typing import Any
 
 import typer
 
-from .console import say_stopped
+from .console import say_stopped, signals
 
 _NAMES = ("SIGINT", "SIGTERM", "SIGHUP")
 _SIGNALS = [getattr(signal, name) for name in _NAMES if hasattr(signal, name)]
@@ -26,7 +29,6 @@ class Stopped(KeyboardInterrupt):
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
-        self.number = number
 
 
 @contextmanager
@@ -44,14 +46,20 @@ def leaving() -> Iterator[None]:
     said = threading.Event()
     threading.Thread(target=_insist, args=(reader, said), daemon=True, name="leaving").start()
     os.environ.setdefault("PYTHONWARNINGS", _QUIET)
+    hook, sys.unraisablehook = sys.unraisablehook, partial(_unless_stopped, sys.unraisablehook)
     try:
         yield
-    except KeyboardInterrupt as error:
-        number = error.number if isinstance(error, Stopped) else signal.SIGINT
+    except BaseException as error:
+        # Not only `Stopped`: an import that it breaks off, for one, fails in words of its own.
+        if not signals and not isinstance(error, KeyboardInterrupt):
+            raise
+        number = signals[0] if signals else signal.SIGINT
         said.set()
         say_stopped(signal.Signals(number).name)
         raise typer.Exit(128 + number) from error
     finally:
+        signals.clear()
+        sys.unraisablehook = hook
         signal.set_wakeup_fd(-1)
         os.close(writer)
         for number, action in before.items():
@@ -59,7 +67,14 @@ def leaving() -> Iterator[None]:
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
+    signals.append(number)
     raise Stopped(number)
+
+
+def _unless_stopped(say: Callable[[Any], Any], what: Any) -> None:
+    """Where Python cannot pass an error on, it says so; of a signal we speak ourselves."""
+    if not isinstance(what.exc_value, Stopped):
+        say(what)
 
 
 def _insist(reader: int, said: threading.Event) -> None:

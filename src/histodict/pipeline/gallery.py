@@ -63,6 +63,11 @@ class Gallery:
             vstack([part.codes for part in parts], format="csr"),
         )
 
+    @property
+    def n_bytes(self) -> int:
+        codes = self.codes.data, self.codes.indices, self.codes.indptr
+        return sum(array.nbytes for array in (self.images, self.corners, self.side, *codes))
+
     def save(self, path: Path) -> None:
         arrays: dict[str, Any] = {
             "images": self.images,

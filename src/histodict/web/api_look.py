@@ -96,7 +96,7 @@ def why(call: Call) -> dict[str, Any]:
     """What made a patch what it was called."""
     gallery, learn = gallery_and_images(call)
     where = call.number("row"), call.number("column")
-    facts = explain(call.model()[0], call.record(), _map(call), gallery, *where)
+    facts = explain(call.model()[0], call.view(), _map(call), gallery, *where)
     for entry in facts.get("similar", []):
         entry |= describe_patch(gallery, learn, entry["patch"])
     return facts

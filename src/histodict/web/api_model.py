@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from starlette.responses import Response
 from starlette.routing import Route
 
+from ..execution.files import file_key
 from ..images.manifest import Manifest, Record
 from ..model_file import read_header
 from ..pipeline import Model, load_model, save_model
@@ -76,9 +77,15 @@ def _atoms_of(call: Call) -> Atoms:
 def atom_picture(call: Call) -> Response:
     """The atom itself; one that is no picture is shown as the patch that uses it most."""
     atoms, gallery = _atoms_of(call), call.model()[1]
-    atom = call.place("atom")
-    if atoms.patch_px is not None:
-        return picture(encode_png(vector_picture(atoms.D[atom], atoms.patch_px)), "png")
+    atom, side = call.place("atom"), atoms.patch_px
+    if side is not None:
+
+        def drawn() -> tuple[bytes, int]:
+            data = encode_png(vector_picture(atoms.D[atom], side))
+            return data, len(data)
+
+        key = (*file_key(call.job().model_file), atom)
+        return picture(call.context.atoms.get(key, drawn), "png")
     found = gallery.users_of(atom, 1) if gallery is not None else []
     if not found:
         raise KeyError("no kept patch uses this atom")

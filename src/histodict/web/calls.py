@@ -17,6 +17,7 @@ from ..execution.texts import one_line, parse_json
 from ..images.manifest import Manifest, Record
 from ..pipeline import Model, load_model
 from ..pipeline.gallery import Gallery
+from ..pipeline.view import View
 from .bytes_cache import BytesCache
 from .data_checks import Checks
 from .data_sources import RECORD_BYTES, DataSources
@@ -33,6 +34,9 @@ _STATUS = {ForbiddenFileError: 403, KeyError: 404, FileNotFoundError: 404}  # an
 _PLACE = re.compile("[0-9]{1,9}")
 _MODEL_BYTES = 512 * 2**20
 _TRAINING_BYTES = 128 * 2**20
+_VIEW_BYTES = 256 * 2**20
+_ATOM_BYTES = 16 * 2**20
+_N_AT_ONCE = 16
 
 
 class Context:
@@ -47,6 +51,8 @@ class Context:
         self.checks = Checks()
         self.sources = DataSources(folders)
         self.tiles = Tiles(workspace / "thumbnails")
+        self.atoms: BytesCache[bytes] = BytesCache(_ATOM_BYTES, _N_AT_ONCE)  # as PNG
+        self.views: BytesCache[View] = BytesCache(_VIEW_BYTES)
         self.models: BytesCache[tuple[Model, Gallery | None]] = BytesCache(_MODEL_BYTES)
         self.trainings: BytesCache[tuple[Manifest, Manifest]] = BytesCache(_TRAINING_BYTES)
 
@@ -98,9 +104,21 @@ class Call:
 
         def loaded() -> tuple[tuple[Model, Gallery | None], int]:
             gallery = Gallery.read_if_whole(job.gallery_file)
-            return (load_model(job.model_file), gallery), job.model_file.stat().st_size
+            n_bytes = job.model_file.stat().st_size + (gallery.n_bytes if gallery else 0)
+            return (load_model(job.model_file), gallery), n_bytes
 
         return self.context.models.get(tuple(file_key(job.model_file)), loaded)
+
+    def view(self) -> View:
+        """The image as the job's model sees it: whoever asks of one patch soon asks of another."""
+        record, (model, _) = self.record(), self.model()
+
+        def opened() -> tuple[View, int]:
+            source, patches = self.context.tiles.open(record), model.model_
+            return View(source, model.recipe, patches.mpp_, patches.cache), source.held_bytes
+
+        key = (*file_key(self.job().model_file), *file_key(record.path), record.mpp)
+        return self.context.views.get(key, opened)
 
     def learn_and_test(self) -> tuple[Manifest, Manifest]:
         """The images that the job learns from, and those it is tested on; read once."""

@@ -12,22 +12,21 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from ..images.manifest import Record
 from ..patches.grid import PatchGrid
 from ..patches.patch_map import BLANK, PatchMap
 from ..pipeline import Model
 from ..pipeline.gallery import Gallery
 from ..pipeline.image_model import Atoms
-from ..pipeline.view import View, open_view
+from ..pipeline.view import View
 from ..reports.pictures import enlarged, png_uri, vector_picture
 
 _N_ATOMS = 8
 
 
 def explain(
-    model: Model, record: Record, patch_map: PatchMap, gallery: Gallery, row: int, column: int
+    model: Model, view: View, patch_map: PatchMap, gallery: Gallery, row: int, column: int
 ) -> dict[str, Any]:
-    """What the page shows of one patch of the map."""
+    """What the page shows of one patch of the map; `view`: its image, as the model sees it."""
     grid = patch_map.grid
     if not (0 <= row < grid.n_rows and 0 <= column < grid.n_columns):
         raise KeyError("there is no such patch")
@@ -38,10 +37,9 @@ def explain(
         words = "This is glass: patches without tissue are left out."
         return facts | {"winner": None, "words": words}
     patches = model.model_
-    with open_view(record.path, record.mpp, model.recipe, patches.mpp_, patches.cache) as view:
-        patch = grid.read(view, slice(row, row + 1), slice(column, column + 1))
-        seen = view.normalise(patch)[0]
-        vector = patches.project(_vector_of(view, grid, row, column))
+    patch = grid.read(view, slice(row, row + 1), slice(column, column + 1))
+    seen = view.normalise(patch)[0]
+    vector = patches.project(_vector_of(view, grid, row, column))
     code, distances = patches.method_.encode(vector)
     parts = _parts(model.classes_, patches.atoms(), vector[0], code, distances[0])
     return facts | {
@@ -109,7 +107,7 @@ def _parts(
         return parts | {"is_residual": False}
     for line in rows:
         line["class"] = names[int(atoms.classes[line["atom"]])]
-    rebuilt = [np.where(atoms.classes == i, weights, 0) @ atoms.D for i in range(len(names))]
+    rebuilt = [_rebuilt(atoms, weights, place) for place in range(len(names))]
     if atoms.patch_px is not None:
         ends = float(vector.min()), float(vector.max())
         parts["vector"] = png_uri(vector_picture(vector, atoms.patch_px, ends))
@@ -118,3 +116,10 @@ def _parts(
     # Some methods weigh more than the residual: their distances are not what is left over.
     left = np.linalg.norm(vector - np.stack(rebuilt), axis=1)
     return parts | {"is_residual": bool(np.allclose(left, distances, atol=1e-3))}
+
+
+def _rebuilt(atoms: Atoms, weights: NDArray[np.float64], place: int) -> NDArray[np.float64]:
+    """The part of a patch that the atoms of a class make up; few of them have a weight."""
+    own = np.flatnonzero((atoms.classes == place) & (weights != 0))
+    part: NDArray[np.float64] = weights[own] @ atoms.D[own]
+    return part

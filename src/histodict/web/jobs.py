@@ -44,6 +44,7 @@ FAILED, CANCELLED, INTERRUPTED = "failed", "cancelled", "interrupted"
 _ACTIVE = (WAITING, RUNNING)
 _SILENCE = 15.0  # seconds without a sign of life after which a worker counts as dead
 _PAUSE = 0.3
+_WORKER = "histodict.web.worker"
 _LOG_LINES = 6
 _STATE: dict[str, Any] = {"state": str, "run": int, "at": (int, float), "error": str}
 _REQUEST: dict[str, Any] = {
@@ -97,11 +98,7 @@ class Job:
     @cached_property
     def summary(self) -> dict[str, Any]:
         """What lists of jobs need of the request, which a server reads once."""
-        path = self.folder / "job.json"
-        try:
-            return _summary(path, path.stat().st_mtime_ns)
-        except OSError as error:
-            raise damage(path, str(error)) from error
+        return _summary(*_version(self.folder / "job.json"))
 
     def results(self) -> dict[str, Any] | None:
         """Answers for the images kept for testing; None if there are none yet."""
@@ -111,7 +108,7 @@ class Job:
     def state(self) -> dict[str, Any]:
         """How it stands; where that cannot be read, it failed and can be taken up again."""
         try:
-            return read_fields(self.folder / "state.json", _STATE)
+            return dict(_state(*_version(self.folder / "state.json")))
         except DamagedFileError as error:
             say_once(str(error))
             return {"state": FAILED, "run": 0, "at": 0.0, "error": f"{error}, or take it up again"}
@@ -148,8 +145,22 @@ class Job:
         return "\n".join(text.strip().splitlines()[-_LOG_LINES:])
 
 
+def _version(path: Path) -> tuple[Path, int, int, int]:
+    """Another one whenever a file was written: each time it is a new file."""
+    try:
+        facts = path.stat()
+    except OSError as error:
+        raise damage(path, str(error)) from error
+    return path, facts.st_mtime_ns, facts.st_ino, facts.st_size
+
+
 @lru_cache(maxsize=10_000)
-def _summary(path: Path, changed: int) -> dict[str, Any]:
+def _state(path: Path, *version: int) -> dict[str, Any]:
+    return read_fields(path, _STATE)
+
+
+@lru_cache(maxsize=10_000)
+def _summary(path: Path, *version: int) -> dict[str, Any]:
     request = Job(path.parent).request
     plain = ("kind", "name", "data", "parent", "made", "regions", "model")
     return {name: request.get(name) for name in plain} | {
@@ -180,12 +191,14 @@ def find_job(user: User, job_id: str) -> Job:
 def all_jobs(user: User) -> list[Job]:
     """Newest first; those whose request is damaged are told of and left out."""
     found = []
-    for path in (user.folder / "jobs").glob("*/job.json"):
-        job = Job(path.parent)
+    folder = user.folder / "jobs"
+    for name in filter(is_id, os.listdir(folder) if folder.is_dir() else ()):
+        job = Job(folder / name)
         try:
-            found.append((job.summary["made"], job.id, job))
+            found.append((job.summary["made"], name, job))
         except DamagedFileError as error:
-            say_once(str(error))
+            if (job.folder / "job.json").exists():  # else it is being made, or was given up
+                say_once(str(error))
     return [job for *_, job in sorted(found, key=lambda entry: entry[:2], reverse=True)]
 
 
@@ -286,8 +299,9 @@ class JobQueue:
         run = job.state()["run"] + 1
         (job.folder / "progress.jsonl").unlink(missing_ok=True)
         job.set_state(RUNNING, run)
-        numbers = str(run), str(os.getpid())
-        command = [sys.executable, "-m", "histodict.web.worker", str(job.folder), *numbers]
+        server = str(os.getpid())
+        command = [sys.executable, "-m", "histodict.execution.child", server, _WORKER]
+        command += [str(job.folder), str(run), server]
         with (job.folder / "log.txt").open("wb") as log:
             self._processes[job.id] = subprocess.Popen(
                 command,

@@ -1,0 +1,42 @@
+"""Processes that work for another one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "getppid"), reason="asks for the parent's number")
+
+# A module that does not know of its parent, and has no end.
+PARENT = """
+import os, subprocess, sys, time
+command = [sys.executable, "-m", "histodict.execution.child", str(os.getpid())]
+child = subprocess.Popen([*command, "http.server", "0", "--bind", "127.0.0.1"])
+print(child.pid, flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_child_ends_with_its_parent_whatever_it_is_doing():
+    with subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE) as parent:
+        child = int(parent.stdout.readline())
+        time.sleep(1)
+        assert is_alive(child)
+        parent.send_signal(signal.SIGKILL)
+    deadline = time.monotonic() + 5
+    while is_alive(child) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not is_alive(child)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
