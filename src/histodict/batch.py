@@ -2,7 +2,7 @@
 
     DIR/predictions.csv, .parquet    one row per image (detections.csv for regions)
     DIR/regions.csv, .parquet        one row per region found
-    DIR/overlays/KEY.png             the image with its patch map and the regions' outlines
+    DIR/overlays/KEY.png             the image with its patch map, the regions' outlines, a legend
     DIR/maps/KEY.npz                 the patch map, for `PatchMap.load`
     DIR/geojson/KEY.geojson          the patches, or the regions, for QuPath
     DIR/done/KEY.json                one image's rows, and the digests of its files; what is there
@@ -35,7 +35,7 @@ from .reports.overlay import save_overlay
 
 # Of a file's name that goes into KEY: with it, no name may become longer than file systems allow.
 _MOST_BYTES = 200
-_FORM = 3  # goes up when an image's files are written otherwise
+_FORM = 4  # goes up when an image's files are written otherwise
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,7 @@ def _answer(model: Model, folder: Path, mpp: float | None, image: Path) -> dict[
             Path("geojson", f"{key}.geojson"),
             Path("maps", f"{key}.npz"),
         ]
-        save_overlay(folder / overlay, answer.patch_map, outlines(answer))
+        save_overlay(folder / overlay, answer.patch_map, answer.words(), outlines(answer))
         save_geojson(folder / outlined, features(answer, of_regions=model.finds_regions))
         answer.patch_map.save(folder / mapped)
     return {

@@ -140,7 +140,7 @@ def _examples(
         if row["grid"] is None or row["image"] not in records or len(shown) == _N_EXAMPLES:
             continue
         record = records[row["image"]]
-        answer_once(model, record, maps)  # it may have been kept by an earlier version
-        picture = draw_overlay(stored_map(maps, record.path))
+        kept = answer_once(model, record, maps)  # an earlier version may have kept it otherwise
+        picture = draw_overlay(stored_map(maps, record.path), kept["words"])
         shown.append(row | {"uri": image_uri(picture), "right": row["answer"] == row["label"]})
     return shown
