@@ -103,7 +103,7 @@ def answered(manifest):
 
 
 def run(model, image, folder, height=SIZE[1]):
-    result = run_images(model, "digest", [image], folder)
+    result = run_images(model, "digest", [Record(image, "", "")], folder)
     assert not result.failures, result.failures
     (row,) = result.rows
     key = row["key"]
