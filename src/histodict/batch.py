@@ -33,7 +33,6 @@ from .execution.run_folder import Content, RunFolder
 from .execution.tables import Row, write_table
 from .images.layout import images_below
 from .images.manifest import Record
-from .patches.patch_map import PatchMap
 from .pipeline import Model, RegionAnswer
 from .pipeline.answers import outlines, region_rows
 from .reports.geojson import features, save_geojson
@@ -144,7 +143,7 @@ def _write_tables(model: Model, folder: Path, contents: list[Content]) -> dict[s
     return scores
 
 
-def _mapped(folder: Path, contents: list[Content]) -> Iterator[tuple[Record, PatchMap, int]]:
+def _mapped(folder: Path, contents: list[Content]) -> Iterator[tuple[Record, Path, int]]:
     """Images whose truth is known: what is known, the map, and how many patches make a region."""
     for content in contents:
         row, known = content["row"], content["known"]
@@ -153,7 +152,7 @@ def _mapped(folder: Path, contents: list[Content]) -> Iterator[tuple[Record, Pat
             mask = Path(known["mask"]) if known["mask"] else None
             path = Path(known["path"])
             record = Record(path, known["label"], row["patient"], mpp=known["mpp"], mask=mask)
-            yield record, PatchMap.load(folder / maps[0]), row["least_patches"]
+            yield record, folder / maps[0], row["least_patches"]
 
 
 def image_key(image: Path) -> str:
@@ -194,9 +193,10 @@ def _with_truth(
         row["patient"] = record.patient
     if record.label or record.mask:
         try:
-            row["truth"] = model.truth(record)
+            truth = model.truth(record)
         except (ValueError, OSError) as error:
             return str(error)
+        row |= {"truth": truth} if truth else {}
         whole = _whole(record)
         known = {
             "path": str(whole.path),

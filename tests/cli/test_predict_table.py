@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -132,6 +133,29 @@ def test_patches_are_held_against_masks(tissue, tmp_path):
     assert scores["sensitivity"]["value"] == pytest.approx(found[truth].mean())
     assert scores["specificity"]["value"] == pytest.approx((~found[~truth]).mean())
     assert "patches, Dice" in run.output
+
+
+def test_a_mask_that_is_gone_since_is_named_and_left_out_of_the_scores(tissue, tmp_path):
+    regions = tmp_path / "regions"
+    shutil.copytree(tissue / "regions", regions)
+    out = tmp_path / "o"
+    assert answer("detect", "regions", regions / "manifest.csv", "-o", out).exit_code == 0
+    record = read_manifest(regions / "manifest.csv").records[0]
+    record.mask.unlink()
+    image = sorted((tissue / "healthy").iterdir())[0]
+    with pytest.warns(UserWarning, match="left out of the scores of patches"):
+        run = answer("detect", "regions", image, "-o", out)
+    assert run.exit_code == 0, run.output
+    scores = json.loads((out / "scores.json").read_text())
+    assert scores["n_images"] == len(table(out / "detections.csv")) - 1
+    assert scores["patches"]["AUC"]["value"] is not None
+
+
+def test_a_mask_says_nothing_of_a_class(tissue, tmp_path):
+    record = read_manifest(tissue / "regions" / "manifest.csv").records[0]
+    file = write(tmp_path / "a.csv", "path,mask", f"{record.path},{record.mask}")
+    run = answer("predict", "dfdl", file, "-o", tmp_path / "o")
+    assert run.exit_code == 0 and not (tmp_path / "o" / "scores.json").exists()
 
 
 def test_those_that_the_model_is_not_sure_of_are_counted_as_that():

@@ -134,7 +134,10 @@ def _tell_scores(scores: dict[str, Any] | None) -> None:
     typer.echo(f"Against what is known of {scores['n_images']} images, {_patients(scores)}:")
     parts = {"": scores["metrics"], "patches, ": scores.get("patches", {})}
     named = {f"{kind}{name}": m for kind, part in parts.items() for name, m in part.items()}
-    print_table(("", "value", "95 % interval", ""), [_line(n, m) for n, m in named.items()])
+    print_table(("", "value", "95 % interval"), [_line(n, m) for n, m in named.items()])
+    for note in dict.fromkeys(m["note"] for m in named.values() if "note" in m):
+        concerned = [name for name, m in named.items() if m.get("note") == note]
+        warn(f"{', '.join(concerned)}: {note}", "Note")
     header, *_ = confusion = scores["confusion"]
     rows = [[str(value) for value in line.values()] for line in confusion]
     print_table(("truth", *(f"said {name}" for name in list(header)[1:])), rows)
@@ -149,7 +152,7 @@ def _line(name: str, found: dict[str, Any]) -> list[str]:
     value, low, high = (
         "" if found[key] is None else f"{found[key]:.3f}" for key in ("value", "low", "high")
     )
-    return [name, value, f"{low} to {high}" if low else "", found.get("note", "")]
+    return [name, value, f"{low} to {high}" if low else ""]
 
 
 def _counts(result: RunResult) -> str:

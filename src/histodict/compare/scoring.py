@@ -6,9 +6,11 @@ alone and `note` says why.
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,6 +25,7 @@ from ..patches.patch_map import PatchMap
 from ..pipeline.region_detector import true_patches
 from .measures import N_DRAWS, metrics_for
 
+_Judged = tuple[NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_], str]
 _N_BINS = 1000  # of patches' margins: their AUC is then right to three digits, however many
 
 
@@ -84,26 +87,43 @@ def _measured(metric: Metric, repeat: Repeat) -> dict[str, Any]:
 # --- regions, patch by patch --------------------------------------------------------------------
 
 
-def score_patches(images: Iterable[tuple[Record, PatchMap, int]]) -> dict[str, Any]:
-    """Patches of all images against their masks or labels.
+def score_patches(images: Iterable[tuple[Record, Path, int]]) -> dict[str, Any]:
+    """Patches of all images against their masks or labels; nothing where there are none.
 
-    Of each image its map and how many connected patches make a region: a patch is found if it lies
-    in a region that counts. AUC is of the patches' margins.
+    Of each image the file of its map and how many connected patches make a region: a patch is found
+    if it lies in a region that counts. AUC is of the patches' margins.
     """
-    found = [_judged(*image) for image in images]
+    found = [judged for image in images if (judged := _judged_if_there(*image)) is not None]
+    if not any(len(margins) for margins, _, _, _ in found):
+        return {}
     edges = _edges([margins for margins, _, _, _ in found])
     counts = np.array([_counts(margins, t, p, edges) for margins, t, p, _ in found])
     patients = np.array([patient for _, _, _, patient in found])
-    # Every draw must have patches of both kinds, and images with a region and without have.
-    kinds = ("without a region", "with one")
-    labels = np.array([kinds[int(truth.any())] for _, truth, _, _ in found])
-    repeat = Repeat(labels, patients, counts)
+    repeat = Repeat(_strata([truth for _, truth, _, _ in found]), patients, counts)
     return {name: _measured(metric, repeat) for name, metric in _PATCH_METRICS.items()}
 
 
-def _judged(
-    record: Record, patch_map: PatchMap, least: int
-) -> tuple[NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_], str]:
+def _strata(truths: list[NDArray[np.bool_]]) -> NDArray[Any]:
+    """What every draw of patients must have some of, so that it has patches of both kinds.
+
+    Where most images are of both, any draw has; else it takes images with a region and without.
+    """
+    if np.mean([truth.any() and not truth.all() for truth in truths]) >= 0.5:
+        return np.full(len(truths), "an image")
+    return np.array(["with a region" if truth.any() else "without" for truth in truths])
+
+
+def _judged_if_there(record: Record, file: Path, least: int) -> _Judged | None:
+    """An image of an earlier run may be elsewhere by now: it is named, and left out."""
+    try:
+        return _judged(record, PatchMap.load(file), least)
+    except (ValueError, OSError) as error:
+        words = f"{record.path}: is left out of the scores of patches ({error})"
+        warnings.warn(words, stacklevel=2)
+        return None
+
+
+def _judged(record: Record, patch_map: PatchMap, least: int) -> _Judged:
     """Margins, truth and whether they were found, of the patches on tissue; and whose they are."""
     tissue = patch_map.tissue
     places, sizes = label_regions(patch_map.winners == 1)

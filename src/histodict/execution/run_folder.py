@@ -41,7 +41,7 @@ class RunFolder:
         if not places and (folder / f"{table}.csv").exists():
             raise ValueError(
                 f"{folder}: has a {table}.csv, but not the answers that it was made of (done/): "
-                "give another folder, or remove it"
+                "choose another folder (--output), or remove it"
             )
         for content in self.kept.values():
             self._check(content.get("settings", {}), self.settings)
@@ -64,8 +64,8 @@ class RunFolder:
         ]
         what = "; ".join(others) or "an earlier version made them"
         raise ValueError(
-            f"{self.folder}: holds answers that were made otherwise ({what}): give another folder "
-            "for these, or remove that one"
+            f"{self.folder}: holds answers that were made otherwise ({what}): choose another "
+            "folder (--output), or remove this one"
         )
 
     def find(self, key: str, stamp: list[Any]) -> Content | None:

@@ -141,6 +141,9 @@ def _examples(
             continue
         record = records[row["image"]]
         kept = answer_once(model, record, maps)  # an earlier version may have kept it otherwise
-        picture = draw_overlay(stored_map(maps, record.path), kept["words"])
+        words = kept["words"]
+        if kept["answer"] != row["answer"]:
+            words = f"{row['answer']}, as the line was moved; the map is of the model before"
+        picture = draw_overlay(stored_map(maps, record.path), words)
         shown.append(row | {"uri": image_uri(picture), "right": row["answer"] == row["label"]})
     return shown
