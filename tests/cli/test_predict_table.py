@@ -172,7 +172,7 @@ def test_rows_of_earlier_runs_stay_in_the_table(tissue, tmp_path):
     assert answer("predict", "dfdl", images[1], "-o", tmp_path).exit_code == 0
     (first,) = table(tmp_path / "predictions.csv")
     run = answer("predict", "dfdl", images[0], "-o", tmp_path)
-    assert run.exit_code == 0 and "1 rows of earlier runs stay" in run.output
+    assert run.exit_code == 0 and "from earlier runs: 1" in run.output
     rows = table(tmp_path / "predictions.csv")
     assert [row["path"] for row in rows] == [str(images[0]), str(images[1])] and rows[1] == first
     assert len(list((tmp_path / "overlays").iterdir())) == 2

@@ -114,7 +114,7 @@ def _tell(result: RunResult, words: str, tables: str, as_json: bool) -> None:
         see = f". See {tables}" if result.rows or result.n_earlier else ""
         typer.echo(f"{len(result.rows)} images{again}: {words}{see}")
         if result.n_earlier:
-            typer.echo(f"{result.n_earlier} rows of earlier runs stay in the table")
+            typer.echo(f"In the table, too, from earlier runs: {result.n_earlier}")
         _tell_scores(result.scores)
     end_with(
         reason if reason.startswith(str(path)) else f"{path}: {reason}"

@@ -235,11 +235,9 @@ class LinearRule(ImageRule):
         words = _GROUNDS.get(self.name, "")
         if self.name != "proportion" or at is None:
             return words
-        value, threshold = at
-        side = (
-            f"from {100 * threshold:.0f} % on" if self.rises else f"below {100 * threshold:.0f} %"
-        )
-        return f"{100 * value:.0f} % of the patches; {classes[1]} {side}"
+        share, theta = (f"{100 * number:.0f} %" for number in at)
+        side = f"from {theta} on" if self.rises else f"below {theta}"
+        return f"{share} of the patches; {classes[1]} {side}"
 
 
 RULES: dict[str, type[ImageRule]] = {
