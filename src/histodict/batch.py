@@ -2,12 +2,14 @@
 
     DIR/predictions.csv, .parquet    one row per image (detections.csv for regions)
     DIR/regions.csv, .parquet        one row per region found
-    DIR/overlays/KEY.png             the image with its patch map and the regions' outlines
+    DIR/overlays/KEY.png             the image with its patch map, the regions' outlines, a legend
     DIR/maps/KEY.npz                 the patch map, for `PatchMap.load`
     DIR/geojson/KEY.geojson          the patches, or the regions, for QuPath
+    DIR/scores.json                  how good the answers are, where it is known what they should be
     DIR/done/KEY.json                one image's rows, and the digests of its files; what is there
                                      and whole is not done again
 
+The tables hold all that is there: rows of earlier runs stay, if model and settings were the same.
 KEY is the file's name and a few letters that tell equal names apart.
 """
 
@@ -16,36 +18,47 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import warnings
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from .compare.scoring import score_patches, score_rows
 from .execution.executor import Executor, Threads
 from .execution.files import content_digest, file_key, written_whole
 from .execution.progress import Callback, Progress, ignore
+from .execution.run_folder import Content, RunFolder
 from .execution.tables import Row, write_table
 from .images.layout import images_below
+from .images.manifest import Record
 from .pipeline import Model, RegionAnswer
 from .pipeline.answers import outlines, region_rows
 from .reports.geojson import features, save_geojson
 from .reports.overlay import save_overlay
 
+SCORES = "scores.json"
 # Of a file's name that goes into KEY: with it, no name may become longer than file systems allow.
 _MOST_BYTES = 200
-_FORM = 3  # goes up when an image's files are written otherwise
+_FORM = 4  # goes up when an image's files are written otherwise
 
 
 @dataclass(frozen=True)
 class RunResult:
-    """Rows of the tables, in the order of the images, and (path, reason) of those that failed."""
+    """What came of a run; the tables may hold more, of earlier runs.
+
+    rows, regions : of the images of this run, in their order
+    failures : (path, reason) of those that have no answer
+    scores : of all rows of the table whose truth is known; None where it is of none
+    """
 
     rows: list[Row]
     regions: list[Row]
     failures: list[tuple[Path, str]]
     n_skipped: int
+    n_earlier: int = 0
+    scores: dict[str, Any] | None = None
 
 
 def find_images(paths: list[Path]) -> tuple[list[Path], list[Path]]:
@@ -65,7 +78,7 @@ def find_images(paths: list[Path]) -> tuple[list[Path], list[Path]]:
 def run_images(
     model: Model,
     model_digest: str,
-    images: list[Path],
+    images: Sequence[Record],
     folder: Path,
     *,
     mpp: float | None = None,
@@ -74,30 +87,72 @@ def run_images(
 ) -> RunResult:
     """Answer for every image and write the files above. The callback hears of each image.
 
+    `mpp`: pixel size of images whose record does not say it.
     `executor` takes an image at a time, and what works there writes into `folder`; None: one image
     after another, with threads for the parts of each.
     """
-    stamps = [_stamp(image, model_digest, mpp) for image in images]
-    files = [folder / "done" / f"{image_key(image)}.json" for image in images]
-    finished = [_finished(file, stamp) for file, stamp in zip(files, stamps, strict=True)]
-    # Another machine may work in another folder: paths that are sent are whole.
-    missing = [image.absolute() for image, found in zip(images, finished, strict=True) if not found]
+    settings = {"model": model_digest, "version": version("histodict"), "form": _FORM}
+    run = RunFolder(folder, settings, model.table)
+    images = [replace(r, mpp=mpp if r.mpp is None else r.mpp) for r in images]
+    keys = [image_key(record.path) for record in images]
+    run.begin(keys, {"--mpp": mpp})
+    stamps = [_stamp(record) for record in images]
+    finished = [run.find(key, stamp) for key, stamp in zip(keys, stamps, strict=True)]
+    missing = [_whole(r) for r, found in zip(images, finished, strict=True) if not found]
     answer = partial(_answer_one, model.with_jobs(1) if executor else model, folder.absolute())
-    results = (executor or Threads(1)).map(partial(answer, mpp), missing, lost=str)
+    results = (executor or Threads(1)).map(answer, missing, lost=str)
     done, failures = [], []
-    for n, (image, file, stamp) in enumerate(zip(images, files, stamps, strict=True)):
+    for n, (record, key, stamp) in enumerate(zip(images, keys, stamps, strict=True)):
         content = finished[n] or next(results)
+        if not isinstance(content, str):
+            content = _with_truth(model, content, record, run.kept.get(key))
         if isinstance(content, str):
-            failures.append((image, content))
+            stays = "; its earlier answer stays in the table" if key in run.kept else ""
+            failures.append((record.path, content + stays))
         else:
-            done.append(content if finished[n] else _kept(content, file, image, stamp))
+            done.append(run.keep(key, content, stamp))
         callback(Progress("answer", n + 1, len(images)))
-    rows = [content["row"] for content in done]
-    regions = [row for content in done for row in content["regions"]]
+    earlier = run.earlier({content["row"]["key"] for content in done})
+    scores = _write_tables(model, folder, [*done, *earlier])
+    rows, regions = _rows(done)
+    return RunResult(rows, regions, failures, len(images) - len(missing), len(earlier), scores)
+
+
+def _rows(contents: list[Content]) -> tuple[list[Row], list[Row]]:
+    """Of images, and of the regions in them."""
+    rows = [content["row"] for content in contents]
+    return rows, [row for content in contents for row in content["regions"]]
+
+
+def _write_tables(model: Model, folder: Path, contents: list[Content]) -> dict[str, Any] | None:
+    """From all that the folder holds; how good that is, where it is known what it should be."""
+    rows, regions = _rows(contents)
+    if not rows:  # of images that all failed there is nothing to tell
+        return None
     write_table(folder / model.table, rows, model.columns)
     if model.finds_regions:
         write_table(folder / "regions", regions, RegionAnswer.REGION_COLUMNS)
-    return RunResult(rows, regions, failures, len(images) - len(missing))
+    scores = score_rows(model.classes_, rows)
+    if scores is not None and model.finds_regions:
+        scores["patches"] = score_patches(_mapped(folder, contents))
+    if scores is None:
+        (folder / SCORES).unlink(missing_ok=True)
+    else:
+        with written_whole(folder / SCORES) as partial_file:
+            partial_file.write_text(json.dumps(scores, indent=1), encoding="utf-8")
+    return scores
+
+
+def _mapped(folder: Path, contents: list[Content]) -> Iterator[tuple[Record, Path, int]]:
+    """Images whose truth is known: what is known, the map, and how many patches make a region."""
+    for content in contents:
+        row, known = content["row"], content["known"]
+        maps = [name for name in content["files"] if name.startswith("maps/")]
+        if known and maps:
+            mask = Path(known["mask"]) if known["mask"] else None
+            path = Path(known["path"])
+            record = Record(path, known["label"], row["patient"], mpp=known["mpp"], mask=mask)
+            yield record, folder / maps[0], row["least_patches"]
 
 
 def image_key(image: Path) -> str:
@@ -112,48 +167,58 @@ def _text(path: Path) -> str:
     return os.fsencode(path).decode("utf-8", "replace")
 
 
-def _stamp(image: Path, model_digest: str, mpp: float | None) -> list[Any]:
-    """Changes when the image, the model, the pixel size or what is written does."""
-    state = file_key(image) if image.exists() else []
-    return [model_digest, mpp, version("histodict"), _FORM, *state]
+def _stamp(record: Record) -> list[Any]:
+    """Changes when the image or its pixel size does."""
+    return [record.mpp, *(file_key(record.path) if record.path.exists() else [])]
 
 
-def _finished(done: Path, stamp: list[Any]) -> dict[str, Any] | None:
-    if not done.exists():
-        return None
-    try:
-        content: dict[str, Any] = json.loads(done.read_text(encoding="utf-8"))
-        if content["stamp"] != stamp:
-            return None
-        for name, digest in content["files"].items():
-            if content_digest(done.parents[1] / name) != digest:
-                raise ValueError(f"{name} is another file")
-        return content if content["row"] and isinstance(content["regions"], list) else None
-    except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
-        warnings.warn(f"{done}: is damaged, and the image is done again ({error})", stacklevel=3)
-        return None
+def _whole(record: Record) -> Record:
+    """Another machine may work in another folder: paths that are sent are whole."""
+    mask = record.mask.absolute() if record.mask else None
+    return replace(record, path=record.path.absolute(), mask=mask)
 
 
-def _kept(content: dict[str, Any], done: Path, image: Path, stamp: list[Any]) -> dict[str, Any]:
-    """On disk, under the path that was asked for."""
-    for row in (content["row"], *content["regions"]):
-        row["path"] = _text(image)
-    with written_whole(done) as partial_file:
-        partial_file.write_text(json.dumps(content | {"stamp": stamp}), encoding="utf-8")
-    return content
+def _with_truth(
+    model: Model, content: Content, record: Record, before: Content | None
+) -> Content | str:
+    """With the path that was asked for, and what is known of the image; or why that fails.
+
+    What an earlier run knew stays, if this one was not told anything.
+    """
+    before = before or {"row": {}}
+    known = before.get("known")
+    told = {name: before["row"][name] for name in ("truth", "patient") if name in before["row"]}
+    row = content["row"] | told | {"path": _text(record.path)}
+    if record.patient:
+        row["patient"] = record.patient
+    if record.label or record.mask:
+        try:
+            truth = model.truth(record)
+        except (ValueError, OSError) as error:
+            return str(error)
+        row |= {"truth": truth} if truth else {}
+        whole = _whole(record)
+        known = {
+            "path": str(whole.path),
+            "label": record.label,
+            "mpp": record.mpp,
+            "mask": str(whole.mask) if whole.mask else None,
+        }
+    regions = [region | {"path": row["path"]} for region in content["regions"]]
+    return content | {"row": row, "regions": regions, "known": known}
 
 
-def _answer_one(model: Model, folder: Path, mpp: float | None, image: Path) -> dict[str, Any] | str:
+def _answer_one(model: Model, folder: Path, record: Record) -> Content | str:
     """The rows of an image, whose files are then written; or why there are none."""
     try:
-        return _answer(model, folder, mpp, image)
+        return _answer(model, folder, record)
     except (ValueError, OSError, MemoryError) as error:
         return str(error) or type(error).__name__
 
 
-def _answer(model: Model, folder: Path, mpp: float | None, image: Path) -> dict[str, Any]:
-    key = image_key(image)
-    answer = model.answer(image, mpp=mpp)
+def _answer(model: Model, folder: Path, record: Record) -> Content:
+    key = image_key(record.path)
+    answer = model.answer(record.path, mpp=record.mpp)
     files: list[Path] = []
     if answer.patch_map is not None:
         overlay, outlined, mapped = files = [
@@ -161,7 +226,7 @@ def _answer(model: Model, folder: Path, mpp: float | None, image: Path) -> dict[
             Path("geojson", f"{key}.geojson"),
             Path("maps", f"{key}.npz"),
         ]
-        save_overlay(folder / overlay, answer.patch_map, outlines(answer))
+        save_overlay(folder / overlay, answer.patch_map, answer.words(), outlines(answer))
         save_geojson(folder / outlined, features(answer, of_regions=model.finds_regions))
         answer.patch_map.save(folder / mapped)
     return {

@@ -47,7 +47,7 @@ def test_train_predict_info(trained, tissue, tmp_path):
     assert result.exit_code == 0, result.output
     rows = rows_of(out)
     assert len(rows) == len(list((tissue / "inflamed").iterdir()))
-    assert {"path", "label", "score", "threshold", "proportion_inflamed"} <= set(rows[0])
+    assert {"path", "label", "score", "proportion_inflamed"} <= set(rows[0])
     header = (out / "predictions.csv").read_text().splitlines()[0]
     assert header.startswith('"path","label","score"')
     for row in rows:
@@ -55,7 +55,7 @@ def test_train_predict_info(trained, tissue, tmp_path):
         collection = json.loads((out / "geojson" / f"{key}.geojson").read_text())
         assert len(collection["features"]) == row["n_patches"]
         with Image.open(out / "overlays" / f"{key}.png") as overlay:
-            assert overlay.size == (240, 180)
+            assert overlay.width == 240 and overlay.height > 180  # a legend lies below
         with np.load(out / "maps" / f"{key}.npz") as arrays:
             assert (arrays["winners"] != BLANK).sum() == row["n_patches"]
     again = CliRunner().invoke(app, arguments)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -10,6 +12,8 @@ from histodict.decisions.image_rules import (
     patch_margins,
     winner,
 )
+from histodict.patches.grid import PatchGrid
+from histodict.patches.patch_map import PatchMap
 
 
 def evidence_of(residuals, codes):
@@ -143,3 +147,47 @@ def test_a_feature_that_is_the_same_everywhere_has_no_say(rng):
 
 def image_of(rng):
     return lambda share: image(rng, share)
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+@pytest.mark.parametrize("name", ["margin", "margin-and-codes"])
+def test_a_rule_of_margins_lies_over_the_patches_and_its_map_has_the_images_scores(
+    rng, name, n_classes
+):
+    """By the definition: weight times margin, and the rest of the score in equal parts."""
+    images = [image(rng, 0.2 + 0.1 * k, 100, n_classes) for k in range(6)]
+    labels = np.arange(6) * n_classes // 6
+    rule = LinearRule.fit(name, images, labels)
+    residuals = rng.random((5, 6, n_classes))
+    margins = patch_margins(residuals.reshape(-1, n_classes)).reshape(5, 6, n_classes)
+    winners = residuals.argmin(axis=2).astype(np.int16)
+    winners[0, :3] = -1
+    tissue = winners >= 0
+    evidence = Evidence.of_map(winners, margins, rng.random(2))
+    scores = rule.scores(evidence)
+    grid = PatchGrid(5, 6, 10, 10, 1.0)
+    raw = PatchMap(grid, winners, margins, tuple("abc"[:n_classes]), Path("x"))
+    shown = raw.centred(rule.spread(margins), scores)
+    own = margins[..., 1:] if n_classes == 2 else margins
+    weights = rule.weights[:, : own.shape[-1]]
+    mean = own[tissue].mean(axis=0)
+    expected = own @ weights.T + (scores - weights @ mean)
+    found = shown.margins[..., 1:] if n_classes == 2 else shown.margins
+    np.testing.assert_allclose(found[tissue], expected[tissue], atol=1e-5)
+    np.testing.assert_allclose(found[tissue].mean(axis=0), scores, atol=1e-5)
+    np.testing.assert_array_equal(shown.tissue, tissue)
+    called = (expected[..., 0] > 0) if n_classes == 2 else expected.argmax(axis=2)
+    np.testing.assert_array_equal(shown.winners[tissue], called[tissue])
+
+
+@pytest.mark.parametrize("name", ["proportion", "codes"])
+def test_a_rule_that_is_no_mean_of_margins_leaves_the_map_alone(rng, name):
+    images = [image(rng, 0.1 + 0.1 * k) for k in range(8)]
+    rule = LinearRule.fit(name, images, np.arange(8) // 4)
+    assert rule.spread(np.zeros((2, 2, 2), np.float32)) is None
+    at = (0.31, 0.25) if name == "proportion" else None
+    words = rule.grounds(["healthy", "inflamed"], at)
+    if name == "proportion":
+        assert words == "31 % of the patches; inflamed from 25 % on"
+    else:
+        assert "not by the patches' colours" in words

@@ -27,7 +27,7 @@ from histodict.execution import cluster_map
 from histodict.execution.cluster import open_cluster
 from histodict.execution.cluster_map import Cluster, ClusterError
 from histodict.execution.work import Work
-from histodict.images.manifest import read_manifest
+from histodict.images.manifest import Record, read_manifest
 from histodict.methods import labelled_blocks
 from histodict.methods.dfdl import DFDL
 from histodict.pipeline import Plan, TissueClassifier
@@ -315,7 +315,7 @@ def test_a_worker_killed_while_it_reads_images_loses_nothing(cluster, tissue, mo
 
 @needs_dask
 def test_a_worker_killed_during_prediction_loses_nothing(cluster, tissue, model, tmp_path):
-    images = [*(r.path for r in read_manifest(tissue).records), tmp_path / "none.png"]
+    images = [*read_manifest(tissue).records, Record(tmp_path / "none.png", "", "")]
     expected = run_images(model, "m", images, tmp_path / "threads")
     told = []
 

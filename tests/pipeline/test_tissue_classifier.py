@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -120,6 +122,60 @@ def test_unseen_patients_give_probabilities_and_move_the_threshold(halves, tmp_p
         ]
         assert loaded.predict(record.path, mpp=record.mpp, error_rate=0.2).probabilities == chances
         assert plain.predict(record.path, mpp=record.mpp).probabilities == {}
+
+
+def test_the_map_is_centred_as_the_image_was_decided(model, halves):
+    """Its mean over tissue is the score, also where the line was moved."""
+    for record in halves[1].records:
+        for used in (model, model.with_threshold(model.threshold + 0.02)):
+            answer = used.predict(record.path, mpp=record.mpp)
+            patch_map = answer.patch_map
+            said = patch_map.margins[..., 1][patch_map.tissue]
+            assert said.mean() == pytest.approx(answer.score, abs=1e-5)
+            raw, evidence = used.model_.judge(record.path, record.mpp)
+            assert used.rule_.scores(evidence) - used.shift_ == pytest.approx(answer.score)
+            spread = np.ptp(raw.margins[..., 1][raw.tissue]) * used.rule_.weights[0, 0]
+            assert np.ptp(said) == pytest.approx(spread, rel=1e-4)
+            np.testing.assert_array_equal(patch_map.winners == 1, patch_map.margins[..., 1] > 0)
+            assert answer.proportions == patch_map.proportions
+
+
+def test_the_papers_map_shows_the_patches_that_were_counted(halves):
+    model = TissueClassifier(FAST.with_changes(rule="proportion"), random_state=1).fit(halves[0])
+    record = halves[1].records[0]
+    answer = model.predict(record.path, mpp=record.mpp)
+    raw, _ = model.model_.judge(record.path, record.mpp)
+    np.testing.assert_array_equal(answer.patch_map.winners, raw.winners)
+    share, theta = answer.proportions["inflamed"], answer.threshold
+    assert answer.value == pytest.approx(share)
+    assert f"{100 * share:.0f} % of the patches; inflamed from {100 * theta:.0f} % on" in (
+        answer.words()
+    )
+    row = answer.row()
+    assert row["value"] == answer.value and row["threshold"] == theta
+
+
+def test_one_score_for_two_classes_and_one_per_class_for_more(halves):
+    """Without θ there is no threshold that a score could be held against by mistake."""
+    recipe = FAST.with_changes(rule="margin-and-codes", patches_per_class=200)
+    train, test = halves
+    two = TissueClassifier(recipe, random_state=1).fit(train)
+    row = two.predict(test.records[0].path, mpp=test.records[0].mpp).row()
+    assert not {"value", "threshold"} & set(row)
+    names = {"healthy": "healthy", "inflamed": "mild"}
+    records = [
+        replace(r, label="severe" if i % 3 == 0 and r.label == "inflamed" else names[r.label])
+        for i, r in enumerate(train.records)
+    ]
+    three = TissueClassifier(recipe, random_state=1).fit(replace(train, records=tuple(records)))
+    answer = three.predict(test.records[0].path, mpp=test.records[0].mpp)
+    row = answer.row()
+    scores = {name: row[f"score_{name}"] for name in ("healthy", "mild", "severe")}
+    assert max(scores, key=scores.get) == row["label"] and max(scores.values()) == row["score"]
+    patch_map = answer.patch_map
+    np.testing.assert_allclose(
+        patch_map.margins[patch_map.tissue].mean(axis=0), list(scores.values()), atol=1e-5
+    )
 
 
 def test_a_threshold_can_be_moved(model, halves):

@@ -102,13 +102,14 @@ def answered(manifest):
     return found
 
 
-def run(model, image, folder):
-    result = run_images(model, "digest", [image], folder)
+def run(model, image, folder, height=SIZE[1]):
+    result = run_images(model, "digest", [Record(image, "", "")], folder)
     assert not result.failures, result.failures
     (row,) = result.rows
     key = row["key"]
     with Image.open(folder / "overlays" / f"{key}.png") as overlay:
-        pixels = np.asarray(overlay.convert("RGB")).astype(float)
+        assert overlay.height > height  # a legend lies below
+        pixels = np.asarray(overlay.convert("RGB"))[:height].astype(float)
     features = json.loads((folder / "geojson" / f"{key}.geojson").read_text())["features"]
     return row, pixels, features, PatchMap.load(folder / "maps" / f"{key}.npz")
 
@@ -125,14 +126,10 @@ def coloured(pixels, under, place):
 def test_the_overlay_lies_on_the_pixels_it_speaks_of(image, answered, scale, tmp_path):
     path, _ = image
     _, pixels, _, _ = run(answered[scale, "classes"], path, tmp_path / "out")
-    assert pixels.shape == (SIZE[1], SIZE[0], 3)
     under = scene().astype(float)
     red = (under == RED).all(axis=2)
-    # Patches end where the grid does: the last columns and rows of the picture may stay bare.
-    bare = (pixels == under).all(axis=2)
-    assert not bare[:-80, :-80].any()
     assert coloured(pixels, under, 1)[red].all()
-    assert coloured(pixels, under, 0)[~red & ~bare].all()
+    assert coloured(pixels, under, 0)[~red].all()
 
 
 @pytest.mark.parametrize("scale", SCALES)
@@ -190,7 +187,9 @@ def test_a_picture_that_is_reduced_still_fits(manifest, answered, tmp_path):
     """The overlay of a large image is smaller than the image."""
     size = (3200, 2400)
     Image.fromarray(scene(size)).save(tmp_path / "large.png")
-    _, pixels, _, _ = run(answered["by 5", "classes"], tmp_path / "large.png", tmp_path / "out")
+    _, pixels, _, _ = run(
+        answered["by 5", "classes"], tmp_path / "large.png", tmp_path / "out", height=1200
+    )
     assert pixels.shape == (1200, 1600, 3)
     x, y, side = (value // 2 for value in SQUARE)
     under = np.asarray(Image.fromarray(scene(size)).reduce(2)).astype(float)

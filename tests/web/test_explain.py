@@ -50,4 +50,4 @@ def test_glass_is_not_explained(model, manifest, gallery, patch_map):
 def test_words_call_a_distance_a_distance():
     said = _words(["a", "b"], 0, np.array([-0.3, 0.2]), False)
     assert said == "This patch is closest to a: its distance is -0.30, that of b 0.20."
-    assert "Together with its neighbours" in _words(["a", "b"], 1, np.array([0.1, 0.2]), True)
+    assert "On the map, though, it counts as b" in _words(["a", "b"], 1, np.array([0.1, 0.2]), True)

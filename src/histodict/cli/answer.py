@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from .console import end_with, plain_errors, print_json, printable
+from .console import end_with, plain_errors, print_json, print_table, printable, warn
 from .options import (
     FinderOptions,
     ImageOptions,
@@ -35,12 +35,15 @@ def predict(
     """Classify images and slides.
 
     Writes predictions.csv (and .parquet), an overlay, a patch map and QuPath outlines per image.
-    Images already done are skipped; bad files are listed at the end and make the exit status 1.
+    A CSV with labels is scored, too: balanced accuracy, AUC and confusions, with intervals by
+    patient, also in scores.json. Images already done are skipped, and rows of earlier runs stay in
+    the table; another model or other settings need another folder. Bad files are listed at the end
+    and make the exit status 1.
     """
     with plain_errors():
         trained = _load(used, work.jobs, finds_regions=False)
         result = _run(trained, used.model, images, output, work)
-    _tell(result, f"{_counts(result)}. See {output / 'predictions.csv'}", as_json)
+    _tell(result, _counts(result), f"{output / 'predictions.csv'}", as_json)
 
 
 def detect(
@@ -55,14 +58,16 @@ def detect(
 
     Writes detections.csv (one row per image) and regions.csv (one per region, with area and
     score; both also as .parquet), an overlay with the outlines, a patch map and QuPath annotations
-    per image. Images already done are skipped; bad files are listed at the end and make the exit
-    status 1.
+    per image. A CSV with masks is scored, too: patch by patch (AUC, Dice, sensitivity, specificity)
+    and image by image, with intervals by patient, also in scores.json. Images already done are
+    skipped, and rows of earlier runs stay in the tables; another model or other settings need
+    another folder. Bad files are listed at the end and make the exit status 1.
     """
     with plain_errors():
         trained = _load(used, work.jobs, finds_regions=True)
         result = _run(trained, used.model, images, output, work)
     words = f"{len(result.regions)} regions; {_counts(result)}"
-    _tell(result, f"{words}. See {output / 'detections.csv'} and regions.csv", as_json)
+    _tell(result, words, f"{output / 'detections.csv'} and regions.csv", as_json)
 
 
 def _load(used: ModelOptions, jobs: int | None, *, finds_regions: bool) -> Model:
@@ -92,23 +97,66 @@ def _run(
         )
 
 
-def _tell(result: RunResult, words: str, as_json: bool) -> None:
-    """The summary or JSON; then what was not done, which makes the exit status 1."""
+def _tell(result: RunResult, words: str, tables: str, as_json: bool) -> None:
+    """The summary or JSON; then what was not done, which makes the exit status 1.
+
+    `tables`: where to look, if there is any row.
+    """
     if as_json:
         failures = [
             {"path": printable(str(path)), "reason": printable(reason)}
             for path, reason in result.failures
         ]
-        print_json({"rows": result.rows, "regions": result.regions, "failures": failures})
+        content = {"rows": result.rows, "regions": result.regions, "failures": failures}
+        print_json(content | ({"scores": result.scores} if result.scores else {}))
     else:
         again = f" ({result.n_skipped} were done before)" if result.n_skipped else ""
-        typer.echo(f"{len(result.rows)} images{again}: {words}")
+        see = f". See {tables}" if result.rows or result.n_earlier else ""
+        typer.echo(f"{len(result.rows)} images{again}: {words}{see}")
+        if result.n_earlier:
+            typer.echo(f"In the table, too, from earlier runs: {result.n_earlier}")
+        _tell_scores(result.scores)
     end_with(
         reason if reason.startswith(str(path)) else f"{path}: {reason}"
         for path, reason in result.failures
     )
 
 
+def _tell_scores(scores: dict[str, Any] | None) -> None:
+    """How good the answers are; a label that the model does not know is said."""
+    if scores is None:
+        return
+    if scores["other_labels"]:
+        names = ", ".join(f"{n} {name!r}" for name, n in scores["other_labels"].items())
+        warn(f"left out of the scores, as labels that are no class of the model: {names}")
+    if not scores["n_images"]:
+        return
+    typer.echo(f"Against what is known of {scores['n_images']} images, {_patients(scores)}:")
+    parts = {"": scores["metrics"], "patches, ": scores.get("patches", {})}
+    named = {f"{kind}{name}": m for kind, part in parts.items() for name, m in part.items()}
+    print_table(("", "value", "95 % interval"), [_line(n, m) for n, m in named.items()])
+    for note in dict.fromkeys(m["note"] for m in named.values() if "note" in m):
+        concerned = [name for name, m in named.items() if m.get("note") == note]
+        warn(f"{', '.join(concerned)}: {note}", "Note")
+    header, *_ = confusion = scores["confusion"]
+    rows = [[str(value) for value in line.values()] for line in confusion]
+    print_table(("truth", *(f"said {name}" for name in list(header)[1:])), rows)
+
+
+def _patients(scores: dict[str, Any]) -> str:
+    n = scores["n_patients"]
+    return f"{n} patient{'' if n == 1 else 's'}"
+
+
+def _line(name: str, found: dict[str, Any]) -> list[str]:
+    value, low, high = (
+        "" if found[key] is None else f"{found[key]:.3f}" for key in ("value", "low", "high")
+    )
+    return [name, value, f"{low} to {high}" if low else ""]
+
+
 def _counts(result: RunResult) -> str:
-    counts = Counter(row["label"] for row in result.rows)
-    return ", ".join(f"{counts[label]} {label}" for label in sorted(counts)) or "none"
+    """Images by label; those that the model is not sure of are counted as that."""
+    counts = Counter("uncertain" if row.get("uncertain") else row["label"] for row in result.rows)
+    labels = sorted(counts, key=lambda label: (label == "uncertain", label))
+    return ", ".join(f"{counts[label]} {label}" for label in labels) or "none"

@@ -30,6 +30,7 @@ from .options import (
 
 if TYPE_CHECKING:
     from ..decisions.unlabelled import Adaptation
+    from ..images.manifest import Record
     from ..pipeline import Model
 
 
@@ -211,10 +212,10 @@ def _tell_adapted(moved: Adaptation, n_images: int, output: Path, as_json: bool)
     )
 
 
-def _scores(model: Model, images: list[Path], mpp: float | None) -> list[float]:
+def _scores(model: Model, images: list[Record], mpp: float | None) -> list[float]:
     scores: list[float] = []
     with progress_bars() as callback:
         for image in images:
-            scores.append(model.answer(image, mpp=mpp).score)
+            scores.append(model.answer(image.path, mpp=image.mpp or mpp).score)
             callback(Progress("answer", len(scores), len(images)))
     return scores

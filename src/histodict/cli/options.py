@@ -6,7 +6,7 @@ options of their own, which is what typer asks for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, is_dataclass
 from functools import wraps
@@ -22,7 +22,7 @@ from .leaving import leaving
 if TYPE_CHECKING:
     from ..execution.executor import Executor
     from ..execution.work import Work
-    from ..images.manifest import Manifest
+    from ..images.manifest import Manifest, Record
     from ..pipeline import Model
 
 Command = Callable[..., None]
@@ -101,6 +101,19 @@ PositiveOption = Annotated[
     ),
 ]
 
+ColumnOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="FIELD=COLUMN",
+        help="Which column of the CSV is the path, label, patient, slide, site, mpp, split or "
+        "mask, such as patient=case_no. May be repeated.",
+    ),
+]
+SplitOption = Annotated[
+    str | None, typer.Option(help="Use only rows with this value in the CSV's split column.")
+]
+_TABLES = (".csv", ".tsv", ".txt")
+
 
 # --- groups -------------------------------------------------------------------------------------
 
@@ -130,14 +143,7 @@ class DataOptions:
     """Labelled images."""
 
     data: Annotated[Path, typer.Argument(help="Folder with one sub-folder per class, or a CSV.")]
-    column: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="FIELD=COLUMN",
-            help="Which column of the CSV is the path, label, patient, slide, site, mpp, split or "
-            "mask, such as patient=case_no. May be repeated.",
-        ),
-    ] = None
+    column: ColumnOption = None
 
     def read(self, *, whole_paths: bool = False) -> Manifest:
         """The manifest, its warnings said. Another machine may need whole paths."""
@@ -157,41 +163,60 @@ class DataOptions:
 class PartOptions(DataOptions):
     """Labelled images, or a part of them."""
 
-    split: Annotated[
-        str | None, typer.Option(help="Use only rows with this value in the CSV's split column.")
-    ] = None
+    split: SplitOption = None
 
     def choose(self, manifest: Manifest) -> Manifest:
-        if self.split is None:
-            return manifest
-        rows = [i for i, record in enumerate(manifest.records) if record.split == self.split]
-        if not rows:
-            raise ValueError(f"{self.data}: no row has {self.split!r} in its split column")
-        return manifest.select(rows)
+        return in_split(manifest, self.data, self.split)
 
 
 @dataclass(frozen=True)
 class ImageOptions:
     """Images to be answered."""
 
-    paths: Annotated[list[Path], typer.Argument(help="Images, slides, folders of them.")]
+    paths: Annotated[
+        list[Path],
+        typer.Argument(
+            help="Images, slides, folders of them, or a CSV with a column path and, if known, mpp, "
+            "patient, label and mask."
+        ),
+    ]
     mpp: Annotated[
         float | None, typer.Option(help="Pixel size of the images in µm, if they do not say it.")
     ] = None
+    column: ColumnOption = None
+    split: SplitOption = None
 
-    def find(self) -> list[Path]:
+    def find(self) -> list[Record]:
+        """The images, each once, with what a table says of them."""
         from ..batch import find_images
+        from ..images.manifest import Record
 
         if not any(path.exists() for path in self.paths):
             names = ", ".join(map(str, self.paths))
             raise ValueError(f"{names}: there is no such file or folder")
-        images, left_out = find_images(self.paths)
-        if not images:
+        tables = [path for path in self.paths if path.suffix.lower() in _TABLES and path.is_file()]
+        if not tables and (self.column or self.split):
+            raise ValueError("--column and --split are of a CSV: name one among the images")
+        listed = [record for table in tables for record in self._listed(table)]
+        images, left_out = find_images([path for path in self.paths if path not in tables])
+        if not images and not listed:
             raise ValueError(f"no images found in {', '.join(map(str, self.paths))}")
         if left_out:
             names = ", ".join(map(str, left_out[:5])) + (", …" if len(left_out) > 5 else "")
             warn(f"left out, as no format that is read, or as masks: {names}")
-        return images
+        found = [*(Record(path, "", "") for path in images), *listed]
+        return list({record.path.resolve(): record for record in found}.values())
+
+    def _listed(self, table: Path) -> Sequence[Record]:
+        """The images of a CSV; what is said of it is what matters to answers."""
+        from ..images.manifest import read_manifest
+
+        manifest = read_manifest(table, pairs("--column", self.column), labelled=False)
+        records = in_split(manifest, table, self.split).records
+        if any(record.label or record.mask for record in records):
+            for warning in manifest.warnings:
+                warn(warning)
+        return records
 
 
 @dataclass(frozen=True)
@@ -243,6 +268,16 @@ def with_positive(manifest: Manifest, positive: str | None) -> Manifest:
             f"found; it is {classes[1]!r} unless you give --positive"
         )
     return manifest
+
+
+def in_split(manifest: Manifest, source: Path, split: str | None) -> Manifest:
+    """The rows of one split, or all."""
+    if split is None:
+        return manifest
+    rows = [i for i, record in enumerate(manifest.records) if record.split == split]
+    if not rows:
+        raise ValueError(f"{source}: no row has {split!r} in its split column")
+    return manifest.select(rows)
 
 
 def pairs(option: str, texts: list[str] | None) -> dict[str, str]:

@@ -9,12 +9,15 @@
 
 With two classes the first two are one number, that of the second class, and the SVM is a threshold.
 The last is the mean of its SVMs' scores, each over its root mean square on the training images.
+
+A rule declares how a score lies over the patches (`spread`) and how it came about (`grounds`), so
+that the map that is shown agrees with the answer.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -121,6 +124,11 @@ _LENGTHS: dict[Feature, str] = {
     _codes: "codes",
     _root_codes: "codes",
 }
+# How they decide, where the patches' colours are not what decides.
+_GROUNDS = {
+    "proportion": "decided by the shares of the patches of all classes",
+    "codes": "decided by which atoms are used, not by the patches' colours",
+}
 
 
 class ImageRule(ABC):
@@ -151,6 +159,18 @@ class ImageRule(ABC):
     def value_at(self, score: float) -> float:
         """Where there is θ: the number that has this score."""
         raise NotImplementedError
+
+    def spread(self, margins: NDArray[np.float32]) -> NDArray[np.float64] | None:
+        """What each patch adds to the scores, up to a constant: (..., n_scores).
+
+        From margins (..., n_classes). None where the score is no mean over the patches: their
+        winners are then shown as they are.
+        """
+        return None
+
+    def grounds(self, classes: Sequence[str], at: tuple[float, float] | None) -> str:
+        """How the answer came about, where the map alone does not tell; `at`: the value and θ."""
+        return ""
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         return {name: array for name, array in vars(self).items() if name != "name"}
@@ -201,6 +221,23 @@ class LinearRule(ImageRule):
 
     def value_at(self, score: float) -> float:
         return float((score - self.bias[0]) / self.weights[0, 0])
+
+    def spread(self, margins: NDArray[np.float32]) -> NDArray[np.float64] | None:
+        """The margins are averaged over the patches, so each patch has its part in that mean."""
+        if _margin not in _FEATURES[self.name]:
+            return None
+        own = margins[..., 1:] if margins.shape[-1] == 2 else margins
+        # Where there are several features the margins come first.
+        parts: NDArray[np.float64] = own.astype(np.float64) @ self.weights[:, : own.shape[-1]].T
+        return parts
+
+    def grounds(self, classes: Sequence[str], at: tuple[float, float] | None) -> str:
+        words = _GROUNDS.get(self.name, "")
+        if self.name != "proportion" or at is None:
+            return words
+        share, theta = (f"{100 * number:.0f} %" for number in at)
+        side = f"from {theta} on" if self.rises else f"below {theta}"
+        return f"{share} of the patches; {classes[1]} {side}"
 
 
 RULES: dict[str, type[ImageRule]] = {

@@ -81,7 +81,8 @@ def _image(result: DemoResult, place: int) -> dict[str, Any]:
     record, answer = result.test.records[place], result.answers[place]
     assert answer.patch_map is not None
     share = round(100 * answer.proportions.get(result.model.classes_[-1], 0.0))
-    return _shown(draw_overlay(answer.patch_map), record, answer) | {"share": share}
+    picture = draw_overlay(answer.patch_map, answer.words())
+    return _shown(picture, record, answer) | {"share": share}
 
 
 def _regions(result: DemoResult, place: int) -> dict[str, Any]:
@@ -94,7 +95,9 @@ def _regions(result: DemoResult, place: int) -> dict[str, Any]:
         mask = RegionMask.read(record.mask, source.size).region
     border = mask & ~binary_erosion(mask, iterations=3)
     planted = np.where(border[..., None], np.uint8(0), pixels)
-    found = draw_overlay(answer.patch_map, rings)
+    found = draw_overlay(answer.patch_map, answer.words(), rings)
+    below = found.shape[0] - planted.shape[0]  # the legend
+    planted = np.pad(planted, ((0, below), (0, 0), (0, 0)), constant_values=255)
     area = sum(region.area_um2 or 0 for region in answer.regions) / 1e6
     counted = f"{len(answer.regions)} region{'' if len(answer.regions) == 1 else 's'}"
     words = f"{counted}, {area:.3f} mm²" if rings else "no region"

@@ -108,7 +108,9 @@ def _name(path: Path, root: Path) -> str:
     return (path.relative_to(root) if path.is_relative_to(root) else path).as_posix()
 
 
-def read_manifest(source: Path | str, columns: Mapping[str, str] | None = None) -> Manifest:
+def read_manifest(
+    source: Path | str, columns: Mapping[str, str] | None = None, *, labelled: bool = True
+) -> Manifest:
     """The images of a CSV file, or of a folder: its manifest.csv, or one sub-folder per class.
 
     Sub-folders of a class are its patients, those of a patient the slides. Above the classes there
@@ -121,6 +123,7 @@ def read_manifest(source: Path | str, columns: Mapping[str, str] | None = None) 
         label, and if known patient, slide, site, mpp (µm per pixel), split, mask; see ALIASES for
         other names they may have. The label may be left out where there is a mask.
     columns : names of columns by field, such as {"patient": "source_image"}
+    labelled : whether a table must have labels or masks; to be answered for, images need none
 
     Images without a patient count as one patient each; a warning says so. Raises ManifestError.
     """
@@ -130,7 +133,7 @@ def read_manifest(source: Path | str, columns: Mapping[str, str] | None = None) 
     if source.is_dir() and (source / MANIFEST_NAME).is_file():
         source = source / MANIFEST_NAME
     if source.is_file():
-        return _from_csv(source, columns or {})
+        return _from_csv(source, columns or {}, labelled)
     if columns:
         raise ManifestError(f"{source}: columns are named, but the folder has no {MANIFEST_NAME}")
     return _from_folder(source)
@@ -165,17 +168,18 @@ def _from_folder(folder: Path) -> Manifest:
 # --- a table ------------------------------------------------------------------------------------
 
 
-def _from_csv(path: Path, columns: Mapping[str, str]) -> Manifest:
+def _from_csv(path: Path, columns: Mapping[str, str], labelled: bool) -> Manifest:
     rows = _rows(path)
     if not rows:
         raise ManifestError(f"{path}: the file is empty; its first line must name the columns")
     (_, header), *rows = rows
-    places = _places(path, header, columns)
+    needed = ("path", "label") if labelled else ("path",)
+    places = _places(path, header, columns, needed)
     table = [(line, _cells(path, line, row, header, places)) for line, row in rows]
     if not table:
         raise ManifestError(f"{path}: there are no images below the header")
     _check_spelling(path, [cells.get("label", "") for _, cells in table])
-    records = [_record(f"{path}, line {line}", path.parent, cells) for line, cells in table]
+    records = [_record(f"{path}, line {line}", path.parent, c, needed) for line, c in table]
     lines = [line for line, _ in table]
     _check_duplicates(path, lines, records)
     _check_files(path, lines, records)
@@ -211,7 +215,9 @@ def _rows(path: Path) -> list[tuple[int, list[str]]]:
         raise ManifestError(f"{path}, line {reader.line_num}: {error}") from error
 
 
-def _places(path: Path, header: list[str], columns: Mapping[str, str]) -> dict[str, int]:
+def _places(
+    path: Path, header: list[str], columns: Mapping[str, str], needed: Sequence[str]
+) -> dict[str, int]:
     """Which column holds which field."""
     names = [name.strip().casefold() for name in header]
     unknown = sorted(set(columns) - set(ALIASES))
@@ -232,7 +238,7 @@ def _places(path: Path, header: list[str], columns: Mapping[str, str]) -> dict[s
             raise ManifestError(
                 f"{path}: there is no column {columns[field]!r}; there are {one_line(header)}"
             )
-    missing = [field for field in ("path", "label") if field not in places]
+    missing = [field for field in needed if field not in places]
     if "mask" in places and missing == ["label"]:
         return places
     if missing:
@@ -253,9 +259,9 @@ def _candidates(field: str, names: list[str], columns: Mapping[str, str]) -> lis
     return [place for place, name in enumerate(names) if name in wanted]
 
 
-def _record(where: str, folder: Path, cells: Mapping[str, str]) -> Record:
+def _record(where: str, folder: Path, cells: Mapping[str, str], filled: Sequence[str]) -> Record:
     cells = {field: cell.strip() for field, cell in cells.items()}
-    for field in ("path", "label"):
+    for field in filled:
         if cells.get(field) == "":
             raise ManifestError(f"{where}: the {field} is empty")
     path = _path(folder, cells["path"])

@@ -107,10 +107,9 @@ class PatchGrid:
         return corner[0] * self.step + self.shift, corner[1] * self.step + self.shift
 
     def cells_at(self, places: NDArray[np.float64], count: int) -> NDArray[np.int64]:
-        """The cell, of `count` in a row or column, that level-0 places lie in; −1 outside."""
+        """The cell, of `count` in a row or column, that is nearest to level-0 places."""
         index = np.floor((places - self.shift) / self.step).astype(np.int64)
-        covered = places < (count - 1) * self.step + self.patch_side
-        return np.where(covered, np.clip(index, 0, count - 1), -1)
+        return np.clip(index, 0, count - 1)
 
 
 def cut(pixels: NDArray[np.uint8], patch_px: int, stride_px: int) -> NDArray[np.uint8]:

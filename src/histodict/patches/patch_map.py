@@ -37,7 +37,8 @@ def colour_of(place: int) -> str:
 class PatchMap:
     """Per patch of a grid: the winning class's place (BLANK on glass), and each class's margin.
 
-    winners : (n_rows, n_columns); margins : (n_rows, n_columns, n_classes)
+    winners : (n_rows, n_columns); margins : (n_rows, n_columns, n_classes): of residuals or, in a
+        map that was `centred`, each patch's say in the image's scores, of which it is the mean
     classes : their names, in the order of the places
     path, mpp : the image, and µm per level-0 pixel where known
     offset : where its (0, 0) lies in the coordinates of OpenSlide and QuPath
@@ -78,6 +79,20 @@ class PatchMap:
         beyond = np.where(self.tissue, self.margins[..., 1] - np.float64(margin), 0)
         winners = np.where(self.tissue, beyond > 0, BLANK).astype(np.int16)
         margins = np.stack([-beyond, beyond], axis=2).astype(np.float32)
+        return replace(self, winners=winners, margins=margins)
+
+    def centred(self, parts: NDArray[np.float64], scores: NDArray[np.float64]) -> PatchMap:
+        """The map as the image was decided: over tissue, its mean is the image's scores.
+
+        parts : (n_rows, n_columns, n_scores), what each patch adds to the scores, up to a constant
+        scores : one for two classes, positive for the second; else one per class
+        """
+        values = parts + (scores - parts[self.tissue].mean(axis=0))
+        if len(scores) == 1:
+            values = np.concatenate([-values, values], axis=2)
+        # A value of 0 is no more than 0, and so the first class's, as the image's would be.
+        winners = np.where(self.tissue, values.argmax(axis=2), BLANK).astype(np.int16)
+        margins = np.where(self.tissue[..., None], values, 0).astype(np.float32)
         return replace(self, winners=winners, margins=margins)
 
     # --- in the image ---------------------------------------------------------------------------
@@ -125,9 +140,10 @@ class PatchMap:
     def colours(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Colour (rows, columns, 3), opacity (rows, columns): stronger where it won more clearly"""
         colours = COLOURS[np.where(self.tissue, self.winners, 0) % len(COLOURS)]
-        margins = self.margins.max(axis=2)
-        typical = np.median(margins[self.tissue]) if self.tissue.any() else 1.0
-        strength = np.clip(0.35 + 0.65 * margins / max(2 * typical, 1e-12), 0.35, 1.0)
+        ordered = np.sort(self.margins, axis=2)
+        lead = ordered[..., -1] - ordered[..., -2]  # of the winner, before the next
+        typical = np.median(lead[self.tissue]) if self.tissue.any() else 1.0
+        strength = np.clip(0.35 + 0.65 * lead / max(2 * typical, 1e-12), 0.35, 1.0)
         return colours, np.where(self.tissue, _OPACITY * strength, 0.0)
 
     # --- in a file ------------------------------------------------------------------------------

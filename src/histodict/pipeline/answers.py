@@ -34,10 +34,15 @@ class ImageAnswer:
     """The answer for one image; `label` is None where there is only glass.
 
     scores : one number for two classes, positive for the second; else one per class
-    value : what θ is compared with or, without θ, the score as it was before θ was moved
+    value : what θ (`threshold`) is compared with, in its unit; without θ, the score as it was
+        before the line was moved, which no table shows
     probabilities, candidates : where the model is calibrated, of each class, and the classes that
         cannot be ruled out; more or fewer than one means an uncertain answer
     n_silent : members of a panel that could not judge this image; None without a panel
+    patch_map, proportions : as the image was decided: where the rule is a mean over patches, the
+        map's mean over tissue is the image's scores; else the class that was closest won a patch
+    classes : in the order of the scores
+    grounds : how the answer came about, where the map alone does not tell
     A method that looks at the image as a whole leaves no proportions, threshold or map.
     """
 
@@ -53,26 +58,50 @@ class ImageAnswer:
     candidates: list[str] = field(default_factory=list)
     n_silent: int | None = None
     regions: list[Region] = field(default_factory=list)
+    classes: tuple[str, ...] = ()
+    grounds: str = ""
 
-    COLUMNS: ClassVar[tuple[str, ...]] = ("path", "label", "score", "threshold", "n_patches")
+    COLUMNS: ClassVar[tuple[str, ...]] = ("path", "label", "score")
 
     @property
     def score(self) -> float:
         """For two classes, positive for the second; for more, the highest."""
         return max(self.scores)
 
+    @property
+    def is_uncertain(self) -> bool:
+        """Whether it is known how sure the model is, and more or fewer than one class is left."""
+        return bool(self.probabilities) and len(self.candidates) != 1
+
+    def words(self) -> str:
+        """The answer with its score and how it came about, for a legend."""
+        if self.label is None:
+            return NO_TISSUE
+        said = f"{self.label}, score {self.score:+.2f}"
+        if self.is_uncertain:
+            said += f", uncertain: {' or '.join(self.candidates) or 'like no class'}"
+        grounds = self.grounds
+        if not grounds and self.proportions.get(self.label, 1) < max(self.proportions.values()):
+            grounds = "fewer patches, but clearer ones"
+        return f"{said} ({grounds})" if grounds else said
+
     def row(self) -> Row:
         row: Row = {
             "label": self.label or NO_TISSUE,
             "score": self.score if self.label else None,
-            "threshold": self.threshold,
-            "n_patches": self.n_patches,
         }
+        if self.threshold is not None:
+            row |= {"value": self.value, "threshold": self.threshold}
+        if len(self.scores) > 1:
+            scores = self.scores if self.label else (None,) * len(self.scores)
+            row |= {f"score_{n}": s for n, s in zip(self.classes, scores, strict=True)}
+        row["n_patches"] = self.n_patches
         if self.n_silent is not None:
             row["n_silent"] = self.n_silent
         if self.probabilities:
             row |= {f"probability_{name}": value for name, value in self.probabilities.items()}
             row["candidates"] = " or ".join(self.candidates) or "none"
+            row["uncertain"] = self.is_uncertain
         return row | {f"proportion_{name}": value for name, value in self.proportions.items()}
 
 
@@ -107,6 +136,14 @@ class RegionAnswer:
     @property
     def proportions(self) -> dict[str, float]:
         return self.patch_map.proportions
+
+    def words(self) -> str:
+        """The call and how it came about, for a legend."""
+        if self.label is None:
+            return NO_TISSUE
+        n, s = len(self.regions), "" if len(self.regions) == 1 else "s"
+        least = f"from {self.least_patches} connected patches on"
+        return f"{self.label}: {n} region{s} ({least}; the largest has {self.score})"
 
     def row(self) -> Row:
         return {

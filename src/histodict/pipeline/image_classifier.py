@@ -18,6 +18,7 @@ from ..decisions.unlabelled import better_threshold
 from ..execution.array_cache import ArrayCache
 from ..execution.executor import Executor
 from ..images.manifest import Manifest, Record
+from ..patches.patch_map import PatchMap
 from ..recipes import Recipe
 from .answers import ImageAnswer
 from .image_model import ImageModel, Look
@@ -58,6 +59,11 @@ class ImageClassifier:
     def _own_score(self, score: float) -> float:
         """The score of `model_` behind a score."""
         return score
+
+    @property
+    def _own_scale(self) -> float:
+        """By how much a score changes with that of `model_`, others' say left as it is."""
+        return 1.0
 
     def _certainty(
         self, scores: NDArray[np.float64], error_rate: float
@@ -107,24 +113,40 @@ class ImageClassifier:
         if look.scores is None:  # glass
             nothing = (np.nan,) * n_scores(len(self.classes_))
             answer = ImageAnswer(path, None, nothing, {}, self.threshold, 0, look.patch_map)
-            return replace(answer, n_silent=look.n_silent)
+            return replace(answer, n_silent=look.n_silent, classes=tuple(self.classes_))
         chances, candidates = self._certainty(look.scores, error_rate)
         scores = look.scores - self.shift_
         check_scores(path, scores, np.array(list(chances.values())))
-        shares = look.evidence.proportions.tolist() if look.evidence else []
+        patch_map = self._shown(look.patch_map, scores)
+        value = self._value(float(scores.max()))
         return ImageAnswer(
             path,
             self.classes_[winner(scores)],
             tuple(scores.tolist()),
-            dict(zip(self.classes_, shares, strict=bool(shares))),
+            patch_map.proportions if patch_map else {},
             self.threshold,
-            look.evidence.n_patches if look.evidence else 0,
-            look.patch_map,
-            self._value(float(scores.max())),
+            patch_map.n_patches if patch_map else 0,
+            patch_map,
+            value,
             chances,
             candidates,
             look.n_silent,
+            classes=tuple(self.classes_),
+            grounds=self._grounds(value),
         )
+
+    def _shown(self, patch_map: PatchMap | None, scores: NDArray[np.float64]) -> PatchMap | None:
+        """The map as the image was decided, where the rule says how its score lies over patches."""
+        parts = self.rule_.spread(patch_map.margins) if self.rule_ and patch_map else None
+        if patch_map is None or parts is None:
+            return patch_map
+        return patch_map.centred(parts * self._own_scale, scores)
+
+    def _grounds(self, value: float) -> str:
+        if self.rule_ is None:
+            return ""
+        theta = self.threshold
+        return self.rule_.grounds(self.classes_, None if theta is None else (value, theta))
 
     def answer(self, path: Path | str, *, mpp: float | None = None) -> ImageAnswer:
         """`predict`, under the name that all kinds of model share."""

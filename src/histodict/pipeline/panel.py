@@ -221,6 +221,16 @@ class Panel(ImageClassifier):
     def _own_score(self, score: float) -> float:
         return (score - self.combination_.offset) * float(self.combination_.scales[0])
 
+    @property
+    def _own_scale(self) -> float:
+        """On the panel's scale; the others' say moves the whole map, as they tell no place."""
+        return 1 / float(self.combination_.scales[0])
+
+    def _grounds(self, value: float) -> str:
+        if self.n_members == 1:
+            return super()._grounds(value)
+        return f"decided by a panel of {self.n_members}; where, by the first of them"
+
     def _moved_by(self, shift: float) -> Self:
         """Here probabilities move with the scores, so it is the scores that are moved."""
         moved = copy(self)

@@ -8,10 +8,6 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-from PIL import Image
-
 from ..compare.evaluation import Evaluation
 from ..compare.tasks import Result
 from ..execution.tables import Row
@@ -151,17 +147,15 @@ def _pictures(image: Sequence[Said]) -> tuple[str, str | None, str | None]:
     """The image; the patch map behind the first wrong answer that has one, and whose it is."""
     path = image[0].record.path
     with open_image(path) as source:
-        picture = _uri(source.thumbnail(min(_SHOWN_PX, max(source.size))))
+        pixels = source.thumbnail(min(_SHOWN_PX, max(source.size)))
+        picture = image_uri(pixels, quality=82)
     for said in (said for said in image if said.is_wrong):
         patch_map = said.result.answered.map_of(said.i)
         if patch_map is not None:
             task = said.result.task
             whose = f"{task.method}, {task.split.name}, seed {task.seed}"
-            return picture, _uri(draw_overlay(replace(patch_map, path=path))), whose
+            score = max(said.result.answered.scores[said.i])
+            words = f"{said.label}, score {score:+.2f}"
+            drawn = draw_overlay(replace(patch_map, path=path), words, longest_side=_SHOWN_PX)
+            return picture, image_uri(drawn, quality=82), whose
     return picture, None, None
-
-
-def _uri(pixels: NDArray[np.uint8]) -> str:
-    picture = Image.fromarray(pixels)
-    picture.thumbnail((_SHOWN_PX, _SHOWN_PX))
-    return image_uri(np.asarray(picture), quality=82)

@@ -1,4 +1,4 @@
-"""A picture of an image with its patch map laid over it."""
+"""A picture of an image with its patch map laid over it, and a legend below."""
 
 from __future__ import annotations
 
@@ -12,39 +12,54 @@ from PIL import Image, ImageDraw
 from ..execution.files import written_whole
 from ..images.readers import open_image
 from ..patches.patch_map import PatchMap, Ring
+from .legend import with_legend
 
 _LONGEST_SIDE = 1600
 
 
-def save_overlay(path: Path, patch_map: PatchMap, outlines: Iterable[Ring] = ()) -> None:
-    pixels = draw_overlay(patch_map, outlines)
+def save_overlay(
+    path: Path, patch_map: PatchMap, words: str, outlines: Iterable[Ring] = ()
+) -> None:
+    pixels = draw_overlay(patch_map, words, outlines)
     with written_whole(path) as partial:
         Image.fromarray(pixels).save(partial, format="PNG")
 
 
-def draw_overlay(patch_map: PatchMap, outlines: Iterable[Ring] = ()) -> NDArray[np.uint8]:
+def draw_overlay(
+    patch_map: PatchMap,
+    words: str,
+    outlines: Iterable[Ring] = (),
+    *,
+    longest_side: int = _LONGEST_SIDE,
+) -> NDArray[np.uint8]:
     """The map's image, reduced if it is large, with every patch in its class's colour.
 
+    `words`: what the answer is; they go below, with the classes' colours and shares.
     `outlines`: closed rings of level-0 (x, y) to draw on top.
     """
     with open_image(patch_map.path) as source:
-        width, height = source.size
-        picture = source.thumbnail(min(_LONGEST_SIDE, max(width, height)))
-    colours, opacity = patch_map.colours()
-    rows, columns = (
-        patch_map.grid.cells_at((np.arange(pixels) + 0.5) * length / pixels, count)
-        for pixels, length, count in zip(
-            picture.shape, (height, width), patch_map.winners.shape, strict=False
-        )
-    )
-    for line, row in zip(picture, rows, strict=True):  # one by one: as floats all would be large
-        a = np.where((row >= 0) & (columns >= 0), opacity[row, columns], 0.0)[:, None]
-        line[:] = np.rint(line * (1 - a) + a * colours[row, columns])
+        size = source.size
+        picture = source.thumbnail(min(longest_side, max(size)))
+    _lay_over(picture, patch_map, size)
     drawn = Image.fromarray(picture)
-    scale = picture.shape[1] / width
+    scale = picture.shape[1] / size[0]
     pen = ImageDraw.Draw(drawn)
     for ring in outlines:
         points = [(x * scale, y * scale) for x, y in ring]
         for colour, thickness in (("white", 5), ("black", 2)):
             pen.line(points, fill=colour, width=thickness, joint="curve")
-    return np.asarray(drawn)
+    return np.asarray(with_legend(drawn, patch_map, words))
+
+
+def _lay_over(picture: NDArray[np.uint8], patch_map: PatchMap, size: tuple[int, int]) -> None:
+    """Colours the picture of an image of this level-0 size, up to its border."""
+    colours, opacity = patch_map.colours()
+    rows, columns = (
+        patch_map.grid.cells_at((np.arange(pixels) + 0.5) * length / pixels, count)
+        for pixels, length, count in zip(
+            picture.shape, size[::-1], patch_map.winners.shape, strict=False
+        )
+    )
+    for line, row in zip(picture, rows, strict=True):  # one by one: as floats all would be large
+        a = opacity[row, columns][:, None]
+        line[:] = np.rint(line * (1 - a) + a * colours[row, columns])

@@ -79,8 +79,8 @@ def _words(names: list[str], winner: int, distances: NDArray[np.float64], residu
         )
     if winner != best:
         words += (
-            f" Together with its neighbours, though, it counts as {names[winner]}: the model "
-            "judges a patch with those around it."
+            f" On the map, though, it counts as {names[winner]}: there a patch is judged as the "
+            "image is, from where the model draws its line, and may be judged with its neighbours."
         )
     return words
 

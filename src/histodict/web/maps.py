@@ -1,6 +1,6 @@
 """An image as a model sees it, kept as files of a job.
 
-maps/KEY.json    the answer: label, score, shares, how the map's grid lies over the image
+maps/KEY.json    the answer: label, score, shares, words, how the map's grid lies over the image
 maps/KEY.npz     the patch map, where there is one; see `PatchMap.save`
 """
 
@@ -20,8 +20,14 @@ from ..pipeline import Model
 from .workspace import DamagedFileError, read_fields, say_once, write_json
 
 _MOST_OUTLINES = 400
-_FORM = 2  # of these files; those of earlier versions are made anew
-_FACTS: dict[str, Any] = {"answer": object, "score": object, "value": object, "grid": object}
+_FORM = 3  # of these files; those of earlier versions are made anew
+_FACTS: dict[str, Any] = {
+    "answer": object,
+    "score": object,
+    "value": object,
+    "grid": object,
+    "words": str,
+}
 
 
 def answer_image(model: Model, record: Record, folder: Path) -> dict[str, Any]:
@@ -34,6 +40,7 @@ def answer_image(model: Model, record: Record, folder: Path) -> dict[str, Any]:
         "value": answer.value,
         "shares": answer.proportions,
         "n_patches": answer.n_patches,
+        "words": answer.words(),
         "grid": None if patch_map is None else _placed(patch_map.grid),
     }
     if patch_map is not None:  # before the answer that tells of it

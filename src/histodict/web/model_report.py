@@ -140,7 +140,10 @@ def _examples(
         if row["grid"] is None or row["image"] not in records or len(shown) == _N_EXAMPLES:
             continue
         record = records[row["image"]]
-        answer_once(model, record, maps)  # it may have been kept by an earlier version
-        picture = draw_overlay(stored_map(maps, record.path))
+        kept = answer_once(model, record, maps)  # an earlier version may have kept it otherwise
+        words = kept["words"]
+        if kept["answer"] != row["answer"]:
+            words = f"{row['answer']}, as the line was moved; the map is of the model before"
+        picture = draw_overlay(stored_map(maps, record.path), words)
         shown.append(row | {"uri": image_uri(picture), "right": row["answer"] == row["label"]})
     return shown

@@ -5,6 +5,12 @@ const MOST_TILES = 160;
 const MOST_LOADING = 6;
 const LARGEST_ZOOM = 16; // screen pixels per image pixel
 
+/** A map's rows or columns, [first, how many, from, length]: those at the border reach up to it. */
+function bands(count, { shift, step }, length) {
+  const end = shift + count * step;
+  return [[0, 1, 0, shift], [0, count, shift, count * step], [count - 1, 1, end, length - end]].filter((band) => band[3] > 0);
+}
+
 export class Viewer {
   /** info: {width, height, tile, levels}; tileUrl(level, column, row). Set onpick, onmark, onmove. */
   constructor(canvas, info, tileUrl) {
@@ -250,7 +256,11 @@ export class Viewer {
     const { picture, grid } = this.map;
     pen.globalAlpha = this.opacity;
     pen.imageSmoothingEnabled = false;
-    pen.drawImage(picture, grid.shift, grid.shift, grid.n_columns * grid.step, grid.n_rows * grid.step);
+    const columns = bands(grid.n_columns, grid, this.info.width);
+    const rows = bands(grid.n_rows, grid, this.info.height);
+    for (const [top, high, y, height] of rows) {
+      for (const [left, wide, x, width] of columns) pen.drawImage(picture, left, top, wide, high, x, y, width, height);
+    }
     pen.globalAlpha = 1;
   }
 

@@ -92,7 +92,7 @@ async function showMap(state, found) {
   state.answer.replaceChildren(
     h("p", {}, "The model says ", found.answer ? h("b", {}, classTag(classes, found.answer)) : h("b", {}, "no tissue"),
       chosen.label ? h("span", {}, "; it is labelled ", classTag(classes, chosen.label), ".") : "."),
-    h("p", { class: "soft" }, role), shares.length ? h("p", {}, "Patches: ", shares) : "");
+    h("p", { class: "soft" }, found.words), h("p", { class: "soft" }, role), shares.length ? h("p", {}, "Patches: ", shares) : "");
   if (!found.grid) return;
   const load = guarded(async (only) => {
     const picture = new Image();
@@ -131,8 +131,10 @@ function controls(state, model, load) {
 }
 
 async function pick(state, model, grid, x, y) {
-  const [row, column] = [y, x].map((at) => Math.floor((at - grid.shift) / grid.step));
-  if (row < 0 || column < 0 || row >= grid.n_rows || column >= grid.n_columns) return;
+  const { width, height } = state.viewer.info;
+  if (x < 0 || y < 0 || x >= width || y >= height) return;
+  const nearest = (at, count) => Math.min(Math.max(Math.floor((at - grid.shift) / grid.step), 0), count - 1);
+  const [row, column] = [nearest(y, grid.n_rows), nearest(x, grid.n_columns)];
   state.viewer.selection = { x: column * grid.step, y: row * grid.step, side: grid.side };
   state.viewer.refresh();
   state.why.replaceChildren(h("p", { class: "soft" }, "Looking…"));

@@ -1,0 +1,58 @@
+"""In how many images does the majority of patches contradict the label?
+
+    python -m benchmarks.map_agreement FOLDER … [--column patient=source_image] [--preset NAME …]
+
+A model learns from every second patient of each class and answers for the others. Counted are
+images in which most patches are of another class than the label: of the classes that were closest
+to the patches (before), and of the map as it is shown, centred as the rule decides (after).
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from histodict.images.manifest import Manifest, read_manifest
+from histodict.pipeline import Plan
+
+
+def halves(manifest: Manifest) -> tuple[Manifest, Manifest]:
+    """Every second patient of each class, and the others."""
+    chosen: set[str] = set()
+    for name in manifest.classes:
+        own = sorted({r.patient for r in manifest.records if r.label == name})
+        chosen.update(own[::2])
+    train = [i for i, patient in enumerate(manifest.patients) if patient in chosen]
+    test = [i for i, patient in enumerate(manifest.patients) if patient not in chosen]
+    return manifest.select(train), manifest.select(test)
+
+
+def contradictions(manifest: Manifest, preset: str) -> tuple[int, int, int]:
+    """Before, after, and the number of images."""
+    train, test = halves(manifest)
+    model = Plan.named(preset).model(random_state=0).fit(train)
+    before = after = 0
+    for record in test.records:
+        answer = model.predict(record.path, mpp=record.mpp)
+        raw, _ = model.model_.judge(record.path, record.mpp)
+        for place, shares in enumerate((raw.proportions, answer.proportions)):
+            against = answer.label is not None and shares[answer.label] < max(shares.values())
+            before, after = before + (against and place == 0), after + (against and place == 1)
+    return before, after, len(test.records)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folders", nargs="+", type=Path)
+    parser.add_argument("--column", action="append", default=[])
+    parser.add_argument("--preset", action="append")
+    options = parser.parse_args()
+    columns = dict(pair.split("=", 1) for pair in options.column)
+    for folder in options.folders:
+        for preset in options.preset or ["default", "paper"]:
+            before, after, n = contradictions(read_manifest(folder, columns), preset)
+            print(f"{folder.name} {preset}: {before} before, {after} after, of {n}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

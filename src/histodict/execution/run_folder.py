@@ -1,0 +1,126 @@
+"""A folder of answers, one file per image: what is there stays, and is not done again.
+
+    FOLDER/done/KEY.json    one image's rows, the digests of its files, and what they were made with
+
+A table is written from all of them, so a folder may be filled by any number of runs, as long as
+they were made alike: rows of two models or settings in one table could not be told apart.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from .files import content_digest, written_whole
+
+Content = dict[str, Any]
+
+
+class RunFolder:
+    """What lies in a folder, for a run with these settings.
+
+    settings : by name, plain values; the same for all answers in the folder
+    table : the name of the table, without its ending
+    """
+
+    def __init__(self, folder: Path, settings: Mapping[str, Any], table: str) -> None:
+        self.folder = folder
+        self.settings = dict(settings)
+        self.options: dict[str, Any] = {}
+        self.kept: dict[str, Content] = {}
+        places = self._places()
+        for place in places:
+            with suppress(OSError, ValueError):  # who asks for it is told
+                content = json.loads(place.read_text(encoding="utf-8"))
+                if isinstance(content, dict) and "row" in content:
+                    self.kept[place.stem] = content
+        if not places and (folder / f"{table}.csv").exists():
+            raise ValueError(
+                f"{folder}: has a {table}.csv, but not the answers that it was made of (done/): "
+                "choose another folder (--output), or remove it"
+            )
+        for content in self.kept.values():
+            self._check(content.get("settings", {}), self.settings)
+
+    def begin(self, keys: Collection[str], options: Mapping[str, Any]) -> None:
+        """`options`: settings that may change for images that are given again, with these keys."""
+        self.options = dict(options)
+        for key, content in self.kept.items():
+            if key not in keys:
+                self._check(content.get("options", {}), self.options)
+
+    def _check(self, before: Mapping[str, Any], today: Mapping[str, Any]) -> None:
+        """Refuses answers that were made otherwise; the message says what differs."""
+        if before == today:
+            return
+        others = [
+            f"{name} was {_short(before[name])}, is {_short(value)}"
+            for name, value in today.items()
+            if name in before and before[name] != value
+        ]
+        what = "; ".join(others) or "an earlier version made them"
+        raise ValueError(
+            f"{self.folder}: holds answers that were made otherwise ({what}): choose another "
+            "folder (--output), or remove this one"
+        )
+
+    def find(self, key: str, stamp: list[Any]) -> Content | None:
+        """The content kept under a key, if it has this stamp and all of its files are whole."""
+        place = self._place(key)
+        if not place.exists():
+            return None
+        try:
+            content = self.kept[key]
+            if content["stamp"] != stamp:
+                return None
+            for name, digest in content["files"].items():
+                if content_digest(self.folder / name) != digest:
+                    raise ValueError(f"{name} is another file")
+            return content if content["row"] and isinstance(content["regions"], list) else None
+        except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
+            words = f"{place}: is damaged, and the image is done again ({error})"
+            warnings.warn(words, stacklevel=3)
+            return None
+
+    def keep(self, key: str, content: Content, stamp: list[Any]) -> Content:
+        """On disk; files that the image had before and has no longer are removed."""
+        made = {"settings": self.settings, "options": self.options, "stamp": stamp}
+        content = content | made
+        if content == self.kept.get(key):
+            return content
+        before = self.kept.get(key, {}).get("files", {})
+        for name in set(before) - set(content["files"]):
+            with suppress(OSError):
+                (self.folder / name).unlink()
+        with written_whole(self._place(key)) as partial:
+            partial.write_text(json.dumps(content), encoding="utf-8")
+        self.kept[key] = content
+        return content
+
+    def earlier(self, keys: Collection[str]) -> list[Content]:
+        """What other runs left, beside these keys, in the order of their paths."""
+        for place in self._places():
+            if place.stem not in self.kept and place.stem not in keys:
+                words = f"{place}: is damaged: give its image once more, and it is in the table"
+                warnings.warn(words, stacklevel=3)
+        others = [content for key, content in self.kept.items() if key not in keys]
+        return sorted(others, key=lambda content: str(content["row"]["path"]))
+
+    def _places(self) -> list[Path]:
+        """Files that are whole: what a killed run was writing has a name with a dot before it."""
+        found = (self.folder / "done").glob("*.json")
+        return sorted(place for place in found if not place.name.startswith("."))
+
+    def _place(self, key: str) -> Path:
+        return self.folder / "done" / f"{key}.json"
+
+
+def _short(value: Any) -> str:
+    """A digest is told by its first letters."""
+    if value is None:
+        return "not given"
+    return f"{value[:12]}…" if isinstance(value, str) and len(value) > 40 else str(value)

@@ -1,0 +1,232 @@
+"""`predict` and `detect` of a CSV, scored where labels are there; and into a used folder."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.metrics import balanced_accuracy_score, roc_auc_score
+from typer.testing import CliRunner
+
+from histodict.batch import RunResult
+from histodict.cli import app
+from histodict.cli.answer import _counts
+from histodict.demo.sets import write_synthetic_set
+from histodict.images.manifest import read_manifest
+from histodict.patches.patch_map import PatchMap
+from histodict.pipeline.region_detector import true_patches
+
+MODELS = Path(__file__).parents[1] / "data" / "models"
+
+
+@pytest.fixture(scope="module")
+def tissue(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("set") / "tissue"
+    return write_synthetic_set(folder, 4, 2, size=(160, 120), seed=3)
+
+
+def answer(command, kind, *words):
+    model = MODELS / f"schema-4-{kind}.histodict"
+    return CliRunner().invoke(app, [command, str(model), *map(str, words)])
+
+
+def table(path):
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def write(path, header, *lines):
+    path.write_text("\n".join([header, *lines]), encoding="utf-8")
+    return path
+
+
+def as_csv(tissue, path, fields=("path", "label", "patient", "mpp"), **changes):
+    records = read_manifest(tissue / "manifest.csv").records
+    lines = [",".join(str(changes.get(f, getattr(r, f)) or "") for f in fields) for r in records]
+    return write(path, ",".join(fields), *lines)
+
+
+def test_a_table_with_labels_is_scored_and_the_figures_are_those_of_its_rows(tissue, tmp_path):
+    out = tmp_path / "out"
+    run = answer("predict", "dfdl", as_csv(tissue, tmp_path / "a.csv"), "-o", out)
+    assert run.exit_code == 0, run.output
+    rows = table(out / "predictions.csv")
+    records = read_manifest(tissue / "manifest.csv").records
+    assert [(r["truth"], r["patient"]) for r in rows] == [(r.label, r.patient) for r in records]
+    truth, said = ([row[name] for row in rows] for name in ("truth", "label"))
+    scores = json.loads((out / "scores.json").read_text())
+    found = scores["metrics"]
+    assert found["balanced accuracy"]["value"] == pytest.approx(
+        balanced_accuracy_score(truth, said)
+    )
+    ill = np.array(truth) == "inflamed"
+    values = [float(row["score"]) for row in rows]
+    assert found["AUC"]["value"] == pytest.approx(roc_auc_score(ill, values))
+    sensitivity = np.mean(np.array(said)[ill] == "inflamed")
+    assert found["sensitivity"]["value"] == pytest.approx(sensitivity)
+    assert found["AUC"]["low"] <= found["AUC"]["value"] <= found["AUC"]["high"]
+    assert scores["n_images"] == 8 and scores["n_patients"] == 4
+    (healthy, _) = scores["confusion"]
+    counted = sum(t == "healthy" and s == "inflamed" for t, s in zip(truth, said, strict=True))
+    assert healthy["truth"] == "healthy" and healthy["inflamed"] == counted
+    for words in ("8 images, 4 patients", "balanced accuracy", "AUC", "said healthy"):
+        assert words in run.output
+
+
+def test_a_table_needs_no_labels_and_its_pixel_sizes_are_used(tissue, tmp_path):
+    plain = as_csv(tissue, tmp_path / "plain.csv", ("path",))
+    run = answer("predict", "dfdl", plain, "-o", tmp_path / "a")
+    assert run.exit_code == 0, run.output
+    assert "8 images" in run.output and "Warning: " + str(plain) not in run.output
+    assert not (tmp_path / "a" / "scores.json").exists()
+    coarse = as_csv(tissue, tmp_path / "coarse.csv", ("path", "mpp"), mpp=2.0)
+    run = answer("predict", "dfdl", coarse, "-o", tmp_path / "b")
+    assert run.exit_code == 1 and "2 µm per pixel" in run.output
+    assert not (tmp_path / "b" / "predictions.csv").exists()  # of failures there is no table
+
+
+def test_a_label_that_the_model_does_not_know_is_said_and_not_counted(tissue, tmp_path):
+    records = read_manifest(tissue / "manifest.csv").records[:4]
+    lines = [f"{r.path},{r.label},{r.patient},0.5" for r in records[:3]]
+    lines.append(f"{records[3].path},scar,x,0.5")
+    file = write(tmp_path / "a.csv", "path,label,patient,mpp", *lines)
+    run = answer("predict", "dfdl", file, "-o", tmp_path / "o")
+    assert run.exit_code == 0 and "1 'scar'" in run.output
+    scores = json.loads((tmp_path / "o" / "scores.json").read_text())
+    assert scores["n_images"] == 3 and scores["other_labels"] == {"scar": 1}
+
+
+def test_columns_and_splits_are_named_as_in_train(tissue, tmp_path):
+    records = read_manifest(tissue / "manifest.csv").records
+    lines = [f"{r.path},{r.label},{i % 2},0.5" for i, r in enumerate(records)]
+    file = write(tmp_path / "a.csv", "path,what,split,mpp", *lines)
+    words = ("--column", "label=what", "--split", "1", "--json", "-o", tmp_path / "o")
+    run = answer("predict", "dfdl", file, *words)
+    assert run.exit_code == 0, run.output
+    content = json.loads(run.stdout.splitlines()[-1])
+    assert len(content["rows"]) == content["scores"]["n_images"] == 4
+    run = answer("predict", "dfdl", tissue / "healthy", "--split", "1", "-o", tmp_path / "o2")
+    assert run.exit_code == 2 and "--split are of a CSV" in run.output
+
+
+def test_patches_are_held_against_masks(tissue, tmp_path):
+    manifest = read_manifest(tissue / "regions" / "manifest.csv")
+    run = answer("detect", "regions", tissue / "regions" / "manifest.csv", "-o", tmp_path / "o")
+    assert run.exit_code == 0, run.output
+    truth, found, margins = [], [], []
+    for row, record in zip(table(tmp_path / "o" / "detections.csv"), manifest.records, strict=True):
+        patch_map = PatchMap.load(tmp_path / "o" / "maps" / f"{row['key']}.npz")
+        assert row["least_patches"] == "1"  # so every positive patch is in a region
+        tissue_ = patch_map.tissue
+        truth.append(true_patches(record, patch_map)[tissue_])
+        found.append(patch_map.winners[tissue_] == 1)
+        margins.append(patch_map.margins[..., 1][tissue_])
+    truth, found, margins = (np.concatenate(part) for part in (truth, found, margins))
+    scores = json.loads((tmp_path / "o" / "scores.json").read_text())["patches"]
+    assert scores["AUC"]["value"] == pytest.approx(roc_auc_score(truth, margins), abs=2e-3)
+    dice = 2 * (truth & found).sum() / (truth.sum() + found.sum())
+    assert scores["Dice"]["value"] == pytest.approx(dice)
+    assert scores["sensitivity"]["value"] == pytest.approx(found[truth].mean())
+    assert scores["specificity"]["value"] == pytest.approx((~found[~truth]).mean())
+    assert "patches, Dice" in run.output
+
+
+def test_a_mask_that_is_gone_since_is_named_and_left_out_of_the_scores(tissue, tmp_path):
+    regions = tmp_path / "regions"
+    shutil.copytree(tissue / "regions", regions)
+    out = tmp_path / "o"
+    assert answer("detect", "regions", regions / "manifest.csv", "-o", out).exit_code == 0
+    record = read_manifest(regions / "manifest.csv").records[0]
+    record.mask.unlink()
+    image = sorted((tissue / "healthy").iterdir())[0]
+    with pytest.warns(UserWarning, match="left out of the scores of patches"):
+        run = answer("detect", "regions", image, "-o", out)
+    assert run.exit_code == 0, run.output
+    scores = json.loads((out / "scores.json").read_text())
+    assert scores["n_images"] == len(table(out / "detections.csv")) - 1
+    assert scores["patches"]["AUC"]["value"] is not None
+
+
+def test_a_mask_says_nothing_of_a_class(tissue, tmp_path):
+    record = read_manifest(tissue / "regions" / "manifest.csv").records[0]
+    file = write(tmp_path / "a.csv", "path,mask", f"{record.path},{record.mask}")
+    run = answer("predict", "dfdl", file, "-o", tmp_path / "o")
+    assert run.exit_code == 0 and not (tmp_path / "o" / "scores.json").exists()
+
+
+def test_those_that_the_model_is_not_sure_of_are_counted_as_that():
+    said = {"adenocarcinoma": 3, "normal": 2}
+    rows = [{"label": name, "uncertain": i == 0} for name, n in said.items() for i in range(n)]
+    assert _counts(RunResult(rows, [], [], 0)) == "2 adenocarcinoma, 1 normal, 2 uncertain"
+
+
+# --- a folder that was used ---------------------------------------------------------------------
+
+
+def test_rows_of_earlier_runs_stay_in_the_table(tissue, tmp_path):
+    images = sorted((tissue / "healthy").iterdir())
+    assert answer("predict", "dfdl", images[1], "-o", tmp_path).exit_code == 0
+    (first,) = table(tmp_path / "predictions.csv")
+    run = answer("predict", "dfdl", images[0], "-o", tmp_path)
+    assert run.exit_code == 0 and "from earlier runs: 1" in run.output
+    rows = table(tmp_path / "predictions.csv")
+    assert [row["path"] for row in rows] == [str(images[0]), str(images[1])] and rows[1] == first
+    assert len(list((tmp_path / "overlays").iterdir())) == 2
+
+
+def test_labels_of_earlier_runs_count_too(tissue, tmp_path):
+    file = as_csv(tissue, tmp_path / "a.csv")
+    assert answer("predict", "dfdl", file, "-o", tmp_path / "o").exit_code == 0
+    before = (tmp_path / "o" / "scores.json").read_text()
+    image = sorted((tissue / "healthy").iterdir())[0]
+    run = answer("predict", "dfdl", image, "-o", tmp_path / "o")
+    assert run.exit_code == 0 and (tmp_path / "o" / "scores.json").read_text() == before
+
+
+@pytest.mark.parametrize(
+    ("kind", "words", "conflict"),
+    [("moved", [], "model was"), ("dfdl", ["--mpp", "0.5"], "--mpp was not given, is 0.5")],
+)
+def test_another_model_or_setting_needs_another_folder(tissue, tmp_path, kind, words, conflict):
+    image, other = sorted((tissue / "healthy").iterdir())[:2]
+    assert answer("predict", "dfdl", image, "-o", tmp_path).exit_code == 0
+    before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
+    run = answer("predict", kind, other, "-o", tmp_path, *words)
+    assert run.exit_code == 2 and conflict in run.output and "another folder" in run.output
+    assert {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == before
+
+
+def test_the_same_images_may_be_given_again_with_their_pixel_size(tissue, tmp_path):
+    """Some could not be answered without it; no row with another one is left."""
+    image = sorted((tissue / "healthy").iterdir())[0]
+    assert answer("predict", "dfdl", image, "-o", tmp_path).exit_code == 0
+    run = answer("predict", "dfdl", image, "--mpp", "0.5", "-o", tmp_path)
+    assert run.exit_code == 0 and "done before" not in run.output
+    assert len(table(tmp_path / "predictions.csv")) == 1
+
+
+def test_a_table_of_which_the_answers_are_gone_is_not_written_over(tissue, tmp_path):
+    mine = write(tmp_path / "predictions.csv", "path,label", "a,b")
+    run = answer("predict", "dfdl", tissue / "healthy", "-o", tmp_path)
+    assert run.exit_code == 2 and "predictions.csv" in run.output
+    assert mine.read_text() == "path,label\na,b"
+
+
+def test_a_run_in_which_all_failed_leaves_the_table_as_it_was(tissue, tmp_path):
+    images = tmp_path / "images"
+    images.mkdir()
+    source = sorted((tissue / "healthy").iterdir())[0]
+    copied = images / "a.jpg"
+    copied.write_bytes(source.read_bytes())
+    out = tmp_path / "o"
+    assert answer("predict", "dfdl", images, "-o", out).exit_code == 0
+    before = table(out / "predictions.csv")
+    copied.write_bytes(b"gone")
+    (images / "b.jpg").write_bytes(b"")
+    run = answer("predict", "dfdl", images, "-o", out)
+    assert run.exit_code == 1 and "its earlier answer stays in the table" in run.output
+    assert table(out / "predictions.csv") == before

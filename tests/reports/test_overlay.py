@@ -1,0 +1,43 @@
+"""A legend below every overlay: the classes in their colours, and the answer in words."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from histodict.patches.grid import PatchGrid
+from histodict.patches.patch_map import COLOURS, PatchMap
+from histodict.reports.overlay import draw_overlay
+
+CLASSES = ("healthy", "inflamed", "somewhat in between", "ανοιχτό")
+
+
+def map_of(folder, size):
+    """All patches of the first class; the last 7 pixels are no whole patch."""
+    path = folder / "a.png"
+    Image.new("RGB", size, (200, 150, 180)).save(path)
+    grid = PatchGrid.over(size, 10, 10, 1.0)
+    winners = np.zeros((grid.n_rows, grid.n_columns), np.int16)
+    margins = np.zeros((*winners.shape, len(CLASSES)), np.float32)
+    margins[..., 0] = 1
+    return PatchMap(grid, winners, margins, CLASSES, path)
+
+
+@pytest.mark.parametrize("size", [(57, 37), (640, 480), (4007, 1207)])
+def test_classes_colours_and_the_answer_stand_below_the_picture(tmp_path, size):
+    shown = draw_overlay(map_of(tmp_path, size), "healthy, score -1.20")
+    height = round(size[1] * min(1, 1600 / max(size)))
+    picture, legend = shown[:height], shown[height:]
+    found = {tuple(pixel) for pixel in legend.reshape(-1, 3).tolist()}
+    for colour in COLOURS[: len(CLASSES)]:
+        assert tuple(int(v) for v in colour) in found
+    side = max(12, min(30, shown.shape[1] // 48))
+    first = (legend == COLOURS[0]).all(axis=2)
+    assert first.any(axis=0).sum() == side + 1  # squares grow with the picture, and letters do
+    longer = draw_overlay(map_of(tmp_path, size), "healthy, score -1.20 " * 20)
+    assert longer.shape[0] > shown.shape[0] and longer.shape[1] == shown.shape[1]
+    # Nothing is cut off: the last column and row of the legend are bare.
+    assert (longer[height:, -1] == 255).all() and (longer[-1] == 255).all()
+    wide = min(size[0], picture.shape[1])
+    assert not (picture[:, :wide] == (200, 150, 180)).all(axis=2).any()  # up to the edge
