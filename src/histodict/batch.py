@@ -28,10 +28,10 @@ from .execution.files import content_digest, file_key, written_whole
 from .execution.progress import Callback, Progress, ignore
 from .execution.tables import Row, write_table
 from .images.layout import images_below
+from .patches.overlay import save_overlay
 from .pipeline import Model, RegionAnswer
 from .pipeline.answers import outlines, region_rows
 from .reports.geojson import features, save_geojson
-from .reports.overlay import save_overlay
 
 # Of a file's name that goes into KEY: with it, no name may become longer than file systems allow.
 _MOST_BYTES = 200
