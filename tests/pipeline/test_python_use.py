@@ -114,6 +114,12 @@ def test_warnings_come_through_warnings_and_name_the_caller(tissue, tmp_path):
     assert any("unless you give positive=" in text for text in words)
     assert {one.filename for one in caught} == {__file__}
     assert made.classes_ == ["one", "two"]
+    with pytest.warns(UserWarning, match="unless you give region="):
+        RegionDetector(**SMALL | {"n_iter": 1}).fit(tmp_path)
+    for use in (made.score, RegionDetector(region="two", **SMALL | {"n_iter": 1}).fit):
+        with pytest.warns() as caught:
+            use(tmp_path)
+        assert not any("unless you give" in str(one.message) for one in caught)
     with no_warnings():
         TissueClassifier("paper", **SMALL | {"n_iter": 1}).fit(tissue)
 
@@ -370,6 +376,8 @@ def test_parameters_can_be_asked_for_set_and_cloned(kind, tmp_path):
     assert changed.recipe == made.recipe.with_values({"n_atoms": 9, "patch_px": 18})
     assert (changed.verbose, changed.random_state) == (True, 4)
     assert made.recipe.method_parameters["n_atoms"] == 30
+    made.random_state = 5  # as some do
+    assert made.set_params(n_jobs=2).get_params()["random_state"] == 5
     before = made.get_params()
     with pytest.raises(ValueError, match="patch_px"):
         made.set_params(n_atoms=5, patch_px=0)

@@ -23,6 +23,9 @@ from .inputs import Labelled, asked, labelled
 from .keeping import read_model
 from .results import Answers
 
+# Parameters that are kept as they are given, under their own names.
+_PLAIN = ("region", "folds", "random_state", "n_jobs", "verbose")
+
 
 class Estimator:
     """Parameters by name, files, answers for images of all sorts, and pictures of the atoms."""
@@ -39,15 +42,17 @@ class Estimator:
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """What the constructor was given; if `deep`, also all settings of the recipe in effect."""
-        return (self._settings() if deep else {}) | self._given
+        now = {name: getattr(self, name) for name in _PLAIN if name in self._given}
+        return (self._settings() if deep else {}) | self._given | now
 
     def set_params(self, **params: Any) -> Self:
         """Changes what the constructor takes; what was learnt stays as it is until the next fit.
 
         Only `n_jobs` and `verbose` make a difference to a model that has learnt already.
         """
-        type(self)(**self._given | params)  # refused before anything has changed
-        self.__init__(**self._given | params)  # type: ignore[misc]
+        wanted = self.get_params(deep=False) | params
+        type(self)(**wanted)  # refused before anything has changed
+        self.__init__(**wanted)  # type: ignore[misc]
         if "n_jobs" in params and self.__sklearn_is_fitted__():
             self.__dict__ |= self.with_jobs(self.n_jobs).__dict__
         return self
@@ -79,7 +84,7 @@ class Estimator:
         known = signature(type(self)).parameters
         shown = [
             f"{name}={value!r}"
-            for name, value in self._given.items()
+            for name, value in self.get_params(deep=False).items()
             if name not in known or value != known[name].default
         ]
         return f"{type(self).__name__}({', '.join(shown)})"

@@ -38,8 +38,12 @@ class Asked:
     is_one: bool = False
 
 
-def labelled(images: Labelled, positive: str | None = None) -> Manifest:
-    """Images with their labels; what there is to say of a list that is read here is warned of."""
+def labelled(images: Labelled, positive: str | None = None, ask_by: str = "") -> Manifest:
+    """Images with their labels; what there is to say of a list that is read here is warned of.
+
+    `ask_by`: the argument that names the class to be found, for when the labels do not tell; empty
+    where that does not matter.
+    """
     if isinstance(images, Manifest):
         return images if positive is None else images.with_positive(positive)
     manifest = read_manifest(images)
@@ -48,10 +52,10 @@ def labelled(images: Labelled, positive: str | None = None) -> Manifest:
     if positive is not None:
         return manifest.with_positive(positive)
     classes = manifest.classes
-    if len(classes) == 2 and not positive_by_name(classes):
+    if ask_by and len(classes) == 2 and not positive_by_name(classes):
         warnings.warn(
             f"the names do not tell which of {classes[0]!r} and {classes[1]!r} is the class to be "
-            f"found; it is {classes[1]!r} unless you give positive=…",
+            f"found; it is {classes[1]!r} unless you give {ask_by}=…",
             stacklevel=3,
         )
     return manifest

@@ -139,7 +139,7 @@ class Panel(ImageClassifier):
         `images`, `positive`, `callback`, `executor` as of `TissueClassifier`. `start_from`: only a
         panel of one can go on from another.
         """
-        manifest, watch = labelled(images, positive), self._watch(callback)
+        manifest, watch = labelled(images, positive, "positive"), self._watch(callback)
         if start_from is not None and len(self.recipes) > 1:
             raise ValueError("a panel starts afresh: only a single model can go on from another")
         labels = self._begin(manifest, executor)

@@ -123,7 +123,8 @@ class RegionDetector(Estimator):
         threads. `start_from`: a model of the same recipe and classes; its dictionaries are gone on
         from (a warm start).
         """
-        manifest, watch = labelled(images), self._watch(callback)
+        manifest = labelled(images, ask_by="" if self.region else "region")
+        watch = self._watch(callback)
         self.classes_ = _choose_classes(manifest, self.region)
         records = manifest.records
         sources = [s for record in records for s in _sources(record, self.classes_[1])]

@@ -92,7 +92,7 @@ class TissueClassifier(ImageClassifier):
         `start_from`: a model of the same recipe and classes; its dictionaries are gone on from (a
         warm start).
         """
-        manifest = labelled(images, positive)
+        manifest = labelled(images, positive, "positive")
         labels = self._begin(manifest, executor)
         start, watch = None, self._watch(callback)
         if start_from is not None:
