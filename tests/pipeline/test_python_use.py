@@ -277,7 +277,7 @@ def test_answers_are_drawn_on_axes(model, detector, pixels, tissue):
     several = model.predict([pixels] * 5).plot(n_columns=3)
     assert several.shape == (2, 3)
     assert [len(ax.images) for ax in several.flat] == [1, 1, 1, 1, 1, 0]
-    assert "regions" in detector.predict(pixels).plot().get_title()
+    assert "region" in detector.predict(pixels).plot().get_title()
 
 
 def test_a_method_without_a_map_shows_the_image(tissue, pixels):

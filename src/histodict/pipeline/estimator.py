@@ -35,7 +35,7 @@ class Estimator:
     classes_: list[str]
     training_: dict[str, Any]
     n_jobs: int | None
-    verbose: bool
+    verbose: bool | int
     _given: dict[str, Any]
 
     # --- parameters -----------------------------------------------------------------------------
@@ -63,7 +63,7 @@ class Estimator:
 
     def _take(self, settings: dict[str, Any], **own: Any) -> None:
         """Remember what the constructor was given, as it was given."""
-        check_kind("verbose", own["verbose"], "bool")
+        check_kind("verbose", own["verbose"], "bool | int")
         self._given = own | settings
         self.verbose = own["verbose"]
 

@@ -89,7 +89,7 @@ class Panel(ImageClassifier):
         random_state: int = 0,
         n_jobs: int | None = None,
         cache: Path | str | None = None,
-        verbose: bool = False,
+        verbose: bool | int = False,
         **settings: Any,
     ) -> None:
         self.recipes = self._members_of(recipes, method, settings)

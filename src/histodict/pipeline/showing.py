@@ -61,7 +61,8 @@ def _words(answer: Any) -> str:
     if chance is not None:
         return f"{answer.label}, {chance:.0%} sure"
     if answer.patch_map is not None and "n_regions" in row:
-        return f"{answer.label}, {len(answer.regions)} regions"
+        n = len(answer.regions)
+        return f"{answer.label}, {n} region{'' if n == 1 else 's'}"
     return f"{answer.label}, score {answer.score:.3g}"
 
 

@@ -50,7 +50,7 @@ class TissueClassifier(ImageClassifier):
         random_state: int = 0,
         n_jobs: int | None = None,
         cache: Path | str | None = None,
-        verbose: bool = False,
+        verbose: bool | int = False,
         **settings: Any,
     ) -> None:
         self.recipe = self._recipe_of(recipe, method, settings)
