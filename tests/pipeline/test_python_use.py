@@ -190,7 +190,7 @@ def test_a_table_brings_its_pixel_sizes(model, tissue, tmp_path):
     assert found.scores != sized.predict(file, mpp=0.5).scores
 
 
-def test_what_is_no_image_is_refused_in_words(model, tmp_path):
+def test_what_is_no_image_is_refused_in_words(model, panel, tmp_path):
     with pytest.raises(TypeError, match="not as int"):
         model.predict(3)
     with pytest.raises(ValueError, match=r"image: an image is an array .* \(4, 5\) of float64"):
@@ -203,9 +203,14 @@ def test_what_is_no_image_is_refused_in_words(model, tmp_path):
         model.predict(tmp_path)
     (tmp_path / "a.gif").write_bytes(b"x")
     Image.new("RGB", (60, 50), "pink").save(tmp_path / "a.png")
-    with pytest.warns(UserWarning, match=r"left out: a\.gif") as caught:
-        model.predict(tmp_path)
-    assert caught[0].filename == __file__
+    for use, given in (
+        (model.predict, tmp_path),
+        (model.predict, [tmp_path]),
+        (panel.predict_proba, tmp_path),
+    ):
+        with pytest.warns(UserWarning, match=r"left out: a\.gif") as caught:
+            use(given)
+        assert caught[0].filename == __file__
 
 
 def test_the_table_is_that_of_the_command_line(model, detector, panel, tissue, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from html import escape
 from inspect import signature
@@ -139,10 +140,12 @@ class Estimator:
     def _predict(self, images: Any, mpp: float | None, **how: Any) -> Any:
         """One answer for one image; `Answers` for several."""
         self._check_fitted()
-        found, watch = asked(images, mpp), self._watch()
+        found, watch = asked(images), self._watch()
+        for words in found.left_out:
+            warnings.warn(words, stacklevel=3)  # to whoever called predict
         answers = []
-        for place, (image, own_mpp) in enumerate(found.images):
-            answers.append(self.answer(image, mpp=own_mpp, **how))
+        for place, (image, table_mpp) in enumerate(found.images):
+            answers.append(self.answer(image, mpp=mpp if table_mpp is None else table_mpp, **how))
             watch(Progress("answer", place + 1, len(found.images)))
         return answers[0] if found.is_one else Answers(answers, self.columns)
 

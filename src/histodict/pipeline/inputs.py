@@ -8,9 +8,9 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -20,22 +20,20 @@ from ..images.in_memory import ImageFile, MemoryImage
 from ..images.layout import images_below
 from ..images.manifest import Manifest, read_manifest
 
-if TYPE_CHECKING:
-    pass
-
 Labelled = Manifest | Path | str | Frame
-OneImage = "Path | str | NDArray[np.uint8] | Image.Image"
 
 
 @dataclass(frozen=True)
 class Asked:
-    """Images to be judged, each with the pixel size that is given for it (None: see the file).
+    """Images to be judged, each with the pixel size that a table has for it, if any.
 
     is_one : whether one image was handed in, and so one answer is expected
+    left_out : per folder a line on what is there and may have been meant
     """
 
     images: list[tuple[ImageFile, float | None]]
     is_one: bool = False
+    left_out: list[str] = field(default_factory=list)
 
 
 def labelled(images: Labelled, positive: str | None = None, ask_by: str = "") -> Manifest:
@@ -61,21 +59,21 @@ def labelled(images: Labelled, positive: str | None = None, ask_by: str = "") ->
     return manifest
 
 
-def asked(images: Any, mpp: float | None = None) -> Asked:
+def asked(images: Any) -> Asked:
     """The images of a file, a folder, a list, a table, a `Manifest`, an array or a picture.
 
-    An array is (height, width, 3) of uint8; with one more dimension in front, several images. `mpp`
-    is of all images for which a table has none.
+    An array is (height, width, 3) of uint8; with one more dimension in front, several images.
     """
     if isinstance(images, Manifest) or is_frame(images) or _is_table(images):
         records = images if isinstance(images, Manifest) else read_manifest(images)
-        return Asked([(r.path, mpp if r.mpp is None else r.mpp) for r in records.records])
+        return Asked([(record.path, record.mpp) for record in records.records])
     if _is_one(images):
-        return Asked([(_image(images, "image"), mpp)], is_one=True)
+        return Asked([(_image(images, "image"), None)], is_one=True)
     if isinstance(images, str | os.PathLike):
-        return Asked([(path, mpp) for path in _below(Path(images))])
+        images = [images]
     if isinstance(images, Iterable):
-        return Asked([(image, mpp) for image in _each(images)])
+        left_out: list[str] = []
+        return Asked([(image, None) for image in _each(images, left_out)], left_out=left_out)
     raise TypeError(
         f"images are given as a path, a list of paths, an array or a picture of Pillow, not as "
         f"{type(images).__name__}"
@@ -99,10 +97,10 @@ def _is_picture(image: Any) -> bool:
     return hasattr(image, "getbands") and hasattr(image, "load")
 
 
-def _each(images: Iterable[Any]) -> Iterator[ImageFile]:
+def _each(images: Iterable[Any], left_out: list[str]) -> Iterator[ImageFile]:
     for place, image in enumerate(images):
         if isinstance(image, str | os.PathLike) and Path(image).is_dir():
-            yield from _below(Path(image))
+            yield from _below(Path(image), left_out)
         else:
             yield _image(image, f"image {place}")
 
@@ -118,12 +116,12 @@ def _image(image: Any, name: str) -> ImageFile:
     return MemoryImage.of_array(np.asarray(image), name)
 
 
-def _below(folder: Path) -> list[Path]:
+def _below(folder: Path, left_out: list[str]) -> list[Path]:
     found, others = images_below(folder)
     if not found:
         raise ValueError(f"{folder}: there is no image in this folder")
     if others:
         names = ", ".join(str(path.relative_to(folder)) for path in others[:5])
         rest = f" and {len(others) - 5} more" if len(others) > 5 else ""
-        warnings.warn(f"{folder}: left out: {names}{rest}", stacklevel=5)
+        left_out.append(f"{folder}: left out: {names}{rest}")
     return found

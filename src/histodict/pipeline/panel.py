@@ -222,7 +222,7 @@ class Panel(ImageClassifier):
 
         `images` and `mpp` as in `predict`; one image is one row.
         """
-        answers = self.predict(images, mpp=mpp)
+        answers = self._predict(images, mpp)
         several = answers if isinstance(answers, Answers) else [answers]
         return probabilities(several, self.classes_)
 
