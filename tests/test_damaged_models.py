@@ -278,7 +278,7 @@ def test_a_detector_of_no_numbers_says_so_and_not_that_there_is_nothing(saved):
 
     model.model_.method_.__class__ = type("Broken", (method,), {"encode": encode})
     with pytest.raises(ScoreError, match=IMAGES[0].name):
-        model.detect(IMAGES[0])
+        model.predict(IMAGES[0])
 
 
 def test_predict_goes_past_an_image_without_a_score(saved, tmp_path, monkeypatch):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pydoc
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import pytest
 import histodict
 from histodict.demo.sets import write_synthetic_set
 from histodict.methods.registry import METHODS
+from histodict.recipes import PRESETS
 
 NAMES = [name for name in histodict.__all__ if name != "__version__"]
 
@@ -37,13 +39,16 @@ def test_the_tour_can_be_walked(tmp_path, monkeypatch, rng):
     folder = write_synthetic_set(tmp_path / "set", 6, 1, size=(96, 80))
     table = (folder / "manifest.csv").read_text().replace(",inflamed,", ",tumour,")
     (folder / "tissue.csv").write_text(table)
-    shutil.copy(next((folder / "healthy").iterdir()), folder / "new.png")
+    for name in ("new.png", "newer.png"):
+        shutil.copy(next((folder / "healthy").iterdir()), folder / name)
     monkeypatch.chdir(folder)
     monkeypatch.setitem(METHODS["dfdl"].small, "n_atoms", 20)  # of the presets; saves a minute
+    for name in ("default", "regions"):
+        monkeypatch.setitem(PRESETS, name, replace(PRESETS[name], patches_per_class=300))
     X = np.abs(rng.standard_normal((60, 12)))
     known = {"X": X, "y": np.arange(60) % 2, "X_new": X[:5]}
     steps = [line.partition(">>> ")[2] for line in histodict.__doc__.splitlines()]
     for step in filter(None, steps):
-        exec(step.replace(", panel=True", ""), known)  # seven views take a minute: one will do
+        exec(step, known)
     assert known["model"].predict("new.png").scores == known["answer"].scores
     assert isinstance(known["panel"], histodict.Panel)

@@ -1,34 +1,39 @@
 """Interpretable tissue classification from a handful of labelled images.
 
 From images to an answer
-    A folder with one sub-folder per class is enough; a CSV can also say which images are of the
-    same patient.
+    A folder with one sub-folder per class is enough; a CSV or a DataFrame can also say which images
+    are of the same patient.
 
     >>> import histodict
-    >>> images = histodict.read_manifest("tissue.csv")
-    >>> model = histodict.TissueClassifier("default", random_state=0).fit(images)
-    >>> answer = model.predict("new.png")
+    >>> model = histodict.TissueClassifier(random_state=0).fit("tissue.csv")
+    >>> answer = model.predict("new.png")  # or an array, or a picture of Pillow
     >>> answer.label, answer.score, answer.proportions
     >>> answer.patch_map.winners  # a `PatchMap`: which class won where
+    >>> answers = model.predict(["new.png", "newer.png"])  # or a folder
+    >>> answers.rows()  # with pandas: answers.to_frame()
+    >>> model.score("tissue.csv")  # balanced accuracy
 
-    `TissueClassifier` says which class an image is, `RegionDetector` where in it something is.
+    `TissueClassifier` says which class an image is, `RegionDetector` where in it something is,
+    `Panel` how sure one may be.
 
-    >>> finder = histodict.RegionDetector("regions", region="tumour").fit(images)
-    >>> finder.detect("new.png").regions
-
-Settings, and several views that decide together
-    A `Recipe` holds what decides one model: the patches, the vectors, the method. A `Plan` says
-    what is made of it: one model, or a `Panel` of several that also says how sure it is.
-
-    >>> recipe = histodict.Recipe("odl", {"n_atoms": 20}, stain="reinhard", rule="margin")
-    >>> plan = histodict.Plan(recipe, calibration_folds=3, panel=True)
-    >>> panel = plan.model(random_state=0).fit(images)
-    >>> panel.predict("new.png").probabilities
-    >>> histodict.Plan.named("auto")  # a preset of seven views
+    >>> finder = histodict.RegionDetector(region="tumour").fit("tissue.csv")
+    >>> finder.predict("new.png").regions
+    >>> panel = histodict.Panel(["default"]).fit("tissue.csv")  # Panel(): seven views of the tissue
+    >>> panel.predict_proba("new.png")
 
 To keep a model
-    >>> histodict.save(model, "tissue.histodict")
+    >>> model.save("tissue.histodict")
     >>> model = histodict.load("tissue.histodict")
+
+Settings
+    By name, beside the preset they change. A `Recipe` holds all that decides one model: the
+    patches, the vectors, the method. A `Plan` says what is made of it, as the command line does.
+
+    >>> histodict.TissueClassifier("paper", n_atoms=100, stain="reinhard")
+    >>> recipe = histodict.Recipe("odl", {"n_atoms": 20}, stain="reinhard", rule="margin")
+    >>> histodict.TissueClassifier(recipe).get_params()
+    >>> histodict.Plan.named("auto").model()
+    >>> images = histodict.read_manifest("tissue.csv")  # what fit makes of it, to look at
 
 Below: classifiers of patch vectors
     `DFDL`, and what it is compared with: `SRC`, `SHIRC`, `LCKSVD`, `FDDL`, `ODL`, `Nayak` and
@@ -59,7 +64,6 @@ if TYPE_CHECKING:
     from .patches.patch_map import PatchMap
     from .pipeline import Panel, Plan, RegionDetector, TissueClassifier
     from .pipeline import load_model as load
-    from .pipeline import save_model as save
     from .recipes import Recipe
 
     __version__: str
@@ -82,7 +86,6 @@ __all__ = [
     "__version__",
     "load",
     "read_manifest",
-    "save",
 ]
 
 _HOMES = {
@@ -102,7 +105,6 @@ _HOMES = {
     "WNDCHARM": ".methods.wndcharm",
     "load": ".pipeline.saving:load_model",
     "read_manifest": ".images.manifest",
-    "save": ".pipeline.saving:save_model",
 }
 
 

@@ -33,10 +33,10 @@ from .execution.run_folder import Content, RunFolder
 from .execution.tables import Row, write_table
 from .images.layout import images_below
 from .images.manifest import Record
+from .patches.overlay import save_overlay
 from .pipeline import Model, RegionAnswer
 from .pipeline.answers import outlines, region_rows
 from .reports.geojson import features, save_geojson
-from .reports.overlay import save_overlay
 
 SCORES = "scores.json"
 # Of a file's name that goes into KEY: with it, no name may become longer than file systems allow.

@@ -129,7 +129,7 @@ def _check_digest(
     elif header.get("schema") in (4, 5):
         warnings.warn(
             f"{path}: was saved by an earlier version, without a digest: whether it is whole "
-            "cannot be checked. histodict.save(histodict.load(FILE), FILE) gives it one",
+            "cannot be checked. histodict.load(FILE).save(FILE) gives it one",
             stacklevel=5,
         )
     elif header.get("schema") in range(6, SCHEMA + 1):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from difflib import get_close_matches
 from numbers import Integral, Real
 from reprlib import repr as short
 from typing import Any
@@ -27,6 +28,15 @@ def check_number(name: str, value: object, *, low: float = 0.0, above: bool = Fa
         bound = "greater than" if above else "of at least"
         raise ValueError(f"{name} must be a finite number {bound} {low:g}, not {short(value)}")
     return number
+
+
+def check_names(names: Iterable[str], known: Iterable[str]) -> None:
+    """Refuses a setting that is not known, and says which one may have been meant."""
+    there = sorted(known)
+    for name in sorted(set(names) - set(there)):
+        near = get_close_matches(name, there, n=2)
+        meant = f" (did you mean {' or '.join(near)}?)" if near else ""
+        raise ValueError(f"there is no setting {name!r}{meant}; there are {', '.join(there)}")
 
 
 def _is_number(value: object) -> bool:

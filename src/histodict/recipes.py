@@ -12,7 +12,7 @@ from .execution.texts import parse_json
 from .images.stain import NORMALISERS
 from .methods.registry import METHODS, method_entry
 from .networks import vectors_named
-from .parameters import check_kind, check_number, check_whole_number
+from .parameters import check_kind, check_names, check_number, check_whole_number
 
 _MOST_REDUCED = 10_000.0  # times; and µm per pixel: no image is seen so from afar
 _MOST_PX = 8192  # side of what is read for one patch: more would be no patch, and fill the memory
@@ -151,24 +151,27 @@ class Recipe:
 
     def with_settings(self, settings: dict[str, str]) -> Recipe:
         """A copy with settings given as text: fields of the recipe, else method parameters."""
-        unknown = sorted(set(settings) - self.settings())
-        if unknown:
-            known = ", ".join(sorted(self.settings()))
-            raise ValueError(f"there is no setting {unknown[0]!r}; there are {known}")
+        check_names(settings, self.settings())
         kinds = {f.name: str(f.type) for f in fields(self)}
-        changed = {
-            name: read_setting(name, text, kinds[name])
-            for name, text in settings.items()
-            if name in kinds
-        }
-        others = {
-            name: read_setting(name, text, "")
-            for name, text in settings.items()
-            if name not in kinds
-        }
+        return self.with_values(
+            {name: read_setting(name, text, kinds.get(name, "")) for name, text in settings.items()}
+        )
+
+    def with_values(self, values: dict[str, Any]) -> Recipe:
+        """A copy with settings by name: fields of the recipe, else method parameters."""
+        check_names(values, self.settings())
+        own = {f.name for f in fields(self)}
+        others = {name: value for name, value in values.items() if name not in own}
+        changed = {name: value for name, value in values.items() if name in own}
         made = replace(self, method_parameters=self.method_parameters | others, **changed)
         made.check_method()
         return made
+
+    def values(self) -> dict[str, Any]:
+        """All that `with_values` takes, as it is in effect; for the method, also what it leaves."""
+        found = method_entry(self.method).make(self.method_parameters).get_params()
+        own = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {name: (own | found)[name] for name in sorted(self.settings())}
 
 
 def read_setting(name: str, text: str, kind: str) -> Any:
@@ -232,13 +235,20 @@ def preset(name: str, method: str | None = None, *, regions: bool = False) -> Re
     """
     if name not in PRESETS:
         raise ValueError(
-            f"preset must be one of {sorted(PRESETS)}, not {name!r}; `Plan.named` also knows auto, "
-            "which is several models, and files of settings"
+            f"preset must be one of {sorted(PRESETS)}, not {name!r}; Panel also knows auto, which "
+            "is several models, and Plan.named files of settings"
         )
     made = for_method(PRESETS[name], method or "dfdl", published=name == "paper")
     if not regions or name == "paper":
         return made
     return replace(made, neighbours=max(made.neighbours, 1), rule="margin")
+
+
+def recipe_of(given: Recipe | str, method: str | None = None, *, regions: bool = False) -> Recipe:
+    """A recipe, or a preset by name; with another method, if one is named."""
+    if isinstance(given, str):
+        return preset(given, method, regions=regions)
+    return given if method in (None, given.method) else for_method(given, str(method))
 
 
 def for_method(base: Recipe, method: str, *, published: bool = False) -> Recipe:

@@ -220,10 +220,15 @@ def test_a_file_says_in_how_many_folds_it_was_weighed(manifest, tmp_path):
     assert not list((tmp_path / "cache" / "trials").rglob("*.npz"))
 
 
-def test_only_recipes_make_a_panel():
-    for wrong in ("auto", []):
-        with pytest.raises(ValueError, match=r"Plan.named\('auto'\)"):
-            Panel(wrong)
+def test_a_panel_is_made_of_a_preset_or_of_recipes():
+    assert Panel().recipes == Panel("auto").recipes == Plan.named("auto").recipes
+    assert Panel("auto", method="odl").recipes == Plan.named("auto", "odl").recipes
+    assert Panel(preset("default")).recipes == views(preset("default"))
+    assert Panel(["default", RECIPE]).recipes == [preset("default"), RECIPE]
+    first, *_, last = Panel("auto", patch_px=12).recipes
+    assert (first.patch_px, last.patch_px, last.method) == (12, 12, "lbp-colour")
+    with pytest.raises(ValueError, match="not of none"):
+        Panel([])
 
 
 def test_a_method_of_whole_images_is_not_sent_to_a_cluster(manifest):

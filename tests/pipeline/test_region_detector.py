@@ -54,7 +54,7 @@ def auc(detector, records):
     """How well the margins part true patches from the others, over all images."""
     scores, truths = [], []
     for record in records:
-        patch_map = detector.detect(record.path, mpp=record.mpp).patch_map
+        patch_map = detector.predict(record.path, mpp=record.mpp).patch_map
         on_tissue = patch_map.winners != BLANK
         scores.append(patch_map.margins[..., 1][on_tissue])
         truths.append(true_patches(record, patch_map)[on_tissue])
@@ -84,7 +84,7 @@ def test_regions_are_learnt_from_masks(tissue):
     assert detector.classes_ == ["no inflammation", "inflammation"]
     assert 1 <= detector.least_patches_ <= 20
     assert auc(detector, manifest.select([3, 4]).records) > 0.85
-    answer = detector.detect(manifest.records[3].path)
+    answer = detector.predict(manifest.records[3].path)
     assert answer.label == "inflammation"
     sizes = [region.n_patches for region in answer.regions]
     assert sizes == sorted(sizes, reverse=True)
@@ -96,7 +96,7 @@ def test_regions_are_learnt_from_masks(tissue):
         corners = np.array([c for polygon in region.polygons for c in polygon[0]])
         assert (corners.min(axis=0) == (left, top)).all()
         assert (corners.max(axis=0) == (right, bottom)).all()
-    with_mpp = detector.detect(manifest.records[3].path, mpp=0.5)
+    with_mpp = detector.predict(manifest.records[3].path, mpp=0.5)
     assert with_mpp.regions[0].area_um2 == pytest.approx(with_mpp.regions[0].area_px / 4)
 
 
@@ -114,7 +114,7 @@ def test_regions_are_learnt_from_crops(tissue):
 def test_an_image_of_glass_has_no_call(tissue, tmp_path):
     detector = RegionDetector(FAST, region="inflamed").fit(read_manifest(tissue / "manifest.csv"))
     Image.new("RGB", (200, 150), (244, 243, 245)).save(tmp_path / "glass.png")
-    answer = detector.detect(tmp_path / "glass.png")
+    answer = detector.predict(tmp_path / "glass.png")
     assert (answer.label, answer.regions, answer.n_patches) == (None, [], 0)
 
 
@@ -124,7 +124,7 @@ def test_a_model_file_finds_the_same_regions(tissue, tmp_path):
     loaded = load_model(save_model(detector, tmp_path / "foci.histodict"))
     assert isinstance(loaded, RegionDetector)
     np.testing.assert_array_equal(loaded.curve_.miss, detector.curve_.miss)
-    one, two = (d.detect(manifest.records[4].path) for d in (detector, loaded))
+    one, two = (d.predict(manifest.records[4].path) for d in (detector, loaded))
     assert one.regions == two.regions and one.score == two.score
 
 

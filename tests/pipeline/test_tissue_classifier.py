@@ -206,4 +206,4 @@ def test_a_model_that_has_learnt_nothing_says_so(tmp_path):
     with pytest.raises(ValueError, match="call fit first"):
         Panel([FAST]).predict(tmp_path / "a.png")
     with pytest.raises(ValueError, match="call fit first"):
-        RegionDetector("regions").detect(tmp_path / "a.png")
+        RegionDetector("regions").predict(tmp_path / "a.png")

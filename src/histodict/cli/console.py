@@ -16,25 +16,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemaini
 from rich.progress import Progress as Bars
 from rich.table import Table
 
-from ..execution.progress import Callback, Progress
+from ..execution.progress import STAGES, Callback, Progress
 
 _errors = Console(stderr=True)
 signals: list[int] = []  # that this process got: whatever fails then fails for that reason
 _KEPT = "what is finished is not done again"
 _OUT_OF_MEMORY = f"if memory ran out, give fewer --jobs, and run the same command again: {_KEPT}"
-_STAGES = {
-    "patches": "Cutting patches",
-    "features": "Measuring images",
-    "initialise": "First dictionaries",
-    "train": "Training",
-    "rule": "Fitting the rule",
-    "draw": "Drawing tissue",
-    "answer": "Answering",
-    "evaluate": "Training and testing",
-    "unseen patients": "Checking on unseen patients",
-    "gallery": "Looking at patches",
-    "cut-outs": "Cutting them out",
-}
 
 
 @contextmanager
@@ -73,7 +60,7 @@ def progress_bars() -> Iterator[Callback]:
     def show(progress: Progress) -> None:
         _told[progress.stage] = progress
         if progress.stage not in tasks:
-            name = _STAGES.get(progress.stage, progress.stage)
+            name = STAGES.get(progress.stage, progress.stage)
             tasks[progress.stage] = bars.add_task(name, total=progress.total)
         bars.update(tasks[progress.stage], completed=progress.done)
 
@@ -91,7 +78,7 @@ def progress_bars() -> Iterator[Callback]:
 def say_stopped(by: str) -> None:
     """What a signal ended, how far it was, and how to go on."""
     far = "; ".join(
-        f"{_STAGES.get(stage, stage)}: {told.done} of {told.total}" for stage, told in _told.items()
+        f"{STAGES.get(stage, stage)}: {told.done} of {told.total}" for stage, told in _told.items()
     )
     words = f"by {by}{f' ({far})' if far else ''}"
     _say("[yellow]Stopped:[/]", f"{words}. The same command goes on: {_KEPT}")

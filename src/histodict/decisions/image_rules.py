@@ -19,7 +19,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,6 +27,7 @@ from scipy.ndimage import uniform_filter
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
+from ..images.in_memory import ImageFile
 from ..learnt_arrays import Learnt
 
 
@@ -35,7 +35,7 @@ class ScoreError(ValueError):
     """An image got a score that is not a finite number, and so no answer."""
 
 
-def check_scores(path: Path, *scores: NDArray[Any]) -> None:
+def check_scores(path: ImageFile, *scores: NDArray[Any]) -> None:
     """Refuses scores that are not finite: compared with anything, they would pick a class."""
     if not all(np.isfinite(values).all() for values in scores):
         raise ScoreError(

@@ -14,12 +14,12 @@ from ..evaluation.metrics import RocCurve, roc_curve
 from ..images.manifest import Record
 from ..images.masks import RegionMask
 from ..images.readers import open_image
+from ..patches.overlay import draw_overlay
+from ..patches.pictures import atom_sheets, image_uri
 from ..pipeline import ImageAnswer, RegionAnswer
 from ..pipeline.answers import outlines
 from ..reports.charts import roc_curves_svg
-from ..reports.overlay import draw_overlay
 from ..reports.pages import write_page
-from ..reports.pictures import atom_sheets, image_uri
 from .run import DemoResult
 
 _N_IMAGES = 6

@@ -80,11 +80,11 @@ def run_demo(folder: Path, *, seed: int = 0, callback: Callback = ignore) -> Dem
     train, test = (manifest.select(np.flatnonzero(p).tolist()) for p in (~places, places))
     model = TissueClassifier(DEMO_RECIPE, random_state=seed)
     timed("training", lambda: model.fit(train, callback=callback))
-    answers = timed("answering", lambda: _answer_all(test, model.predict, callback))
+    answers = timed("answering", lambda: _answer_all(test, model.answer, callback))
     detector = RegionDetector(REGION_RECIPE, region="inflamed", random_state=seed)
     timed("learning regions", lambda: detector.fit(train, callback=callback))
     regions = read_manifest(data / "regions" / "manifest.csv")
-    findings = timed("finding regions", lambda: _answer_all(regions, detector.detect, callback))
+    findings = timed("finding regions", lambda: _answer_all(regions, detector.answer, callback))
     return DemoResult(model, test, answers, detector, regions, findings, seconds)
 
 

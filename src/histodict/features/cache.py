@@ -12,19 +12,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..execution.array_cache import ArrayCache
-from ..execution.files import file_key
 from ..execution.local import count_jobs
 from ..execution.processes import in_processes
 from ..execution.progress import Callback, Progress, ignore
+from ..images.in_memory import ImageFile, image_key
 from . import FEATURES
 from .pixels import Pixels
 
-LoadPixels = Callable[[Path], Pixels]
+LoadPixels = Callable[[ImageFile], Pixels]
 Vector = NDArray[np.float64]
 
 
 def image_features(
-    paths: Sequence[Path | str],
+    paths: Sequence[ImageFile | str],
     name: str,
     load_pixels: LoadPixels,
     *,
@@ -48,7 +48,7 @@ def image_features(
     """
     if name not in FEATURES:
         raise ValueError(f"features must be one of {sorted(FEATURES)}, not {name!r}")
-    images = [Path(path) for path in paths]
+    images = [Path(path) if isinstance(path, str) else path for path in paths]
     length = len(FEATURES[name].names)
     keys = [_key(image, name, pixels_key) if cache else [] for image in images]
     vectors = [_read(cache, key, length) if cache else None for key in keys]
@@ -64,9 +64,9 @@ def image_features(
     return np.array(vectors, np.float64).reshape(len(images), length)
 
 
-def _key(image: Path, name: str, pixels_key: str) -> list[Any]:
+def _key(image: ImageFile, name: str, pixels_key: str) -> list[Any]:
     """All that decides an image's vector."""
-    return [name, FEATURES[name].version, pixels_key, *file_key(image)]
+    return [name, FEATURES[name].version, pixels_key, *image_key(image)]
 
 
 def _read(cache: ArrayCache, key: list[Any], length: int) -> Vector | None:
@@ -77,7 +77,7 @@ def _read(cache: ArrayCache, key: list[Any], length: int) -> Vector | None:
     return vector if np.isfinite(vector).all() else None
 
 
-_Job = tuple[Path, str, LoadPixels, ArrayCache | None, list[Any]]
+_Job = tuple[ImageFile, str, LoadPixels, ArrayCache | None, list[Any]]
 
 
 def _run(jobs: list[_Job], n_jobs: int | None) -> Generator[Vector, None, None]:
@@ -100,7 +100,7 @@ def _run(jobs: list[_Job], n_jobs: int | None) -> Generator[Vector, None, None]:
 
 
 def _compute(
-    image: Path, name: str, load_pixels: LoadPixels, cache: ArrayCache | None, key: list[Any]
+    image: ImageFile, name: str, load_pixels: LoadPixels, cache: ArrayCache | None, key: list[Any]
 ) -> Vector:
     vector = FEATURES[name](load_pixels(image))
     if cache:

@@ -64,7 +64,7 @@ def read_header(path: Path) -> Header:
     """Size as displayed (after EXIF rotation), and pixel size if a TIFF gives one."""
     with opened(path) as image:
         _check_size(path, image.size)
-        return Header(_displayed_size(image), _tiff_mpp(_tags(image)), held_bytes(image))
+        return Header(_displayed_size(image), tiff_mpp(image), held_bytes(image))
 
 
 def decode(path: Path) -> Picture:
@@ -211,7 +211,8 @@ def _orientation_of(exif: Image.Exif) -> int:
     return value if isinstance(value, int) and 1 <= value <= 8 else 1
 
 
-def _tiff_mpp(tags: Mapping[int, Any]) -> float | None:
+def tiff_mpp(image: Image.Image) -> float | None:
+    tags = _tags(image)
     microns = _MICRONS.get(tags.get(_RESOLUTION_UNIT, 2))
     resolutions = [float(tags.get(tag, math.nan)) for tag in (_X_RESOLUTION, _Y_RESOLUTION)]
     if microns is None or not all(resolution > 0 for resolution in resolutions):

@@ -16,6 +16,7 @@ from pathlib import Path
 from ..execution.texts import one_line
 from ..parameters import check_number
 from .classes import in_order
+from .frames import FRAME_NAME, Frame, frame_rows
 from .layout import class_folders
 
 # The names a column may have, by field; a column of the field's own name comes first.
@@ -109,9 +110,14 @@ def _name(path: Path, root: Path) -> str:
 
 
 def read_manifest(
-    source: Path | str, columns: Mapping[str, str] | None = None, *, labelled: bool = True
+    source: Path | str | Frame,
+    columns: Mapping[str, str] | None = None,
+    *,
+    labelled: bool = True,
 ) -> Manifest:
     """The images of a CSV file, or of a folder: its manifest.csv, or one sub-folder per class.
+
+    A pandas DataFrame is read as the CSV file would be that it is saved to.
 
     Sub-folders of a class are its patients, those of a patient the slides. Above the classes there
     may be folders called train, test and the like.
@@ -119,7 +125,8 @@ def read_manifest(
     Parameters
     ----------
     source : a folder, or a CSV file with a header. Separated by comma, semicolon or tabulator;
-        UTF-8, with or without BOM. Paths are relative to the CSV file's folder. Columns: path and
+        UTF-8, with or without BOM. Paths are relative to the CSV file's folder, those of a
+        DataFrame to the working folder, and its lines are counted from 0. Columns: path and
         label, and if known patient, slide, site, mpp (µm per pixel), split, mask; see ALIASES for
         other names they may have. The label may be left out where there is a mask.
     columns : names of columns by field, such as {"patient": "source_image"}
@@ -127,13 +134,15 @@ def read_manifest(
 
     Images without a patient count as one patient each; a warning says so. Raises ManifestError.
     """
+    if not isinstance(source, str | Path):
+        return _from_rows(Path(FRAME_NAME), frame_rows(source), columns or {}, labelled)
     source = Path(os.path.normpath(source))
     if not source.exists():
         raise ManifestError(f"{source}: there is no such file or folder")
     if source.is_dir() and (source / MANIFEST_NAME).is_file():
         source = source / MANIFEST_NAME
     if source.is_file():
-        return _from_csv(source, columns or {}, labelled)
+        return _from_rows(source, _rows(source), columns or {}, labelled)
     if columns:
         raise ManifestError(f"{source}: columns are named, but the folder has no {MANIFEST_NAME}")
     return _from_folder(source)
@@ -168,8 +177,10 @@ def _from_folder(folder: Path) -> Manifest:
 # --- a table ------------------------------------------------------------------------------------
 
 
-def _from_csv(path: Path, columns: Mapping[str, str], labelled: bool) -> Manifest:
-    rows = _rows(path)
+def _from_rows(
+    path: Path, rows: list[tuple[int, list[str]]], columns: Mapping[str, str], labelled: bool
+) -> Manifest:
+    """From (line, cells), the first of them the columns' names."""
     if not rows:
         raise ManifestError(f"{path}: the file is empty; its first line must name the columns")
     (_, header), *rows = rows
@@ -317,7 +328,7 @@ def _check_files(path: Path, lines: list[int], records: list[Record]) -> None:
     if missing:
         raise ManifestError(
             f"{path}: {len(missing)} files are not there: {_some(missing)}. Paths are relative to "
-            "the folder of the CSV file"
+            f"the folder {path.parent.absolute()}"
         )
 
 

@@ -27,6 +27,7 @@ from .decoding import (
     plausible_mpp,
     read_header,
 )
+from .in_memory import ImageFile, MemoryImage
 from .reduction import Piece
 from .region_reader import Pixels, RegionReader
 from .slide_process import NoSlideLibraryError, Slide, SlideLostError, SlideRefusedError, detect
@@ -45,7 +46,7 @@ class ImageSource(Protocol):
     """An image of any size; also a context manager that closes it. Safe to pickle and to fork."""
 
     @property
-    def path(self) -> Path: ...
+    def path(self) -> ImageFile: ...
 
     @property
     def size(self) -> tuple[int, int]:
@@ -83,8 +84,8 @@ class ImageSource(Protocol):
     ) -> None: ...
 
 
-def open_image(path: Path | str, mpp: float | None = None) -> ImageSource:
-    """The image or slide in a file; raises ImageError if it cannot be read.
+def open_image(path: ImageFile | str, mpp: float | None = None) -> ImageSource:
+    """The image or slide in a file, or in memory; raises ImageError if it cannot be read.
 
     Parameters
     ----------
@@ -92,9 +93,11 @@ def open_image(path: Path | str, mpp: float | None = None) -> ImageSource:
     mpp : µm per pixel; wins over what the file says. The file's own is a slide's property or a
         TIFF's resolution between 0.05 and 20 µm; dpi of JPEG and PNG mean nothing and are ignored.
     """
-    path = Path(path)
     if mpp is not None:
         mpp = check_number("mpp", mpp, above=True)
+    if isinstance(path, MemoryImage):
+        return MemoryReader(path, mpp)
+    path = Path(path)
     check_file(path)
     reader = READERS.get(path.suffix.lower())
     if reader is None:
@@ -105,26 +108,14 @@ def open_image(path: Path | str, mpp: float | None = None) -> ImageSource:
     return reader(path, mpp)
 
 
-class PlainReader(RegionReader[Picture]):
-    """A plain image file, decoded by Pillow; its handle is its pixels."""
+class _PictureReader(RegionReader[Picture]):
+    """An image whose handle is all of its pixels."""
 
-    def __init__(self, path: Path, mpp: float | None = None) -> None:
-        header = read_header(path)
-        super().__init__(path, header.size, header.mpp if mpp is None else mpp)
-        self._bytes = header.n_bytes
+    _bytes: int
 
     @property
     def held_bytes(self) -> int:
         return self._bytes
-
-    def _open(self) -> Picture:
-        picture = decode(self.path)
-        if picture.size != self.size:
-            raise ImageError(
-                f"{self.path}: has {picture.size[0]} x {picture.size[1]} pixels, but "
-                f"{self.size[0]} x {self.size[1]} by its header; save it again"
-            )
-        return picture
 
     def _close(self, handle: Picture) -> None:
         pass
@@ -137,8 +128,41 @@ class PlainReader(RegionReader[Picture]):
         return np.array(piece.reduced(picture))
 
 
+class PlainReader(_PictureReader):
+    """A plain image file, decoded by Pillow."""
+
+    path: Path
+
+    def __init__(self, path: Path, mpp: float | None = None) -> None:
+        header = read_header(path)
+        super().__init__(path, header.size, header.mpp if mpp is None else mpp)
+        self._bytes = header.n_bytes
+
+    def _open(self) -> Picture:
+        picture = decode(self.path)
+        if picture.size != self.size:
+            raise ImageError(
+                f"{self.path}: has {picture.size[0]} x {picture.size[1]} pixels, but "
+                f"{self.size[0]} x {self.size[1]} by its header; save it again"
+            )
+        return picture
+
+
+class MemoryReader(_PictureReader):
+    """An image in memory; there is nothing to open."""
+
+    def __init__(self, image: MemoryImage, mpp: float | None = None) -> None:
+        super().__init__(image, image.picture.size, image.mpp if mpp is None else mpp)
+        self._picture, self._bytes = image.picture, image.n_bytes
+
+    def _open(self) -> Picture:
+        return self._picture
+
+
 class SlideReader(RegionReader[Slide]):
     """A whole slide, read by OpenSlide; inside its bounds where it has some (MRXS)."""
+
+    path: Path
 
     def __init__(self, path: Path, mpp: float | None = None) -> None:
         super().__init__(path, (0, 0), mpp)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 from abc import ABC, abstractmethod
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 
 from ..parameters import check_number, check_whole_number
 from . import reduction
+from .in_memory import ImageFile
 from .reduction import Box, Piece, pieces, resize
 
 Pixels = NDArray[np.uint8]
@@ -25,7 +25,7 @@ _FARTHEST = 2**40
 class RegionReader(ABC, Generic[Handle]):
     """Reduction, borders and handles; a subclass opens the file and gives pieces of a level."""
 
-    def __init__(self, path: Path, size: tuple[int, int], mpp: float | None) -> None:
+    def __init__(self, path: ImageFile, size: tuple[int, int], mpp: float | None) -> None:
         self.path = path
         self.size = size
         self.mpp = mpp

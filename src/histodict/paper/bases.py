@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ..execution.tables import Row
 from ..networks import vectors_named
-from ..reports.pictures import atom_sheet
+from ..patches.pictures import atom_sheet
 from .look import grid
 from .outcome import Outcome
 from .published import paper_name

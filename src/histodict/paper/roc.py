@@ -120,7 +120,7 @@ def _tested(
     shares, diseased, called = [], [], []
     for task, model in zip(tasks, models, strict=True):
         for record in setting.images.select(task.split.test).records:
-            answer = model.predict(record.path, mpp=record.mpp)
+            answer = model.answer(record.path, mpp=record.mpp)
             # Nothing but glass shows nothing diseased.
             shares.append(1 - answer.proportions[ill] if ill in answer.proportions else 1.0)
             diseased.append(record.label == ill)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from ..execution.files import written_whole
+from ..images.in_memory import ImageFile
 from .grid import PatchGrid
 from .outlines import label_regions, polygons
 
@@ -48,7 +49,7 @@ class PatchMap:
     winners: NDArray[np.int16]
     margins: NDArray[np.float32]
     classes: tuple[str, ...]
-    path: Path
+    path: ImageFile
     mpp: float | None = None
     offset: tuple[int, int] = (0, 0)
 

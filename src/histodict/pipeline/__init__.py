@@ -5,6 +5,7 @@ image ─► reduced, stain-normalised ─► patches on tissue ─► vectors �
 
 view            an image as a recipe sees it
 image_model     what stands between a method and a file: patch_model, whole_image_model
+inputs, estimator, results    what people hand in; what all models can do in Python; many answers
 tissue_classifier, region_detector    one model: which class, or where
 trials          a model learns from some patients and answers for others; kept under one key
 panel           several recipes, heard on unseen patients, that decide together
@@ -15,6 +16,7 @@ from .answers import NO_TISSUE, Answer, ImageAnswer, Region, RegionAnswer
 from .panel import Panel
 from .plan import PLANS, Model, Plan
 from .region_detector import RegionDetector
+from .results import Answers
 from .saving import load_model, save_model
 from .tissue_classifier import TissueClassifier
 
@@ -22,6 +24,7 @@ __all__ = [
     "NO_TISSUE",
     "PLANS",
     "Answer",
+    "Answers",
     "ImageAnswer",
     "Model",
     "Panel",

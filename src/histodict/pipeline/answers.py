@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import ClassVar
 
 from ..execution.tables import Row
+from ..images.in_memory import ImageFile
 from ..patches.patch_map import PatchMap, Ring
+from .showing import Shown
+from .showing import outlines as outlines
 
 NO_TISSUE = "no tissue"  # the label, in tables, of an image of glass
 
@@ -29,8 +31,8 @@ class Region:
     polygons: list[list[Ring]]
 
 
-@dataclass(frozen=True)
-class ImageAnswer:
+@dataclass(frozen=True, repr=False)
+class ImageAnswer(Shown):
     """The answer for one image; `label` is None where there is only glass.
 
     scores : one number for two classes, positive for the second; else one per class
@@ -46,7 +48,7 @@ class ImageAnswer:
     A method that looks at the image as a whole leaves no proportions, threshold or map.
     """
 
-    path: Path
+    path: ImageFile
     label: str | None
     scores: tuple[float, ...]
     proportions: dict[str, float] = field(default_factory=dict)
@@ -105,15 +107,15 @@ class ImageAnswer:
         return row | {f"proportion_{name}": value for name, value in self.proportions.items()}
 
 
-@dataclass(frozen=True)
-class RegionAnswer:
+@dataclass(frozen=True, repr=False)
+class RegionAnswer(Shown):
     """The regions of one image, largest first, and the call they make; None: only glass.
 
     score : patches of the largest set of connected positive patches; the call is positive from
         `least_patches` (m) on
     """
 
-    path: Path
+    path: ImageFile
     label: str | None
     score: int
     least_patches: int
@@ -175,8 +177,3 @@ def region_rows(answer: Answer) -> list[Row]:
         }
         for number, region in enumerate(answer.regions, start=1)
     ]
-
-
-def outlines(answer: Answer) -> list[Ring]:
-    """All rings around an answer's regions."""
-    return [ring for region in answer.regions for polygon in region.polygons for ring in polygon]

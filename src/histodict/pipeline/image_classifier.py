@@ -10,23 +10,24 @@ from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.exceptions import NotFittedError
 
 from ..decisions.image_rules import ImageRule, check_scores, n_scores, winner
 from ..decisions.operating_point import OperatingPoint
 from ..decisions.unlabelled import better_threshold
 from ..execution.array_cache import ArrayCache
 from ..execution.executor import Executor
+from ..images.in_memory import ImageFile
 from ..images.manifest import Manifest, Record
 from ..patches.patch_map import PatchMap
 from ..recipes import Recipe
 from .answers import ImageAnswer
+from .estimator import Estimator
 from .image_model import ImageModel, Look
 
 _NO_LABEL = "no label"
 
 
-class ImageClassifier:
+class ImageClassifier(Estimator):
     """A model that gives an image scores, and draws a line.
 
     Attributes
@@ -36,24 +37,20 @@ class ImageClassifier:
     training_ : what is known of the training, for the record
     """
 
-    kind: ClassVar[str]
     table: ClassVar[str] = "predictions"
     columns: ClassVar[tuple[str, ...]] = ImageAnswer.COLUMNS
     finds_regions: ClassVar[Literal[False]] = False
     recipe: Recipe
     random_state: int
-    n_jobs: int | None
     cache: ArrayCache | None
-    classes_: list[str]
     shift_: float
-    training_: dict[str, Any]
 
     @property
     def model_(self) -> ImageModel:
         """What judges the image's patches, or the image as a whole; of a panel, its first."""
         raise NotImplementedError
 
-    def _look(self, path: Path, mpp: float | None) -> Look:
+    def _look(self, path: ImageFile, mpp: float | None) -> Look:
         raise NotImplementedError
 
     def _own_score(self, score: float) -> float:
@@ -99,16 +96,25 @@ class ImageClassifier:
 
     # --- answering ------------------------------------------------------------------------------
 
-    def predict(
-        self, path: Path | str, *, mpp: float | None = None, error_rate: float = 0.1
-    ) -> ImageAnswer:
-        """The answer for an image or slide; mpp overrides its pixel size.
+    def predict(self, images: Any, *, mpp: float | None = None, error_rate: float = 0.1) -> Any:
+        """Which class? An `ImageAnswer` for one image, `Answers` for several.
 
-        `error_rate`: how often the true class may be missing among the answer's candidates.
+        Parameters
+        ----------
+        images : one image is the path of an image or slide, an array (height, width, 3) of uint8
+            or a picture of Pillow; several are a list of such, a folder, a CSV file, a DataFrame or
+            a `Manifest`
+        mpp : µm per pixel; overrides what the file says, not what a table says
+        error_rate : how often the true class may be missing among an answer's candidates
         """
-        if not hasattr(self, "training_"):
-            raise NotFittedError("this model has learnt nothing yet: call fit first, or load one")
-        path = Path(path)
+        return self._predict(images, mpp, error_rate=error_rate)
+
+    def answer(
+        self, path: ImageFile | str, *, mpp: float | None = None, error_rate: float = 0.1
+    ) -> ImageAnswer:
+        """The answer for one image or slide: what `predict` asks for each."""
+        self._check_fitted()
+        path = Path(path) if isinstance(path, str) else path
         look = self._look(path, mpp)
         if look.scores is None:  # glass
             nothing = (np.nan,) * n_scores(len(self.classes_))
@@ -147,14 +153,6 @@ class ImageClassifier:
             return ""
         theta = self.threshold
         return self.rule_.grounds(self.classes_, None if theta is None else (value, theta))
-
-    def answer(self, path: Path | str, *, mpp: float | None = None) -> ImageAnswer:
-        """`predict`, under the name that all kinds of model share."""
-        return self.predict(path, mpp=mpp)
-
-    def with_jobs(self, n_jobs: int | None) -> Self:
-        """The same model, on so many threads."""
-        raise NotImplementedError
 
     @property
     def n_members(self) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -15,6 +14,7 @@ from ..decisions.image_rules import Evidence, ImageRule
 from ..execution.array_cache import ArrayCache
 from ..execution.executor import Executor
 from ..execution.progress import Callback
+from ..images.in_memory import ImageFile
 from ..images.manifest import Manifest
 from ..learnt_arrays import Learnt
 from ..methods.registry import method_entry
@@ -85,7 +85,7 @@ class ImageModel:
         """Learn to score images; what there is to say of the training, for the record."""
         raise NotImplementedError
 
-    def look(self, path: Path, mpp: float | None = None) -> Look:
+    def look(self, path: ImageFile, mpp: float | None = None) -> Look:
         raise NotImplementedError
 
     def project(self, vectors: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -23,15 +23,19 @@ from ..evaluation.protocols import k_folds
 from ..evaluation.splits import Split, SplitError
 from ..execution.array_cache import ArrayCache
 from ..execution.executor import Executor
-from ..execution.progress import Callback, Progress, ignore
+from ..execution.progress import Callback, Progress
+from ..images.in_memory import ImageFile
 from ..images.manifest import Manifest
 from ..images.readers import ImageError
 from ..model_content import ModelContent, arrays_of
 from ..recipes import Recipe
 from .image_classifier import ImageClassifier
 from .image_model import ImageModel, Look
+from .inputs import Labelled, labelled
+from .results import Answers, probabilities
 from .tissue_classifier import TissueClassifier
 from .trials import Trial, Trials
+from .views import panel_recipe, views
 
 
 @dataclass(frozen=True)
@@ -57,9 +61,12 @@ class Panel(ImageClassifier):
 
     Parameters
     ----------
-    recipes : of the members; the first one's map and atoms are shown
+    recipes : a `Recipe`, or the name of a preset: it decides together with other views of the
+        tissue. A list of such: just these, and a list of one is a single model that also says how
+        sure it is. The first one's map and atoms are shown
+    method : the method to take in them, by name
     folds : of the training patients, in which the recipes are tried
-    random_state, n_jobs, cache : as of `TissueClassifier`
+    random_state, n_jobs, cache, verbose, settings : as of `TissueClassifier`
 
     Attributes, beside those of every `ImageClassifier`
     ----------
@@ -75,20 +82,27 @@ class Panel(ImageClassifier):
 
     def __init__(
         self,
-        recipes: Sequence[Recipe],
+        recipes: Sequence[Recipe | str] | Recipe | str = "auto",
         *,
+        method: str | None = None,
         folds: int = 3,
         random_state: int = 0,
         n_jobs: int | None = None,
         cache: Path | str | None = None,
+        verbose: bool | int = False,
+        **settings: Any,
     ) -> None:
-        given: object = recipes
-        if isinstance(given, str) or not recipes:
-            raise ValueError(
-                f"a panel is made of recipes, not of {recipes!r}; of a preset: "
-                "Plan.named('auto').model()"
-            )
-        self.recipes = list(recipes)
+        self.recipes = self._members_of(recipes, method, settings)
+        self._take(
+            settings,
+            recipes=recipes,
+            method=method,
+            folds=folds,
+            random_state=random_state,
+            n_jobs=n_jobs,
+            cache=cache,
+            verbose=verbose,
+        )
         self.folds = folds
         self.recipe = self.recipes[0]
         self.random_state = random_state
@@ -99,18 +113,33 @@ class Panel(ImageClassifier):
     def model_(self) -> ImageModel:
         return self.members_[0].model_
 
+    def _members_of(
+        self,
+        given: Sequence[Recipe | str] | Recipe | str,
+        method: str | None,
+        settings: dict[str, Any],
+    ) -> list[Recipe]:
+        if isinstance(given, Recipe | str):
+            return views(self._with_settings(panel_recipe(given, method), settings))
+        if not given:
+            raise ValueError("a panel is made of recipes, or of the name of a preset, not of none")
+        return [self._with_settings(panel_recipe(one, method), settings) for one in given]
+
     def fit(
         self,
-        manifest: Manifest,
+        images: Labelled,
         *,
-        callback: Callback = ignore,
+        positive: str | None = None,
+        callback: Callback | None = None,
         executor: Executor | None = None,
         start_from: Panel | None = None,
     ) -> Self:
         """Hear every recipe on unseen patients, then train those that could be tried on all.
 
-        `start_from`: only a panel of one can go on from another.
+        `images`, `positive`, `callback`, `executor` as of `TissueClassifier`. `start_from`: only a
+        panel of one can go on from another.
         """
+        manifest, watch = labelled(images, positive, "positive"), self._watch(callback)
         if start_from is not None and len(self.recipes) > 1:
             raise ValueError("a panel starts afresh: only a single model can go on from another")
         labels = self._begin(manifest, executor)
@@ -119,14 +148,14 @@ class Panel(ImageClassifier):
         if start_from is not None:
             self.training_["started_from"] = start_from.training_
         # First of all: there may be too few patients to ask about.
-        heard = self._hear(manifest, callback, executor)
+        heard = self._hear(manifest, watch, executor)
         self.training_["members"] = [hearing.to_dict() for hearing in heard]
         able = [hearing for hearing in heard if not hearing.failure]
         self.members_ = []
         for hearing in able:
             there = executor if hearing.recipe.on_patches else None
             member = self._member(hearing.recipe)
-            member.fit(manifest, callback=callback, executor=there, start_from=start)
+            member.fit(manifest, callback=watch, executor=there, start_from=start)
             self.members_.append(member)
         parts = np.stack([hearing.scores for hearing in able], axis=1)
         seen = ~np.isnan(parts[:, 0]).any(axis=1)
@@ -188,7 +217,16 @@ class Panel(ImageClassifier):
 
     # --- answering ------------------------------------------------------------------------------
 
-    def _look(self, path: Path, mpp: float | None) -> Look:
+    def predict_proba(self, images: Any, *, mpp: float | None = None) -> NDArray[np.float64]:
+        """Probabilities (n_images, n_classes) in the order of `classes_`; NaN where there is glass.
+
+        `images` and `mpp` as in `predict`; one image is one row.
+        """
+        answers = self._predict(images, mpp)
+        several = answers if isinstance(answers, Answers) else [answers]
+        return probabilities(several, self.classes_)
+
+    def _look(self, path: ImageFile, mpp: float | None) -> Look:
         first = self.members_[0]._look(path, mpp)
         n_silent = 0 if self.n_members > 1 else None
         if first.scores is None:
@@ -288,7 +326,7 @@ class Panel(ImageClassifier):
 
 
 def _look_if_it_can(
-    member: TissueClassifier, path: Path, mpp: float | None
+    member: TissueClassifier, path: ImageFile, mpp: float | None
 ) -> NDArray[np.float64] | None:
     """A member's scores; None for an image that does not suit it, though the first read it."""
     try:

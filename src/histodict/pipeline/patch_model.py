@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from functools import partial
 from inspect import signature
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -25,6 +24,7 @@ from ..decisions.image_rules import (
 from ..execution.executor import Executor, Threads
 from ..execution.local import map_blocks
 from ..execution.progress import Callback, ignore
+from ..images.in_memory import ImageFile
 from ..images.manifest import Manifest, Record
 from ..learnt_arrays import Learnt
 from ..methods.patch_classifier import PatchClassifier
@@ -118,7 +118,7 @@ class PatchModel(ImageModel):
             if count == 0:
                 raise ValueError(f"no tissue was found in any image of class {name!r}")
 
-    def look(self, path: Path, mpp: float | None = None) -> Look:
+    def look(self, path: ImageFile, mpp: float | None = None) -> Look:
         assert self.rule_ is not None
         patch_map, evidence = self.judge(path, mpp)
         if not evidence.n_patches:
@@ -127,7 +127,7 @@ class PatchModel(ImageModel):
         check_scores(path, scores)
         return Look(scores, patch_map, evidence)
 
-    def judge(self, path: Path, mpp: float | None = None) -> tuple[PatchMap, Evidence]:
+    def judge(self, path: ImageFile, mpp: float | None = None) -> tuple[PatchMap, Evidence]:
         """The map of an image and what its patches say together; the chunks run in parallel."""
         return self._judge(path, mpp, self.n_jobs)
 
@@ -147,7 +147,7 @@ class PatchModel(ImageModel):
         return for_every(work, len(records), "rule", callback, executor or Threads(self.n_jobs))
 
     def _judge(
-        self, path: Path, mpp: float | None, n_jobs: int | None
+        self, path: ImageFile, mpp: float | None, n_jobs: int | None
     ) -> tuple[PatchMap, Evidence]:
         method = copy(self.method_).set_params(n_jobs=1)  # the chunks are what runs in parallel
         codes = np.zeros(method.n_codes_)

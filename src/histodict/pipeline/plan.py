@@ -8,12 +8,12 @@ from typing import Any
 
 from ..execution.texts import one_line, read_json
 from ..model_content import check_words
-from ..parameters import check_kind, check_whole_number
+from ..parameters import check_kind, check_names, check_whole_number
 from ..recipes import PRESETS, Recipe, for_method, preset, read_setting
 from .panel import Panel
 from .region_detector import RegionDetector
 from .tissue_classifier import TissueClassifier
-from .views import views
+from .views import AUTO, views
 
 Model = TissueClassifier | RegionDetector | Panel
 
@@ -87,9 +87,7 @@ class Plan:
 
     def with_settings(self, settings: dict[str, str]) -> Plan:
         """A copy with settings given as text: its own, those of the recipe, of the method."""
-        known = self.recipe.settings() | set(_OWN)
-        for name in sorted(set(settings) - known):
-            raise ValueError(f"there is no setting {name!r}; there are {', '.join(sorted(known))}")
+        check_names(settings, self.recipe.settings() | set(_OWN))
         others = {name: text for name, text in settings.items() if name not in _OWN}
         own = {
             name: read_setting(name, text, _OWN[name])
@@ -123,9 +121,7 @@ class Plan:
 _OWN = {f.name: str(f.type) for f in fields(Plan) if f.name != "recipe"}
 PLANS = {name: Plan(recipe) for name, recipe in PRESETS.items()}
 # Several views of the tissue that decide together, with probabilities from unseen patients.
-PLANS["auto"] = Plan(
-    PRESETS["default"].with_changes(rule="margin-and-codes"), calibration_folds=3, panel=True
-)
+PLANS["auto"] = Plan(AUTO, calibration_folds=3, panel=True)
 
 
 def _read_plan(path: Path) -> Plan:

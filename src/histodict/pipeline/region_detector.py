@@ -9,7 +9,6 @@ from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.exceptions import NotFittedError
 
 from ..decisions.image_rules import Evidence
 from ..decisions.operating_point import OperatingPoint
@@ -17,14 +16,17 @@ from ..decisions.regions import Findings, SizeCurve, best_margin, compare
 from ..execution.array_cache import ArrayCache
 from ..execution.executor import Executor
 from ..execution.progress import Callback, ignore
+from ..images.in_memory import ImageFile
 from ..images.manifest import Manifest, Record
 from ..images.masks import RegionMask
 from ..images.readers import open_image
 from ..model_content import ModelContent, arrays_of
 from ..patches.outlines import label_regions
 from ..patches.patch_map import PatchMap, Ring, Window
-from ..recipes import Recipe, preset
+from ..recipes import Recipe
 from .answers import Region, RegionAnswer
+from .estimator import Estimator, no_probabilities
+from .inputs import Labelled, labelled
 from .patch_model import PatchModel
 from .tissue_classifier import recipe_facts
 from .training_patches import HALF, PatchSource
@@ -32,7 +34,7 @@ from .training_patches import HALF, PatchSource
 _MOST_PATCHES = 1000
 
 
-class RegionDetector:
+class RegionDetector(Estimator):
     """Finds regions of one class of tissue in images.
 
     It learns from images with masks (a `mask` column in the manifest; an image without a mask cell
@@ -42,12 +44,14 @@ class RegionDetector:
     Parameters
     ----------
     recipe : a `Recipe`, or the name of a preset
-    method : the method to take in the preset, one that works on patches
+    method : the method to take in it, one that works on patches
     region : the name of what is looked for: the positive class's label, or any name for masks;
         with two classes and no masks, None takes the second
     random_state : seed
     n_jobs : threads; None for all cores
     cache : folder for what is costly to compute of an image; None keeps nothing
+    verbose : whether a bar on stderr shows how far the work is
+    settings : of the recipe or its method, by name, such as n_atoms=100
 
     Attributes
     ----------
@@ -65,12 +69,10 @@ class RegionDetector:
     columns: ClassVar[tuple[str, ...]] = RegionAnswer.COLUMNS
     finds_regions: ClassVar[Literal[True]] = True
     n_members: ClassVar[int] = 1
-    classes_: list[str]
     cut_: float
     least_patches_: int
     curve_: SizeCurve
     model_: PatchModel
-    training_: dict[str, Any]
 
     def __init__(
         self,
@@ -81,8 +83,20 @@ class RegionDetector:
         random_state: int = 0,
         n_jobs: int | None = None,
         cache: Path | str | None = None,
+        verbose: bool | int = False,
+        **settings: Any,
     ) -> None:
-        self.recipe = preset(recipe, method, regions=True) if isinstance(recipe, str) else recipe
+        self.recipe = self._recipe_of(recipe, method, settings)
+        self._take(
+            settings,
+            recipe=recipe,
+            method=method,
+            region=region,
+            random_state=random_state,
+            n_jobs=n_jobs,
+            cache=cache,
+            verbose=verbose,
+        )
         self.region = region
         self.random_state = random_state
         self.n_jobs = n_jobs
@@ -93,26 +107,34 @@ class RegionDetector:
                 "where something is: choose one that works on patches"
             )
 
+    def _settings(self) -> dict[str, Any]:
+        return self.recipe.values()
+
     def fit(
         self,
-        manifest: Manifest,
+        images: Labelled,
         *,
-        callback: Callback = ignore,
+        callback: Callback | None = None,
         executor: Executor | None = None,
         start_from: RegionDetector | None = None,
     ) -> Self:
         """Train on patches inside and outside the regions, then choose m on the same images.
 
-        `executor` reads the images and codes their patches; None: threads. `start_from`: a model
-        of the same recipe and classes; its dictionaries are gone on from (a warm start).
+        `images`: a folder with a sub-folder of crops per class, a CSV file (with a column mask), a
+        DataFrame of the same columns, or a `Manifest`: see `read_manifest`. `callback` hears how
+        far it is, in place of the bar. `executor` reads the images and codes their patches; None:
+        threads. `start_from`: a model of the same recipe and classes; its dictionaries are gone on
+        from (a warm start).
         """
+        manifest = labelled(images, ask_by="" if self.region else "region")
+        watch = self._watch(callback)
         self.classes_ = _choose_classes(manifest, self.region)
         records = manifest.records
         sources = [s for record in records for s in _sources(record, self.classes_[1])]
         self.model_ = self._new_model()
         start = start_from.model_ if start_from is not None else None
-        n_patches = self.model_.fit(sources, callback, executor, start)
-        seen = self._seen(manifest, callback, executor)
+        n_patches = self.model_.fit(sources, watch, executor, start)
+        seen = self._seen(manifest, watch, executor)
         self.cut_ = 0.0
         if self.recipe.rule == "margin":
             margins = np.concatenate([s.margins[s.tissue] for s in seen])
@@ -150,11 +172,22 @@ class RegionDetector:
 
         return self.model_.judge_all(records, look, callback, executor)
 
-    def detect(self, path: Path | str, *, mpp: float | None = None) -> RegionAnswer:
-        """The regions of an image or slide; mpp overrides its pixel size."""
-        if not hasattr(self, "training_"):
-            raise NotFittedError("this model has learnt nothing yet: call fit first, or load one")
-        path = Path(path)
+    def predict(self, images: Any, *, mpp: float | None = None) -> Any:
+        """Where is it? A `RegionAnswer` for one image, `Answers` for several.
+
+        Parameters
+        ----------
+        images : one image is the path of an image or slide, an array (height, width, 3) of uint8
+            or a picture of Pillow; several are a list of such, a folder, a CSV file, a DataFrame or
+            a `Manifest`
+        mpp : µm per pixel; overrides what the file says, not what a table says
+        """
+        return self._predict(images, mpp)
+
+    def answer(self, path: ImageFile | str, *, mpp: float | None = None) -> RegionAnswer:
+        """The regions of one image or slide: what `predict` asks for each."""
+        self._check_fitted()
+        path = Path(path) if isinstance(path, str) else path
         patch_map, evidence = self.model_.judge(path, mpp)
         patch_map = patch_map.cut_at(self.cut_)
         _, sizes = label_regions(patch_map.winners == 1)
@@ -164,9 +197,10 @@ class RegionDetector:
         label = self.classes_[int(largest >= self.least_patches_)] if evidence.n_patches else None
         return RegionAnswer(path, label, largest, self.least_patches_, regions, patch_map)
 
-    def answer(self, path: Path | str, *, mpp: float | None = None) -> RegionAnswer:
-        """`detect`, under the name that all kinds of model share."""
-        return self.detect(path, mpp=mpp)
+    @property
+    def predict_proba(self) -> Any:
+        """Only a `Panel` has it."""
+        no_probabilities(self)
 
     def with_jobs(self, n_jobs: int | None) -> Self:
         """The same model, on so many threads."""

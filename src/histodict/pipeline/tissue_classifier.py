@@ -8,14 +8,16 @@ from typing import Any, ClassVar, Self
 
 from ..execution.array_cache import ArrayCache
 from ..execution.executor import Executor
-from ..execution.progress import Callback, ignore
-from ..images.manifest import Manifest
+from ..execution.progress import Callback
+from ..images.in_memory import ImageFile
 from ..methods.registry import method_entry
 from ..model_content import ModelContent
 from ..networks import vectors_named
-from ..recipes import Recipe, preset
+from ..recipes import Recipe
+from .estimator import no_probabilities
 from .image_classifier import ImageClassifier
 from .image_model import ImageModel, Look
+from .inputs import Labelled, labelled
 from .patch_model import PatchModel
 from .whole_image_model import WholeImageModel
 
@@ -26,10 +28,12 @@ class TissueClassifier(ImageClassifier):
     Parameters
     ----------
     recipe : a `Recipe`, or the name of a preset
-    method : the method to take in the preset, by name; see `methods.registry`
+    method : the method to take in it, by name; see `methods.registry`
     random_state : seed; the same seed and images give the same model
     n_jobs : threads; None for all cores
     cache : folder for what is costly to compute of an image; None keeps nothing
+    verbose : whether a bar on stderr shows how far the work is
+    settings : of the recipe or its method, by name, such as n_atoms=100
 
     Attributes, beside those of every `ImageClassifier`
     ----------
@@ -46,8 +50,19 @@ class TissueClassifier(ImageClassifier):
         random_state: int = 0,
         n_jobs: int | None = None,
         cache: Path | str | None = None,
+        verbose: bool | int = False,
+        **settings: Any,
     ) -> None:
-        self.recipe = preset(recipe, method) if isinstance(recipe, str) else recipe
+        self.recipe = self._recipe_of(recipe, method, settings)
+        self._take(
+            settings,
+            recipe=recipe,
+            method=method,
+            random_state=random_state,
+            n_jobs=n_jobs,
+            cache=cache,
+            verbose=verbose,
+        )
         self.random_state = random_state
         self.n_jobs = n_jobs
         self.cache = ArrayCache(cache) if cache else None
@@ -56,34 +71,48 @@ class TissueClassifier(ImageClassifier):
     def model_(self) -> ImageModel:
         return self._model
 
+    def _settings(self) -> dict[str, Any]:
+        return self.recipe.values()
+
     def fit(
         self,
-        manifest: Manifest,
+        images: Labelled,
         *,
-        callback: Callback = ignore,
+        positive: str | None = None,
+        callback: Callback | None = None,
         executor: Executor | None = None,
         start_from: TissueClassifier | None = None,
     ) -> Self:
         """Train the method, then fit the rule for patches on the same images.
 
-        `executor` reads the images and codes their patches; None: threads. `start_from`: a model
-        of the same recipe and classes; its dictionaries are gone on from (a warm start).
+        `images`: a folder with a sub-folder per class, a CSV file, a DataFrame of the same columns,
+        or a `Manifest`: see `read_manifest`. `positive`: of two classes the one to be found, which
+        scores above 0; None: the one that is not healthy by its name. `callback` hears how far it
+        is, in place of the bar. `executor` reads the images and codes their patches; None: threads.
+        `start_from`: a model of the same recipe and classes; its dictionaries are gone on from (a
+        warm start).
         """
+        manifest = labelled(images, positive, "positive")
         labels = self._begin(manifest, executor)
-        start = None
+        start, watch = None, self._watch(callback)
         if start_from is not None:
             self.training_["started_from"] = start_from.training_
             start = start_from.model_
         self._model = self._new_model()
-        self.training_ |= self._model.fit_images(manifest, labels, callback, executor, start)
+        self.training_ |= self._model.fit_images(manifest, labels, watch, executor, start)
         return self
 
     def _new_model(self) -> ImageModel:
         kind = PatchModel if self.recipe.on_patches else WholeImageModel
         return kind(self.recipe, self.classes_, self.random_state, self.n_jobs, self.cache)
 
-    def _look(self, path: Path, mpp: float | None) -> Look:
+    def _look(self, path: ImageFile, mpp: float | None) -> Look:
         return self._model.look(path, mpp)
+
+    @property
+    def predict_proba(self) -> Any:
+        """Only a `Panel` has it."""
+        no_probabilities(self)
 
     def with_jobs(self, n_jobs: int | None) -> Self:
         changed = copy(self)

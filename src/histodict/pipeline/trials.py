@@ -43,7 +43,11 @@ class Learner(Protocol):
     def decided_by(self) -> list[Any]: ...
 
     def fit(
-        self, manifest: Manifest, *, callback: Callback = ..., executor: Executor | None = None
+        self,
+        images: Manifest,
+        *,
+        callback: Callback | None = None,
+        executor: Executor | None = None,
     ) -> Any: ...
 
 
@@ -191,7 +195,7 @@ def _hold(trial: Trial, executor: Executor | None) -> tuple[Verdicts, dict[int, 
 
 
 def _answers(model: Any, test: Manifest) -> list[ImageAnswer]:
-    return [model.predict(record.path, mpp=record.mpp) for record in test.records]
+    return [model.answer(record.path, mpp=record.mpp) for record in test.records]
 
 
 # --- memory of this process, where the system tells ---------------------------------------------

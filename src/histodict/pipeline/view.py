@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..execution.array_cache import ArrayCache
-from ..execution.files import file_key
+from ..images.in_memory import ImageFile, image_key
 from ..images.readers import ImageError, ImageSource, open_image
 from ..images.stain import NORMALISERS
 from ..images.tissue import TissueThreshold, tissue_fraction
@@ -50,7 +49,7 @@ class View:
     @property
     def pixels_key(self) -> list[Any]:
         """All that decides its pixels."""
-        return [*file_key(self._source.path), self._recipe.stain, self.downsample]
+        return [*image_key(self._source.path), self._recipe.stain, self.downsample]
 
     def read(
         self, x: int, y: int, width: int, height: int, downsample: float = 1.0
@@ -89,7 +88,7 @@ class View:
 
 @contextmanager
 def open_view(
-    path: Path,
+    path: ImageFile,
     mpp: float | None,
     recipe: Recipe,
     trained_mpp: float | None = None,

@@ -16,11 +16,19 @@ from itertools import product
 
 from ..methods.registry import method_entry
 from ..networks import vectors_named
-from ..recipes import Recipe, for_method
+from ..recipes import PRESETS, Recipe, for_method, recipe_of
 
 _TEXTURES = "lbp-colour"
 # Finer patches show less of the tissue at once, so fewer atoms would be left for codes as sparse.
 _FINE = {"patch_px": 20, "stride_px": None, "context": 1, "penalty": 0.2}
+
+# What the preset auto makes its views of.
+AUTO = PRESETS["default"].with_changes(rule="margin-and-codes")
+
+
+def panel_recipe(given: Recipe | str, method: str | None = None) -> Recipe:
+    """A recipe, or one by the name of a preset, of which auto is one."""
+    return for_method(AUTO, method or "dfdl") if given == "auto" else recipe_of(given, method)
 
 
 def views(recipe: Recipe) -> list[Recipe]:

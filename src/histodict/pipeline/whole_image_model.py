@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from ..execution.array_cache import ArrayCache
 from ..execution.executor import Executor
 from ..execution.local import map_blocks
 from ..execution.progress import Callback, Progress, ignore
+from ..images.in_memory import ImageFile
 from ..images.manifest import Manifest
 from ..images.readers import ImageError
 from ..methods.registry import MEAN_VECTOR, method_entry
@@ -56,7 +56,7 @@ class WholeImageModel(ImageModel):
         self.method_ = self.new_method().fit(X[seen], labels[seen], callback=callback)
         return {}
 
-    def look(self, path: Path, mpp: float | None = None) -> Look:
+    def look(self, path: ImageFile, mpp: float | None = None) -> Look:
         """The method's decision values; None where there is only glass, if it leaves glass out."""
         X = self._vectors({path: mpp}, self.mpp_)
         if np.isnan(X[0, 0]):
@@ -68,7 +68,7 @@ class WholeImageModel(ImageModel):
 
     def _vectors(
         self,
-        images: dict[Path, float | None],
+        images: dict[ImageFile, float | None],
         trained_mpp: float | None,
         callback: Callback = ignore,
     ) -> NDArray[np.float64]:
@@ -106,7 +106,10 @@ class WholeImageModel(ImageModel):
 
 
 def _whole(
-    images: dict[Path, float | None], recipe: Recipe, trained_mpp: float | None, path: Path
+    images: dict[ImageFile, float | None],
+    recipe: Recipe,
+    trained_mpp: float | None,
+    path: ImageFile,
 ) -> NDArray[np.uint8]:
     """All pixels of an image, reduced and stain-normalised; of a slide, some of its tissue."""
     from ..features import FEATURES  # brings the image libraries
@@ -123,7 +126,7 @@ def _whole(
         return _mosaic(path, view, recipe.least_tissue)
 
 
-def _mosaic(path: Path, view: View, least_tissue: float) -> NDArray[np.uint8]:
+def _mosaic(path: ImageFile, view: View, least_tissue: float) -> NDArray[np.uint8]:
     """Squares of tissue from all over a slide, one below the other; the same ones each time."""
     grid = PatchGrid.over(view.size, _SQUARE_PX, _SQUARE_PX, view.downsample)
     squares: list[NDArray[np.uint8]] = []
@@ -149,7 +152,7 @@ def _mean_vector(
     recipe: Recipe,
     trained_mpp: float | None,
     cache: ArrayCache | None,
-    path: Path,
+    path: ImageFile,
     mpp: float | None,
 ) -> NDArray[np.float64]:
     """The mean of the vectors of an image's patches on tissue; NaN where there is none."""

@@ -13,13 +13,13 @@ from ..execution.progress import Callback, ignore
 from ..images.manifest import Manifest, Record
 from ..parameters import check_whole_number
 from ..patches.patch_map import colour_of
+from ..patches.pictures import png_uri, vector_picture
 from ..pipeline import Model
 from ..pipeline.atoms import AtomUse, ClassUse, most_used, patch_labels
 from ..pipeline.gallery import Gallery
 from ..pipeline.image_model import Atoms
 from .pages import write_page
 from .patch_pictures import patch_pictures
-from .pictures import png_uri, vector_picture
 
 
 @dataclass(frozen=True)

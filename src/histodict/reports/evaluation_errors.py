@@ -13,9 +13,9 @@ from ..compare.tasks import Result
 from ..execution.tables import Row
 from ..images.manifest import Record
 from ..images.readers import open_image
+from ..patches.overlay import draw_overlay
+from ..patches.pictures import image_uri
 from ..pipeline import NO_TISSUE
-from .overlay import draw_overlay
-from .pictures import image_uri
 
 _SHOWN_PX = 300
 # A page of more pictures is slow to open; the others are named.

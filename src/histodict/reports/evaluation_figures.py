@@ -16,9 +16,9 @@ from ..compare.measures import metrics_for
 from ..evaluation import metrics
 from ..execution.files import written_whole
 from ..execution.tables import Row
+from ..patches.pictures import atom_sheet, image_uri
 from .charts import Estimate, calibration_svg, intervals_svg, roc_curves_svg, sizes_svg
 from .evaluation_errors import Said
-from .pictures import atom_sheet, image_uri
 
 
 class Figures:

@@ -12,9 +12,9 @@ from ..execution.executor import Threads
 from ..execution.progress import Callback, ignore
 from ..images.manifest import Record
 from ..images.readers import ImageSource, open_image
+from ..patches.pictures import image_uri
 from ..pipeline.gallery import Gallery
 from ..pipeline.training_patches import for_every
-from .pictures import image_uri
 
 _TIMES = 4  # a patch is shown in a square so many times as wide
 _SHOWN_PX = 144

@@ -11,7 +11,7 @@ from starlette.routing import Route
 
 from ..images.manifest import Record
 from ..patches.patch_map import PatchMap
-from ..reports.pictures import encode_png
+from ..patches.pictures import encode_png
 from .api_model import describe_patch, gallery_and_images
 from .calls import Call, endpoint, picture
 from .explain import explain

@@ -16,11 +16,11 @@ from starlette.routing import Route
 from ..execution.files import file_key
 from ..images.manifest import Manifest, Record
 from ..model_file import read_header
+from ..patches.pictures import encode_jpeg, encode_png, vector_picture
 from ..pipeline import Model, load_model, save_model
 from ..pipeline.gallery import Gallery
 from ..pipeline.image_model import Atoms
 from ..reports.patch_pictures import outlined, square_around
-from ..reports.pictures import encode_jpeg, encode_png, vector_picture
 from .calls import Call, endpoint, picture
 from .jobs import find_job
 from .lanes import DOWNLOADS

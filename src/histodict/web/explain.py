@@ -14,11 +14,11 @@ from scipy.sparse import csr_array
 
 from ..patches.grid import PatchGrid
 from ..patches.patch_map import BLANK, PatchMap
+from ..patches.pictures import enlarged, png_uri, vector_picture
 from ..pipeline import Model
 from ..pipeline.gallery import Gallery
 from ..pipeline.image_model import Atoms
 from ..pipeline.view import View
-from ..reports.pictures import enlarged, png_uri, vector_picture
 
 _N_ATOMS = 8
 

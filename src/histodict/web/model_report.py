@@ -11,14 +11,14 @@ import numpy as np
 
 from ..evaluation.metrics import balanced_accuracy, roc_curve
 from ..images.manifest import Manifest, Record
+from ..patches.overlay import draw_overlay
+from ..patches.pictures import atom_sheets, image_uri
 from ..pipeline import Model
 from ..pipeline.gallery import Gallery
 from ..reports.atoms_page import AtomsInUse, atom_rows
 from ..reports.evaluation_facts import Fact
 from ..reports.model_card import describe_model
-from ..reports.overlay import draw_overlay
 from ..reports.pages import write_page
-from ..reports.pictures import atom_sheets, image_uri
 from .maps import answer_once, stored_map
 
 _N_EXAMPLES = 6

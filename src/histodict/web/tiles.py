@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ..execution.files import file_key, written_whole
 from ..images.manifest import Record
 from ..images.readers import ImageSource, open_image
-from ..reports.pictures import encode_jpeg
+from ..patches.pictures import encode_jpeg
 from .bytes_cache import BytesCache, Key
 
 TILE_SIDE = 512

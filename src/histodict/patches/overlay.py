@@ -11,8 +11,8 @@ from PIL import Image, ImageDraw
 
 from ..execution.files import written_whole
 from ..images.readers import open_image
-from ..patches.patch_map import PatchMap, Ring
 from .legend import with_legend
+from .patch_map import PatchMap, Ring
 
 _LONGEST_SIDE = 1600
 

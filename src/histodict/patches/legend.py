@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from ..patches.patch_map import COLOURS, PatchMap
+from .patch_map import COLOURS, PatchMap
 
 # A narrow picture gets white beside it rather than letters that nobody can read.
 _LEAST_WIDTH = 240

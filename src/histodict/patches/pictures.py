@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from ..patches.vectors import as_pictures
+from .vectors import as_pictures
 
 _ENLARGED_PX = 96
 

@@ -1,0 +1,69 @@
+"""Images that are in memory: they are opened as files are, and give the same bits."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..execution.files import file_key
+from .decoding import ImageError, Picture, held_bytes, tiff_mpp
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+
+@dataclass(frozen=True, eq=False)
+class MemoryImage:
+    """Pixels under a name that messages and tables give them.
+
+    mpp : µm per pixel, where the image itself knows, as one that was read from a TIFF does
+    """
+
+    name: str
+    picture: Picture
+    mpp: float | None
+    n_bytes: int
+
+    @classmethod
+    def of_array(cls, pixels: NDArray[Any], name: str) -> MemoryImage:
+        """From (height, width, 3) uint8; a copy is kept."""
+        from PIL import Image
+
+        if pixels.ndim != 3 or pixels.shape[2] != 3 or pixels.dtype != np.uint8 or not pixels.size:
+            raise ImageError(
+                f"{name}: an image is an array (height, width, 3) of uint8, and this one is "
+                f"{pixels.shape} of {pixels.dtype}"
+            )
+        return cls.of_pillow(Image.fromarray(np.ascontiguousarray(pixels)), name)
+
+    @classmethod
+    def of_pillow(cls, image: Image.Image, name: str) -> MemoryImage:
+        """From an image of Pillow, of any colours; it is called by its file if it has one."""
+        name = str(getattr(image, "filename", "")) or name
+        try:
+            image.load()
+        except Exception as error:  # decoders raise all sorts
+            words = " ".join(str(error).split())
+            raise ImageError(f"{name}: the image cannot be decoded ({words})") from error
+        return cls(name, Picture(Path(name), image), tiff_mpp(image), held_bytes(image))
+
+    def __str__(self) -> str:
+        return self.name
+
+    def key(self) -> list[Any]:
+        """Changes when a pixel does."""
+        pixels = np.asarray(self.picture.region(0, 0, *self.picture.size))
+        return [*self.picture.size, hashlib.sha256(pixels.tobytes()).hexdigest()]
+
+
+ImageFile = Path | MemoryImage
+
+
+def image_key(image: ImageFile) -> list[Any]:
+    """Changes when the image is another one, or was changed."""
+    return image.key() if isinstance(image, MemoryImage) else file_key(image)

@@ -1,0 +1,209 @@
+"""What all kinds of model have in common for those who write Python: as scikit-learn has it."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from html import escape
+from inspect import signature
+from pathlib import Path
+from typing import Any, ClassVar, NoReturn, Self
+
+import numpy as np
+from sklearn.exceptions import NotFittedError
+
+from ..evaluation.metrics import balanced_accuracy
+from ..execution.progress import Callback, Progress, ignore, show_line
+from ..images.in_memory import ImageFile
+from ..images.manifest import Record
+from ..model_content import ModelContent
+from ..model_file import write_content
+from ..parameters import check_kind, check_names
+from ..recipes import Recipe, recipe_of
+from .inputs import Labelled, asked, labelled
+from .keeping import read_model
+from .results import Answers
+
+# Parameters that are kept as they are given, under their own names.
+_PLAIN = ("region", "folds", "random_state", "n_jobs", "verbose")
+
+
+class Estimator:
+    """Parameters by name, files, answers for images of all sorts, and pictures of the atoms."""
+
+    kind: ClassVar[str]
+    columns: ClassVar[tuple[str, ...]]
+    finds_regions: ClassVar[bool]
+    classes_: list[str]
+    training_: dict[str, Any]
+    n_jobs: int | None
+    verbose: bool | int
+    _given: dict[str, Any]
+
+    # --- parameters -----------------------------------------------------------------------------
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """What the constructor was given; if `deep`, also all settings of the recipe in effect."""
+        now = {name: getattr(self, name) for name in _PLAIN if name in self._given}
+        return (self._settings() if deep else {}) | self._given | now
+
+    def set_params(self, **params: Any) -> Self:
+        """Changes what the constructor takes; what was learnt stays as it is until the next fit.
+
+        Only `n_jobs` and `verbose` make a difference to a model that has learnt already.
+        """
+        wanted = self.get_params(deep=False) | params
+        type(self)(**wanted)  # refused before anything has changed
+        self.__init__(**wanted)  # type: ignore[misc]
+        if "n_jobs" in params and self.__sklearn_is_fitted__():
+            self.__dict__ |= self.with_jobs(self.n_jobs).__dict__
+        return self
+
+    def _settings(self) -> dict[str, Any]:
+        """All settings by name, where there is one recipe."""
+        return {}
+
+    def _take(self, settings: dict[str, Any], **own: Any) -> None:
+        """Remember what the constructor was given, as it was given."""
+        check_kind("verbose", own["verbose"], "bool | int")
+        self._given = own | settings
+        self.verbose = own["verbose"]
+
+    def _with_settings(self, recipe: Recipe, settings: dict[str, Any]) -> Recipe:
+        """The recipe with settings by name; near names are also those of the constructor."""
+        if not settings:
+            return recipe
+        own = [name for name in signature(type(self)).parameters if name != "settings"]
+        check_names(settings, {*own, *recipe.settings()})
+        return recipe.with_values(settings)
+
+    def _recipe_of(
+        self, given: Recipe | str, method: str | None, settings: dict[str, Any]
+    ) -> Recipe:
+        found = recipe_of(given, method, regions=self.finds_regions)
+        return self._with_settings(found, settings)
+
+    def __repr__(self) -> str:
+        known = signature(type(self)).parameters
+        shown = [
+            f"{name}={value!r}"
+            for name, value in self.get_params(deep=False).items()
+            if name not in known or value != known[name].default
+        ]
+        return f"{type(self).__name__}({', '.join(shown)})"
+
+    def _repr_html_(self) -> str:
+        facts = [type(self).__name__, "has learnt nothing yet"]
+        if self.__sklearn_is_fitted__():
+            facts[1] = (
+                f"{' / '.join(self.classes_)}, learnt from {self.training_['n_images']} images of "
+                f"{self.training_['n_patients']} patients; {self.decision_words()}"
+            )
+        head, text, code = map(escape, (*facts, repr(self)))
+        return f"<div><b>{head}</b>: {text}<br><code>{code}</code></div>"
+
+    # --- what each kind does in its own way -----------------------------------------------------
+
+    def with_jobs(self, n_jobs: int | None) -> Self:
+        """The same model, on so many threads."""
+        raise NotImplementedError
+
+    def decision_words(self) -> str:
+        """How it decides, for a model card."""
+        raise NotImplementedError
+
+    def truth(self, record: Record) -> str:
+        """What the record says the answer is."""
+        raise NotImplementedError
+
+    def answer(self, path: ImageFile | str, *, mpp: float | None = None) -> Any:
+        """The answer for one image or slide: what `predict` asks for each."""
+        raise NotImplementedError
+
+    def content(self) -> ModelContent:
+        raise NotImplementedError
+
+    @classmethod
+    def of_content(cls, content: ModelContent, n_jobs: int | None) -> Self:
+        raise NotImplementedError
+
+    # --- answers --------------------------------------------------------------------------------
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "training_")
+
+    def _check_fitted(self) -> None:
+        if not self.__sklearn_is_fitted__():
+            raise NotFittedError("this model has learnt nothing yet: call fit first, or load one")
+
+    def _watch(self, callback: Callback | None = None) -> Callback:
+        return callback or (show_line if self.verbose else ignore)
+
+    def _predict(self, images: Any, mpp: float | None, **how: Any) -> Any:
+        """One answer for one image; `Answers` for several."""
+        self._check_fitted()
+        found, watch = asked(images), self._watch()
+        for words in found.left_out:
+            warnings.warn(words, stacklevel=3)  # to whoever called predict
+        answers = []
+        for place, (image, table_mpp) in enumerate(found.images):
+            answers.append(self.answer(image, mpp=mpp if table_mpp is None else table_mpp, **how))
+            watch(Progress("answer", place + 1, len(found.images)))
+        return answers[0] if found.is_one else Answers(answers, self.columns)
+
+    def score(self, images: Labelled) -> float:
+        """Balanced accuracy over labelled images: the mean over classes of the share right.
+
+        `images` as in `fit`. An image in which no tissue was found counts as wrong.
+        """
+        self._check_fitted()
+        manifest = labelled(images)
+        answers = self._predict(manifest, None)
+        truth = [self.truth(record) for record in manifest.records]
+        return float(balanced_accuracy(np.array(truth), np.array(answers.labels)))
+
+    # --- files ----------------------------------------------------------------------------------
+
+    def save(self, path: Path | str) -> Path:
+        """Write the model; the folder must exist, an old file is replaced.
+
+        Refuses what could not be read again, such as a dictionary that is not of finite numbers.
+        """
+        self._check_fitted()
+        content = self.content()
+        try:
+            self.of_content(content, None)
+        except ValueError as error:
+            raise ValueError(
+                f"{path}: this model is not saved, as it is broken: {error}"
+            ) from error
+        return write_content(content, Path(path))
+
+    @classmethod
+    def load(
+        cls, path: Path | str, *, n_jobs: int | None = None, trust_weights: bool = False
+    ) -> Self:
+        """Read a model of this kind; `histodict.load` reads any, and says more."""
+        model: Self = read_model({cls.kind: cls}, Path(path), n_jobs, trust_weights)
+        return model
+
+    # --- atoms ----------------------------------------------------------------------------------
+
+    def plot_atoms(self, n_atoms: int = 20, axes: Sequence[Any] | None = None) -> Any:
+        """The first atoms of every class as pictures; matplotlib's axes, one per class.
+
+        Most methods have their most used atoms first. Atoms of vectors that are no pictures are
+        refused: `histodict atoms` shows the patches that use them.
+        """
+        from .plots import plot_atoms
+
+        self._check_fitted()
+        return plot_atoms(self, n_atoms, axes)
+
+
+def no_probabilities(model: Estimator) -> NoReturn:
+    """What to do for probabilities; as an AttributeError, so that `hasattr` tells."""
+    raise AttributeError(
+        f"{type(model).__name__} gives scores, which are not probabilities: fit a Panel, which "
+        "learns them on unseen patients; Panel(['default']) is one such model, Panel() several"
+    )

@@ -1,0 +1,127 @@
+"""What people hand to a model: files, folders, tables, arrays, pictures; labelled or to be judged.
+
+Pixels in memory take the same way as those of a file, and give the same bits.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..images.classes import positive_by_name
+from ..images.frames import Frame, is_frame
+from ..images.in_memory import ImageFile, MemoryImage
+from ..images.layout import images_below
+from ..images.manifest import Manifest, read_manifest
+
+Labelled = Manifest | Path | str | Frame
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Images to be judged, each with the pixel size that a table has for it, if any.
+
+    is_one : whether one image was handed in, and so one answer is expected
+    left_out : per folder a line on what is there and may have been meant
+    """
+
+    images: list[tuple[ImageFile, float | None]]
+    is_one: bool = False
+    left_out: list[str] = field(default_factory=list)
+
+
+def labelled(images: Labelled, positive: str | None = None, ask_by: str = "") -> Manifest:
+    """Images with their labels; what there is to say of a list that is read here is warned of.
+
+    `ask_by`: the argument that names the class to be found, for when the labels do not tell; empty
+    where that does not matter.
+    """
+    if isinstance(images, Manifest):
+        return images if positive is None else images.with_positive(positive)
+    manifest = read_manifest(images)
+    for words in manifest.warnings:
+        warnings.warn(words, stacklevel=3)  # to whoever called fit or score
+    if positive is not None:
+        return manifest.with_positive(positive)
+    classes = manifest.classes
+    if ask_by and len(classes) == 2 and not positive_by_name(classes):
+        warnings.warn(
+            f"the names do not tell which of {classes[0]!r} and {classes[1]!r} is the class to be "
+            f"found; it is {classes[1]!r} unless you give {ask_by}=…",
+            stacklevel=3,
+        )
+    return manifest
+
+
+def asked(images: Any) -> Asked:
+    """The images of a file, a folder, a list, a table, a `Manifest`, an array or a picture.
+
+    An array is (height, width, 3) of uint8; with one more dimension in front, several images.
+    """
+    if isinstance(images, Manifest) or is_frame(images) or _is_table(images):
+        records = images if isinstance(images, Manifest) else read_manifest(images)
+        return Asked([(record.path, record.mpp) for record in records.records])
+    if _is_one(images):
+        return Asked([(_image(images, "image"), None)], is_one=True)
+    if isinstance(images, str | os.PathLike):
+        images = [images]
+    if isinstance(images, Iterable):
+        left_out: list[str] = []
+        return Asked([(image, None) for image in _each(images, left_out)], left_out=left_out)
+    raise TypeError(
+        f"images are given as a path, a list of paths, an array or a picture of Pillow, not as "
+        f"{type(images).__name__}"
+    )
+
+
+def _is_table(images: Any) -> bool:
+    return isinstance(images, str | os.PathLike) and Path(images).suffix.lower() == ".csv"
+
+
+def _is_one(images: Any) -> bool:
+    if isinstance(images, str | os.PathLike):
+        return not Path(images).is_dir()
+    if isinstance(images, np.ndarray):
+        return images.ndim != 4
+    return isinstance(images, MemoryImage) or _is_picture(images)
+
+
+def _is_picture(image: Any) -> bool:
+    """Whether it is Pillow's; by what it can do, as Pillow may not be loaded."""
+    return hasattr(image, "getbands") and hasattr(image, "load")
+
+
+def _each(images: Iterable[Any], left_out: list[str]) -> Iterator[ImageFile]:
+    for place, image in enumerate(images):
+        if isinstance(image, str | os.PathLike) and Path(image).is_dir():
+            yield from _below(Path(image), left_out)
+        else:
+            yield _image(image, f"image {place}")
+
+
+def _image(image: Any, name: str) -> ImageFile:
+    """`name`: of pixels that have none; a file's name is looked into only when it is opened."""
+    if isinstance(image, str | os.PathLike):
+        return Path(image)
+    if isinstance(image, MemoryImage):
+        return image
+    if _is_picture(image):
+        return MemoryImage.of_pillow(image, name)
+    return MemoryImage.of_array(np.asarray(image), name)
+
+
+def _below(folder: Path, left_out: list[str]) -> list[Path]:
+    found, others = images_below(folder)
+    if not found:
+        raise ValueError(f"{folder}: there is no image in this folder")
+    if others:
+        names = ", ".join(str(path.relative_to(folder)) for path in others[:5])
+        rest = f" and {len(others) - 5} more" if len(others) > 5 else ""
+        left_out.append(f"{folder}: left out: {names}{rest}")
+    return found

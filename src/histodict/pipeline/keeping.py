@@ -1,0 +1,54 @@
+"""A model from a file: of which kinds, and whether a network is the one learnt with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..execution.texts import one_line
+from ..model_content import ModelContent
+from ..model_file import ModelFileError, read_content
+from ..networks import is_asked_for, vectors_named
+
+
+def read_model(
+    kinds: Mapping[str, Any], path: Path, n_jobs: int | None, trust_weights: bool
+) -> Any:
+    """What the file holds, if it is one of these kinds: classes by their `kind`."""
+    content = read_content(path)
+    if content.kind not in kinds:
+        raise ModelFileError(
+            f"{path}: holds a {content.kind}, not a {' or '.join(kinds)}; histodict.load reads any"
+        )
+    if not trust_weights:
+        for part in (content, *content.members):
+            _check_consent(path, part.recipe["vectors"])
+    try:
+        model = kinds[content.kind].of_content(content, n_jobs)
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise ModelFileError(f"{path}: a damaged model file ({one_line(error)})") from error
+    for part in (content, *content.members):
+        _check_weights(path, part)
+    return model
+
+
+def _check_consent(path: Path, vectors: str) -> None:
+    if is_asked_for(vectors):
+        return
+    family, _, name = vectors.partition(":")
+    model, _, file = name.partition("@")
+    what = f"open the file {file} as weights of" if file else "fetch the weights of"
+    raise ModelFileError(
+        f"{path}: to use this model, {family} would {what} {model!r}. If you trust where the model "
+        "is from, say --trust-weights, in Python load(…, trust_weights=True)"
+    )
+
+
+def _check_weights(path: Path, content: ModelContent) -> None:
+    """A model is worth nothing on the vectors of other weights than it was trained with."""
+    vectors = content.recipe["vectors"]
+    if vectors_named(vectors).weights() != content.weights:
+        raise ModelFileError(
+            f"{path}: was trained with other weights of {vectors!r} than those here"
+        )

@@ -1,0 +1,36 @@
+"""Atoms on matplotlib's axes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..parameters import check_whole_number
+from ..patches.pictures import atom_sheet
+from .image_model import ImageModel
+
+_ACROSS = 10
+
+
+def plot_atoms(model: Any, n_atoms: int, axes: Sequence[Any] | None) -> Any:
+    """Per class of a fitted model the first `n_atoms` atoms, on these axes or on new ones."""
+    check_whole_number("n_atoms", n_atoms, 1)
+    own_model: ImageModel = model.model_
+    classes, atoms = model.classes_, own_model.atoms()
+    if atoms is None:
+        raise ValueError(own_model.why_no_atoms())
+    if atoms.patch_px is None:
+        raise ValueError(
+            f"the atoms of {own_model.recipe.vectors} vectors are no pictures: the command "
+            "`histodict atoms` shows the patches that use them"
+        )
+    if axes is None:
+        from matplotlib import pyplot
+
+        axes = list(pyplot.subplots(len(classes), 1, squeeze=False)[1][:, 0])
+    for place, (name, ax) in enumerate(zip(classes, axes, strict=True)):
+        own = atoms.D[atoms.classes == place]
+        ax.imshow(atom_sheet(own, atoms.patch_px, n_atoms, min(n_atoms, _ACROSS)))
+        ax.set_title(f"{name}: {min(n_atoms, len(own))} of {len(own)} atoms", parse_math=False)
+        ax.set_axis_off()
+    return axes

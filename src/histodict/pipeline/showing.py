@@ -1,0 +1,77 @@
+"""An answer as people look at it: a line of text, a picture on axes, a card in a notebook."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..images.readers import open_image
+from ..patches.patch_map import Ring
+
+_PLOT_PX, _CARD_PX = 1000, 240
+
+
+class Shown:
+    """What every answer can do to be looked at."""
+
+    def plot(self, ax: Any = None) -> Any:
+        """The image with its patch map over it, on matplotlib's `ax` or on new axes; the axes."""
+        if ax is None:
+            from matplotlib import pyplot
+
+            _, ax = pyplot.subplots()
+        ax.imshow(_picture(self, _PLOT_PX))
+        ax.set_title(_words(self), parse_math=False)  # a class may be called "$5"
+        ax.set_axis_off()
+        return ax
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(_facts(self)['path'])!r}: {_words(self)})"
+
+    def _repr_html_(self) -> str:
+        """A small overlay beside what is said; nothing in it is taken for HTML."""
+        from ..patches.pictures import image_uri
+
+        picture = f'<img alt="" src="{image_uri(_picture(self, _CARD_PX))}">'
+        return (
+            f'<div style="display:flex; gap:1em; align-items:center">{picture}'
+            f"<div><b>{escape(_words(self))}</b><br>{escape(str(_facts(self)['path']))}</div></div>"
+        )
+
+
+def outlines(answer: Any) -> list[Ring]:
+    """All rings around an answer's regions."""
+    return [ring for region in answer.regions for polygon in region.polygons for ring in polygon]
+
+
+def _facts(answer: Any) -> dict[str, Any]:
+    """The answer's row of a table, with its path."""
+    return {"path": str(answer.path)} | answer.row()
+
+
+def _words(answer: Any) -> str:
+    """The label and, where there is one, the score or how sure the model is."""
+    row = _facts(answer)
+    if answer.label is None:
+        return str(row["label"])
+    chance = getattr(answer, "probabilities", {}).get(answer.label)
+    if chance is not None:
+        return f"{answer.label}, {chance:.0%} sure"
+    if answer.patch_map is not None and "n_regions" in row:
+        n = len(answer.regions)
+        return f"{answer.label}, {n} region{'' if n == 1 else 's'}"
+    return f"{answer.label}, score {answer.score:.3g}"
+
+
+def _picture(answer: Any, longest_side: int) -> NDArray[np.uint8]:
+    """The overlay, no longer than this; of a method without a map, the image itself."""
+    if answer.patch_map is None:
+        with open_image(answer.path) as source:
+            return source.thumbnail(min(longest_side, max(source.size)))
+    from ..patches.overlay import draw_overlay
+
+    found = answer.patch_map, answer.words(), outlines(answer)
+    return draw_overlay(*found, longest_side=longest_side)

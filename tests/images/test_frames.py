@@ -1,0 +1,80 @@
+"""A DataFrame goes through the checks of a CSV file, and comes out the same."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from histodict.images.manifest import ManifestError, read_manifest
+
+pandas = pytest.importorskip("pandas")
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    for name in ("a.png", "b.png", "c.png", "m.png"):
+        (tmp_path / name).write_bytes(b"x")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+TABLE = {
+    "File": ["a.png", "b.png", "c.png"],
+    "diagnosis": ["tumour", "normal", "tumour"],
+    "patient": [7, None, 9],
+    "mpp": [0.5, None, 1],
+    "mask": [None, "m.png", float("nan")],
+}
+
+
+def test_a_frame_is_what_its_csv_file_is(folder):
+    frame = pandas.DataFrame(TABLE)
+    frame.to_csv("t.csv", index=False)
+    one, two = read_manifest(frame), read_manifest("t.csv")
+    kept = [replace(record, patient="") for record in two.records]
+    assert [replace(record, patient="") for record in one.records] == kept
+    # A column of numbers with a gap is written as 7.0, and meant as 7.
+    assert one.patients == ["7", "b.png", "9"]
+    assert [warning.partition(": ")[2] for warning in one.warnings] == [
+        warning.partition(": ")[2] for warning in two.warnings
+    ]
+
+
+def test_paths_missing_values_and_other_columns(folder):
+    frame = pandas.DataFrame(
+        {
+            "path": [Path("a.png"), folder / "b.png"],
+            "y": pandas.array([1, 0], dtype="Int64"),
+            "site": pandas.array(["here", pandas.NA], dtype="string"),
+        }
+    )
+    found = read_manifest(frame, {"label": "y"})
+    assert found.labels == ["1", "0"]
+    assert [record.site for record in found.records] == ["here", None]
+    assert [Path(record.path).name for record in found.records] == ["a.png", "b.png"]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"File": ["a.png", "a.png", "c.png"]}, "DataFrame, line 1: a.png is already in line 0"),
+        ({"File": ["a.png", "gone.png", "c.png"]}, r"gone.png \(line 1\)"),
+        ({"diagnosis": ["tumour", "Tumour", "x"]}, "differ only in case"),
+        ({"diagnosis": ["tumour", None, "x"]}, "line 1: the label is empty"),
+        ({"mpp": [0.5, -1, 1]}, "line 1: mpp is '-1'"),
+    ],
+)
+def test_what_a_csv_file_may_not_have_a_frame_may_not(folder, change, words):
+    with pytest.raises(ManifestError, match=words):
+        read_manifest(pandas.DataFrame(TABLE | change))
+
+
+def test_no_path_no_rows_and_no_table(folder):
+    with pytest.raises(ManifestError, match="DataFrame: no column for path"):
+        read_manifest(pandas.DataFrame({"label": ["a"]}))
+    with pytest.raises(ManifestError, match="no images below the header"):
+        read_manifest(pandas.DataFrame({"path": [], "label": []}))
+    with pytest.raises(TypeError, match="a DataFrame or a Manifest, not as list"):
+        read_manifest(["a.png"])

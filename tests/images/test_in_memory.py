@@ -1,0 +1,89 @@
+"""Pixels in memory are read as those of a file are, to the bit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from histodict.images.in_memory import MemoryImage, image_key
+from histodict.images.readers import ImageError, open_image
+
+
+@pytest.fixture
+def pixels(rng):
+    return rng.integers(0, 256, (70, 90, 3)).astype(np.uint8)
+
+
+def regions(source):
+    with open_image(source) as image:
+        yield image.thumbnail(40)
+        for box in ((0, 0, 90, 70, 1.0), (-5, 60, 50, 40, 2.5), (11, 13, 31, 17, 3.0)):
+            yield image.read(*box)
+
+
+def assert_same(one, two):
+    for a, b in zip(regions(one), regions(two), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_an_array_gives_the_bits_of_its_png(pixels, tmp_path):
+    Image.fromarray(pixels).save(tmp_path / "a.png")
+    assert_same(MemoryImage.of_array(pixels, "a"), tmp_path / "a.png")
+    assert_same(MemoryImage.of_array(pixels[::-1][::-1], "a"), tmp_path / "a.png")
+
+
+@pytest.mark.parametrize("mode", ["RGBA", "L", "P", "CMYK", "I;16", "1"])
+def test_a_picture_of_any_mode_gives_the_bits_of_its_file(mode, pixels, rng, tmp_path):
+    if mode == "RGBA":
+        picture = Image.fromarray(rng.integers(0, 256, (70, 90, 4)).astype(np.uint8))
+    elif mode == "I;16":
+        picture = Image.fromarray(rng.integers(0, 65536, (70, 90)).astype(np.uint16))
+    else:
+        picture = Image.fromarray(pixels).convert(mode)
+    file = tmp_path / ("a.tif" if mode == "CMYK" else "a.png")
+    picture.save(file)
+    assert_same(MemoryImage.of_pillow(picture, "a"), file)
+
+
+def test_a_picture_that_was_opened_keeps_its_name_rotation_and_pixel_size(pixels, tmp_path):
+    exif = Image.Exif()
+    exif[274] = 6  # turned by a quarter
+    Image.fromarray(pixels).save(tmp_path / "turned.jpg", exif=exif)
+    turned = MemoryImage.of_pillow(Image.open(tmp_path / "turned.jpg"), "a")
+    assert_same(turned, tmp_path / "turned.jpg")
+    assert turned.picture.size == (70, 90)
+    Image.fromarray(pixels).save(tmp_path / "sized.tif", dpi=(50_800, 50_800))
+    sized = MemoryImage.of_pillow(Image.open(tmp_path / "sized.tif"), "a")
+    assert sized.mpp == pytest.approx(0.5)
+    assert str(sized) == str(tmp_path / "sized.tif")
+    with open_image(sized) as own, open_image(sized, 0.25) as given:
+        assert (own.mpp, given.mpp) == (sized.mpp, 0.25)
+
+
+def test_what_is_kept_of_an_image_changes_with_a_pixel(pixels):
+    one = MemoryImage.of_array(pixels, "a")
+    assert image_key(one) == image_key(MemoryImage.of_array(pixels.copy(), "b"))
+    pixels[3, 4, 1] += 1  # after it was handed over
+    assert image_key(one) != image_key(MemoryImage.of_array(pixels, "a"))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        np.zeros((4, 5)),
+        np.zeros((4, 5, 3)),
+        np.zeros((4, 5, 4), np.uint8),
+        np.zeros((0, 5, 3), "u1"),
+    ],
+)
+def test_other_arrays_are_refused_in_words(wrong):
+    with pytest.raises(ImageError, match=r"a: an image is an array \(height, width, 3\) of uint8"):
+        MemoryImage.of_array(wrong, "a")
+
+
+def test_a_picture_cut_short_is_named(pixels, tmp_path):
+    Image.fromarray(pixels).save(tmp_path / "a.png")
+    (tmp_path / "b.png").write_bytes((tmp_path / "a.png").read_bytes()[:3000])
+    with pytest.raises(ImageError, match=r"b\.png: the image cannot be decoded"):
+        MemoryImage.of_pillow(Image.open(tmp_path / "b.png"), "a")

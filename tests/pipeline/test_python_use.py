@@ -1,0 +1,446 @@
+"""Models as people use them from Python: what goes in, what comes out, and how they look."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import warnings
+from contextlib import contextmanager
+
+import matplotlib
+import numpy as np
+import pytest
+from PIL import Image
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from typer.testing import CliRunner
+
+import histodict
+from histodict import Panel, RegionDetector, TissueClassifier
+from histodict.cli import app
+from histodict.demo.sets import write_synthetic_set
+from histodict.evaluation.metrics import balanced_accuracy
+from histodict.images.manifest import read_manifest
+from histodict.pipeline import Answers
+from histodict.recipes import Recipe, preset
+
+SMALL = {"n_atoms": 12, "n_iter": 2, "patches_per_class": 300}
+KINDS = (TissueClassifier, RegionDetector, Panel)
+
+
+@contextmanager
+def no_warnings():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def without_a_screen():
+    matplotlib.use("Agg")
+    yield
+    from matplotlib import pyplot
+
+    pyplot.close("all")
+
+
+@pytest.fixture(scope="module")
+def tissue(tmp_path_factory):
+    return write_synthetic_set(tmp_path_factory.mktemp("set") / "t", 4, 2, size=(96, 80))
+
+
+@pytest.fixture(scope="module")
+def model(tissue):
+    return TissueClassifier("paper", random_state=1, **SMALL).fit(tissue)
+
+
+@pytest.fixture(scope="module")
+def detector(tissue):
+    made = RegionDetector("regions", region="inflamed", random_state=1, **SMALL)
+    return made.fit(tissue / "regions" / "manifest.csv")
+
+
+@pytest.fixture(scope="module")
+def panel(tissue):
+    return Panel(["paper"], folds=2, patch_px=16, **SMALL).fit(tissue)
+
+
+@pytest.fixture
+def pixels(tissue):
+    return np.asarray(Image.open(next((tissue / "inflamed").iterdir())))
+
+
+# --- learning -----------------------------------------------------------------------------------
+
+
+def test_a_folder_a_table_and_a_manifest_teach_the_same(model, tissue):
+    manifest = read_manifest(tissue)
+    for images in (tissue / "manifest.csv", str(tissue / "manifest.csv"), manifest):
+        again = TissueClassifier("paper", random_state=1, **SMALL).fit(images)
+        assert again.training_ == model.training_
+        np.testing.assert_array_equal(again.model_.method_.dictionaries_, _atoms(model))
+
+
+def test_a_frame_teaches_the_same(model, tissue, monkeypatch):
+    pandas = pytest.importorskip("pandas")
+    monkeypatch.chdir(tissue)
+    frame = pandas.read_csv("manifest.csv")
+    again = TissueClassifier("paper", random_state=1, **SMALL).fit(frame)
+    np.testing.assert_array_equal(again.model_.method_.dictionaries_, _atoms(model))
+    with no_warnings():
+        assert again.score(frame) == model.score(tissue)
+        assert again.predict(frame).labels == model.predict(tissue / "manifest.csv").labels
+
+
+def _atoms(model):
+    return model.model_.method_.dictionaries_
+
+
+@pytest.mark.parametrize("positive", ["healthy", "inflamed"])
+def test_the_class_to_be_found_may_be_asked_for(positive, tissue):
+    made = TissueClassifier("paper", **SMALL | {"n_iter": 1}).fit(tissue, positive=positive)
+    assert made.classes_[1] == positive
+
+
+def test_warnings_come_through_warnings_and_name_the_caller(tissue, tmp_path):
+    for old, new in (("healthy", "one"), ("inflamed", "two")):
+        shutil.copytree(tissue / old, tmp_path / new)
+    (tmp_path / "one" / "notes.txt").write_text("x")
+    with pytest.warns() as caught:
+        made = TissueClassifier("paper", **SMALL | {"n_iter": 1}).fit(tmp_path)
+    words = [str(one.message) for one in caught]
+    assert any("NO PATIENT" in text for text in words)
+    assert any("notes.txt" in text for text in words)
+    assert any("unless you give positive=" in text for text in words)
+    assert {one.filename for one in caught} == {__file__}
+    assert made.classes_ == ["one", "two"]
+    with pytest.warns(UserWarning, match="unless you give region="):
+        RegionDetector(**SMALL | {"n_iter": 1}).fit(tmp_path)
+    for use in (made.score, RegionDetector(region="two", **SMALL | {"n_iter": 1}).fit):
+        with pytest.warns() as caught:
+            use(tmp_path)
+        assert not any("unless you give" in str(one.message) for one in caught)
+    with no_warnings():
+        TissueClassifier("paper", **SMALL | {"n_iter": 1}).fit(tissue)
+
+
+def test_a_bar_shows_how_far_it_is(tissue, capsys):
+    TissueClassifier("paper", verbose=True, **SMALL).fit(tissue).predict([tissue / "healthy"])
+    out, err = capsys.readouterr()
+    assert out == ""
+    for stage in ("Cutting patches", "Training", "Fitting the rule", "Answering"):
+        assert f"\r{stage}" in err
+    assert "[##############################] 8/8\n" in err
+    TissueClassifier("paper", **SMALL).fit(tissue)
+    assert capsys.readouterr() == ("", "")
+
+
+# --- answering ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["model", "detector", "panel"])
+def test_pixels_in_memory_get_the_answer_of_their_file(kind, pixels, tmp_path, request):
+    fitted = request.getfixturevalue(kind)
+    Image.fromarray(pixels).save(tmp_path / "a.png")
+    expected = fitted.predict(tmp_path / "a.png", mpp=0.5)
+    for given in (pixels, Image.fromarray(pixels), Image.open(tmp_path / "a.png")):
+        found = fitted.predict(given, mpp=0.5)
+        assert found.row() == expected.row()
+        np.testing.assert_array_equal(found.patch_map.margins, expected.patch_map.margins)
+        np.testing.assert_array_equal(found.patch_map.winners, expected.patch_map.winners)
+        assert found.patch_map.mpp == 0.5
+
+
+@pytest.mark.parametrize("method", ["lbp-colour", "mean-logistic"])
+def test_so_do_methods_of_the_whole_image_with_and_without_a_cache(
+    method, tissue, pixels, tmp_path
+):
+    Image.fromarray(pixels).save(tmp_path / "a.png")
+    for cache in (None, tmp_path / "cache"):
+        made = TissueClassifier("default", method=method, cache=cache, n_jobs=1).fit(tissue)
+        expected = made.predict(tmp_path / "a.png", mpp=0.5).scores
+        assert made.predict(pixels, mpp=0.5).scores == expected
+        assert made.predict(pixels // 2, mpp=0.5).scores != expected  # not what the cache has
+
+
+def test_one_image_is_one_answer_and_several_are_answers(model, tissue, pixels):
+    files = sorted((tissue / "healthy").iterdir())
+    one = model.predict(files[0])
+    assert isinstance(one, histodict.pipeline.ImageAnswer)
+    several = [files, map(str, files), tissue / "healthy", [tissue / "healthy"]]
+    for given in several:
+        found = model.predict(given)
+        assert isinstance(found, Answers)
+        assert [answer.path for answer in found] == files
+        assert found[0].scores == one.scores
+    mixed = model.predict([pixels, files[0], Image.fromarray(pixels)], mpp=0.5)
+    assert [str(answer.path) for answer in mixed] == ["image 0", str(files[0]), "image 2"]
+    assert mixed[0].scores == mixed[2].scores == model.predict(np.stack([pixels]))[0].scores
+    assert [answer.scores for answer in mixed[1:]] == [mixed[1].scores, mixed[2].scores]
+    assert isinstance(mixed[1:], Answers)
+    assert len(model.predict([])) == 0
+
+
+def test_a_table_brings_its_pixel_sizes(model, tissue, tmp_path):
+    file = next((tissue / "healthy").iterdir())
+    (tmp_path / "t.csv").write_text(f"path,label,patient,mpp\n{file},healthy,p,0.25\n")
+    sized = TissueClassifier(model.recipe, mpp=0.5, random_state=1).fit(read_manifest(tissue))
+    (found,) = sized.predict(tmp_path / "t.csv", mpp=0.5)
+    assert found.scores == sized.predict(file, mpp=0.25).scores
+    assert found.scores != sized.predict(file, mpp=0.5).scores
+
+
+def test_what_is_no_image_is_refused_in_words(model, panel, tmp_path):
+    with pytest.raises(TypeError, match="not as int"):
+        model.predict(3)
+    with pytest.raises(ValueError, match=r"image: an image is an array .* \(4, 5\) of float64"):
+        model.predict(np.zeros((4, 5)))
+    with pytest.raises(ValueError, match=r"image 1: an image is an array"):
+        model.predict([np.zeros((40, 50, 3), np.uint8), np.zeros(3)])
+    with pytest.raises(ValueError, match="there is no such file"):
+        model.predict(tmp_path / "none.png")
+    with pytest.raises(ValueError, match="there is no image in this folder"):
+        model.predict(tmp_path)
+    (tmp_path / "a.gif").write_bytes(b"x")
+    Image.new("RGB", (60, 50), "pink").save(tmp_path / "a.png")
+    for use, given in (
+        (model.predict, tmp_path),
+        (model.predict, [tmp_path]),
+        (panel.predict_proba, tmp_path),
+    ):
+        with pytest.warns(UserWarning, match=r"left out: a\.gif") as caught:
+            use(given)
+        assert caught[0].filename == __file__
+
+
+def test_the_table_is_that_of_the_command_line(model, detector, panel, tissue, tmp_path):
+    pandas = pytest.importorskip("pandas")
+    for name, fitted, command, folder in (
+        ("predictions", model, "predict", "inflamed"),
+        ("predictions", panel, "predict", "inflamed"),
+        ("detections", detector, "detect", "regions"),
+    ):
+        file = fitted.save(tmp_path / f"{fitted.kind}.histodict")
+        out = tmp_path / fitted.kind
+        files = sorted((tissue / folder).glob("*.jpg"))
+        said = CliRunner().invoke(app, [command, str(file), *map(str, files), "-o", str(out)])
+        assert said.exit_code == 0, said.output
+        expected = pandas.read_parquet(out / f"{name}.parquet").drop(columns="key")
+        found = fitted.predict(files).to_frame()
+        pandas.testing.assert_frame_equal(found, expected, check_dtype=False)
+        assert len(found) == len(files) > 1
+    assert list(model.predict([]).to_frame().columns) == list(model.columns)
+
+
+def test_without_pandas_only_frames_are_missing(model, tissue, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    found = model.predict(tissue / "healthy")
+    assert found.rows()[0]["label"] in model.classes_
+    with pytest.raises(ImportError, match="pip install pandas"):
+        found.to_frame()
+
+
+def test_score_is_balanced_accuracy(model, detector, tissue):
+    manifest = read_manifest(tissue)
+    few = manifest.select([0, 1, 2, *range(4, len(manifest.records))])
+    labels = [model.predict(r.path, mpp=r.mpp).label for r in few.records]
+    assert model.score(few) == balanced_accuracy(np.array(few.labels), np.array(labels))
+    regions = tissue / "regions" / "manifest.csv"
+    assert 0 <= detector.score(regions) <= 1
+
+
+def test_probabilities_are_those_of_the_answers_or_it_is_said_how_to_get_them(
+    panel, model, detector, pixels, tissue
+):
+    files = sorted((tissue / "healthy").iterdir())
+    found = panel.predict_proba(files)
+    assert found.shape == (len(files), 2)
+    for row, answer in zip(found, panel.predict(files), strict=True):
+        assert dict(zip(panel.classes_, row, strict=True)) == answer.probabilities
+    assert panel.predict_proba(pixels).shape == (1, 2)
+    glass = np.full((80, 96, 3), 245, np.uint8)
+    assert np.isnan(panel.predict_proba([glass])).all()
+    for other in (model, detector):
+        assert not hasattr(other, "predict_proba")
+        with pytest.raises(AttributeError, match=r"fit a Panel.*Panel\(\['default'\]\)"):
+            other.predict_proba(files)
+
+
+# --- looking ------------------------------------------------------------------------------------
+
+
+def test_answers_are_drawn_on_axes(model, detector, pixels, tissue):
+    from matplotlib import pyplot
+
+    _, ax = pyplot.subplots()
+    answer = model.predict(pixels)
+    assert answer.plot(ax) is ax
+    drawn = ax.images[0].get_array()
+    assert drawn.shape[2] == 3
+    assert not np.array_equal(drawn[:80, :96], pixels)  # there is a map over it
+    assert answer.label in ax.get_title()
+    several = model.predict([pixels] * 5).plot(n_columns=3)
+    assert several.shape == (2, 3)
+    assert [len(ax.images) for ax in several.flat] == [1, 1, 1, 1, 1, 0]
+    assert "region" in detector.predict(pixels).plot().get_title()
+
+
+def test_a_method_without_a_map_shows_the_image(tissue, pixels):
+    made = TissueClassifier("default", method="lbp-colour", n_jobs=1).fit(tissue)
+    answer = made.predict(pixels)
+    np.testing.assert_array_equal(answer.plot().images[0].get_array(), pixels)
+    assert answer.label in answer._repr_html_()
+
+
+def test_answers_say_what_they_are_and_are_safe_to_show(model, panel, pixels, tissue, tmp_path):
+    answer = model.predict(pixels)
+    assert repr(answer) == f"ImageAnswer('image': {answer.label}, score {answer.score:.3g})"
+    assert "% sure" in repr(panel.predict(pixels))
+    bad = tmp_path / "<b>&.png"
+    Image.fromarray(pixels).save(bad)
+    html = model.predict(bad)._repr_html_()
+    assert "&lt;b&gt;&amp;.png" in html
+    assert "<b>&.png" not in html
+    assert 'src="data:image/' in html
+    assert len(html) < 100_000
+    many = model.predict([bad] * 14)
+    assert repr(many) == f"<14 answers: 14 {answer.label}>"
+    assert many._repr_html_().count("<img") == 12
+    assert "and 2 more" in many._repr_html_()
+
+
+def test_labels_are_never_taken_for_html_nor_for_formulae(tissue, tmp_path, pixels):
+    for old, new in (("healthy", "no $x"), ("inflamed", "<i>$\\alpha")):
+        shutil.copytree(tissue / old, tmp_path / new)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        made = TissueClassifier("paper", **SMALL | {"n_iter": 1}).fit(tmp_path)
+    answers = made.predict([pixels])
+    for shown in (made, answers, answers[0]):
+        assert "<i>" not in shown._repr_html_()
+    for axes in (answers.plot().flat, made.plot_atoms(3)):
+        for ax in axes:
+            ax.figure.canvas.draw()
+
+
+def test_atoms_are_drawn_by_class(model, panel, tissue):
+    axes = model.plot_atoms(5)
+    assert [ax.get_title() for ax in axes] == [
+        "healthy: 5 of 12 atoms",
+        "inflamed: 5 of 12 atoms",
+    ]
+    assert axes[0].images[0].get_array().shape[1] == 5 * (3 * model.recipe.patch_px + 4)
+    assert panel.plot_atoms(3, axes) is axes
+    made = TissueClassifier("default", method="lbp-colour", n_jobs=1).fit(tissue)
+    with pytest.raises(ValueError, match="no atoms"):
+        made.plot_atoms()
+
+
+# --- parameters and files -----------------------------------------------------------------------
+
+
+def test_settings_are_given_by_name():
+    made = TissueClassifier("paper", n_atoms=100, patch_px=12)
+    assert made.recipe == preset("paper").with_values({"n_atoms": 100, "patch_px": 12})
+    assert TissueClassifier(n_atoms=7).recipe.method_parameters["n_atoms"] == 7
+    assert TissueClassifier("paper", method="odl").recipe == preset("paper", "odl")
+    assert TissueClassifier(preset("default"), method="odl").recipe.method == "odl"
+    assert RegionDetector(neighbours=2).recipe.neighbours == 2
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_unknown_names_are_refused_and_near_ones_named(kind):
+    for wrong, near in (("n_atom", "n_atoms"), ("patchpx", "patch_px"), ("randomstate", "random_")):
+        with pytest.raises(ValueError, match=f"no setting '{wrong}' .did you mean {near}"):
+            kind(**{wrong: 3})
+        with pytest.raises(ValueError, match=f"no setting '{wrong}' .did you mean {near}"):
+            kind().set_params(**{wrong: 3})
+    with pytest.raises(ValueError, match="patch_px must be a whole number"):
+        kind(patch_px="x")
+    with pytest.raises(ValueError, match="n_atoms must be"):
+        kind(n_atoms="many")
+
+
+def test_no_setting_has_the_name_of_a_parameter_of_a_class():
+    own = {"recipe", "recipes", "method", "region", "folds", "cache", "verbose", "n_jobs"}
+    for method in histodict.methods.registry.METHODS:
+        assert not own & Recipe(method).settings()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_parameters_can_be_asked_for_set_and_cloned(kind, tmp_path):
+    made = kind("default", method="odl", n_atoms=30, random_state=4, cache=tmp_path)
+    own = made.get_params(deep=False)
+    assert (own["n_atoms"], own["method"], own["random_state"]) == (30, "odl", 4)
+    again = clone(made)
+    assert again is not made
+    assert again.get_params() == made.get_params()
+    assert again.recipe == made.recipe
+    assert clone(kind()).get_params() == kind().get_params()
+    changed = clone(made).set_params(n_atoms=9, patch_px=18, verbose=True)
+    assert changed.recipe == made.recipe.with_values({"n_atoms": 9, "patch_px": 18})
+    assert (changed.verbose, changed.random_state) == (True, 4)
+    assert made.recipe.method_parameters["n_atoms"] == 30
+    made.random_state = 5  # as some do
+    assert made.set_params(n_jobs=2).get_params()["random_state"] == 5
+    before = made.get_params()
+    with pytest.raises(ValueError, match="patch_px"):
+        made.set_params(n_atoms=5, patch_px=0)
+    assert made.get_params() == before
+
+
+def test_all_settings_in_effect_are_told():
+    told = TissueClassifier("paper").get_params()
+    assert (told["n_atoms"], told["patch_px"], told["stain"]) == (500, 20, "none")
+    assert "max_iter" not in TissueClassifier("paper").get_params(deep=False)
+
+
+@pytest.mark.parametrize("kind", ["model", "detector", "panel"])
+def test_threads_of_a_fitted_model_are_changed_and_what_it_learnt_stays(kind, request, pixels):
+    fitted = request.getfixturevalue(kind)
+    before, n_jobs = fitted.predict(pixels).row(), fitted.n_jobs
+    try:
+        fitted.set_params(n_jobs=1)
+        assert (fitted.n_jobs, fitted.model_.n_jobs) == (1, 1)
+        assert fitted.predict(pixels).row() == before
+    finally:
+        fitted.set_params(n_jobs=n_jobs)
+    assert not hasattr(clone(fitted), "training_")
+
+
+def test_a_model_shows_what_it_was_made_with(model):
+    assert repr(TissueClassifier()) == "TissueClassifier()"
+    assert repr(TissueClassifier("paper", n_atoms=5)) == (
+        "TissueClassifier(recipe='paper', n_atoms=5)"
+    )
+    assert "learnt nothing" in TissueClassifier()._repr_html_()
+    assert "healthy / inflamed, learnt from 8 images of 4 patients" in model._repr_html_()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_has_learnt_nothing_says_so(kind, pixels, tissue, tmp_path):
+    made = kind()
+    for use in (
+        lambda: made.predict(pixels),
+        lambda: made.answer(tmp_path / "a.png"),
+        lambda: made.score(tissue),
+        lambda: made.save(tmp_path / "m.histodict"),
+        lambda: made.plot_atoms(),
+    ):
+        with pytest.raises(NotFittedError, match="call fit first"):
+            use()
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("kind", ["model", "detector", "panel"])
+def test_models_are_saved_and_loaded(kind, request, pixels, tmp_path):
+    fitted = request.getfixturevalue(kind)
+    file = fitted.save(tmp_path / "m.histodict")
+    for load in (histodict.load, type(fitted).load):
+        loaded = load(file, n_jobs=1)
+        assert type(loaded) is type(fitted)
+        assert loaded.predict(pixels).row() == fitted.predict(pixels).row()
+        assert clone(loaded).recipe == fitted.recipe
+    for other in set(KINDS) - {type(fitted)}:
+        with pytest.raises(ValueError, match=f"holds a {fitted.kind}, not a {other.kind}"):
+            other.load(file)
