@@ -17,7 +17,7 @@ import hashlib
 import json
 import os
 import warnings
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -28,6 +28,7 @@ from .execution.files import content_digest, file_key, written_whole
 from .execution.progress import Callback, Progress, ignore
 from .execution.tables import Row, write_table
 from .images.layout import images_below
+from .images.pixel_size import GivenSize
 from .pipeline import Model, RegionAnswer
 from .pipeline.answers import outlines, region_rows
 from .reports.geojson import features, save_geojson
@@ -35,7 +36,7 @@ from .reports.overlay import save_overlay
 
 # Of a file's name that goes into KEY: with it, no name may become longer than file systems allow.
 _MOST_BYTES = 200
-_FORM = 3  # goes up when an image's files are written otherwise
+_FORM = 4  # goes up when an image's files are written otherwise
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ def run_images(
     images: list[Path],
     folder: Path,
     *,
-    mpp: float | None = None,
+    mpp: float | GivenSize | None = None,
     callback: Callback = ignore,
     executor: Executor | None = None,
 ) -> RunResult:
@@ -77,14 +78,16 @@ def run_images(
     `executor` takes an image at a time, and what works there writes into `folder`; None: one image
     after another, with threads for the parts of each.
     """
-    stamps = [_stamp(image, model_digest, mpp) for image in images]
+    given = GivenSize.of(mpp)
+    stamps = [_stamp(image, model_digest, given) for image in images]
     files = [folder / "done" / f"{image_key(image)}.json" for image in images]
     finished = [_finished(file, stamp) for file, stamp in zip(files, stamps, strict=True)]
     # Another machine may work in another folder: paths that are sent are whole.
     missing = [image.absolute() for image, found in zip(images, finished, strict=True) if not found]
     answer = partial(_answer_one, model.with_jobs(1) if executor else model, folder.absolute())
-    results = (executor or Threads(1)).map(partial(answer, mpp), missing, lost=str)
+    results = (executor or Threads(1)).map(partial(answer, given), missing, lost=str)
     done, failures = [], []
+    callback(Progress("answer", 0, len(images)))
     for n, (image, file, stamp) in enumerate(zip(images, files, stamps, strict=True)):
         content = finished[n] or next(results)
         if isinstance(content, str):
@@ -112,10 +115,10 @@ def _text(path: Path) -> str:
     return os.fsencode(path).decode("utf-8", "replace")
 
 
-def _stamp(image: Path, model_digest: str, mpp: float | None) -> list[Any]:
+def _stamp(image: Path, model_digest: str, given: GivenSize) -> list[Any]:
     """Changes when the image, the model, the pixel size or what is written does."""
     state = file_key(image) if image.exists() else []
-    return [model_digest, mpp, version("histodict"), _FORM, *state]
+    return [model_digest, *astuple(given), version("histodict"), _FORM, *state]
 
 
 def _finished(done: Path, stamp: list[Any]) -> dict[str, Any] | None:
@@ -143,17 +146,17 @@ def _kept(content: dict[str, Any], done: Path, image: Path, stamp: list[Any]) ->
     return content
 
 
-def _answer_one(model: Model, folder: Path, mpp: float | None, image: Path) -> dict[str, Any] | str:
+def _answer_one(model: Model, folder: Path, given: GivenSize, image: Path) -> dict[str, Any] | str:
     """The rows of an image, whose files are then written; or why there are none."""
     try:
-        return _answer(model, folder, mpp, image)
+        return _answer(model, folder, given, image)
     except (ValueError, OSError, MemoryError) as error:
         return str(error) or type(error).__name__
 
 
-def _answer(model: Model, folder: Path, mpp: float | None, image: Path) -> dict[str, Any]:
+def _answer(model: Model, folder: Path, given: GivenSize, image: Path) -> dict[str, Any]:
     key = image_key(image)
-    answer = model.answer(image, mpp=mpp)
+    answer = model.answer(image, mpp=given)
     files: list[Path] = []
     if answer.patch_map is not None:
         overlay, outlined, mapped = files = [

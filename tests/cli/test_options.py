@@ -9,6 +9,7 @@ from typing import Annotated
 
 import pytest
 import typer
+from PIL import Image
 from typer.main import get_command
 from typer.testing import CliRunner
 
@@ -92,8 +93,8 @@ def test_the_version_is_said():
 
 
 def test_part_of_a_table(tmp_path):
-    for name in "ab":
-        (tmp_path / f"{name}.png").touch()
+    for place, name in enumerate("ab"):
+        Image.new("RGB", (4, 4 + place)).save(tmp_path / f"{name}.png")
     table = tmp_path / "t.csv"
     table.write_text("path,label,patient,split\na.png,x,1,train\nb.png,y,2,test\n")
     (record,) = PartOptions(table, split="test").read().records

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from .console import end_with, plain_errors, print_json, printable
+from ..execution.outputs import check_new_folder, check_room
+from ..execution.texts import counted
+from .console import end_with, keeps, plain_errors, print_json, printable
 from .options import (
     FinderOptions,
     ImageOptions,
@@ -17,6 +19,7 @@ from .options import (
     ModelOptions,
     ResultsOutput,
     WorkOptions,
+    warn_of_sizes,
 )
 
 if TYPE_CHECKING:
@@ -61,7 +64,7 @@ def detect(
     with plain_errors():
         trained = _load(used, work.jobs, finds_regions=True)
         result = _run(trained, used.model, images, output, work)
-    words = f"{len(result.regions)} regions; {_counts(result)}"
+    words = f"{counted(len(result.regions), 'region')}; {_counts(result)}"
     _tell(result, f"{words}. See {output / 'detections.csv'} and regions.csv", as_json)
 
 
@@ -77,19 +80,30 @@ def _run(
     model: Model, path: Path, images: ImageOptions, output: Path, work: WorkOptions
 ) -> RunResult:
     from ..batch import run_images
+    from ..images.pixel_size import PixelSize
 
+    check_new_folder(output)
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     found = images.find()
+    check_room(output, sum(map(_result_bytes, found)))
+    keeps()
     with work.begin() as begun:
-        return run_images(
+        result = run_images(
             model,
             digest,
             found,
             output,
-            mpp=images.mpp,
+            mpp=images.size,
             callback=begun.callback,
             executor=begun.executor,
         )
+    warn_of_sizes(model, [PixelSize(row["mpp"], row["mpp_from"]) for row in result.rows])
+    return result
+
+
+def _result_bytes(image: Path) -> int:
+    """What an overlay, a map and outlines take at least, about."""
+    return min(2**20, 2 * image.stat().st_size) if image.is_file() else 0
 
 
 def _tell(result: RunResult, words: str, as_json: bool) -> None:
@@ -102,7 +116,7 @@ def _tell(result: RunResult, words: str, as_json: bool) -> None:
         print_json({"rows": result.rows, "regions": result.regions, "failures": failures})
     else:
         again = f" ({result.n_skipped} were done before)" if result.n_skipped else ""
-        typer.echo(f"{len(result.rows)} images{again}: {words}")
+        typer.echo(f"{counted(len(result.rows), 'image')}{again}: {words}")
     end_with(
         reason if reason.startswith(str(path)) else f"{path}: {reason}"
         for path, reason in result.failures

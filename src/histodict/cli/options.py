@@ -6,7 +6,7 @@ options of their own, which is what typer asks for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, is_dataclass
 from functools import wraps
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
+from ..execution.texts import counted
 from .console import progress_bars, warn
 from .leaving import leaving
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from ..execution.executor import Executor
     from ..execution.work import Work
     from ..images.manifest import Manifest
+    from ..images.pixel_size import GivenSize, PixelSize
     from ..pipeline import Model
 
 Command = Callable[..., None]
@@ -102,6 +104,25 @@ PositiveOption = Annotated[
 ]
 
 
+MppOption = Annotated[
+    float | None,
+    typer.Option(
+        help="Pixel size in µm of those images of which neither the file nor a table says it."
+    ),
+]
+OverrideMppOption = Annotated[
+    float | None,
+    typer.Option(help="Pixel size in µm of all images, whatever their files or a table say."),
+]
+SkipBadOption = Annotated[
+    bool,
+    typer.Option(
+        "--skip-bad",
+        help="Go on without images that cannot be read; they are named, here and in the model.",
+    ),
+]
+
+
 # --- groups -------------------------------------------------------------------------------------
 
 
@@ -138,16 +159,38 @@ class DataOptions:
             "mask, such as patient=case_no. May be repeated.",
         ),
     ] = None
+    mpp: MppOption = None
+    override_mpp: OverrideMppOption = None
+    skip_bad: SkipBadOption = False
 
     def read(self, *, whole_paths: bool = False) -> Manifest:
-        """The manifest, its warnings said. Another machine may need whole paths."""
-        from ..images.manifest import read_manifest
+        """Images that can all be read, what is to be said of them said.
 
+        Another machine may need whole paths.
+        """
+        from ..images.manifest import read_manifest
+        from ..images.survey import check_contents, with_pixel_size
+
+        check_sizes(self.mpp, self.override_mpp)
         source = self.data.absolute() if whole_paths else self.data
         manifest = self.choose(read_manifest(source, pairs("--column", self.column)))
         for warning in manifest.warnings:
             warn(warning)
-        return manifest
+        manifest = self._readable(manifest)
+        for warning in check_contents(manifest):
+            warn(warning)
+        return with_pixel_size(manifest, self.mpp, self.override_mpp)
+
+    def _readable(self, manifest: Manifest) -> Manifest:
+        from ..images.survey import readable, survey
+
+        with progress_bars() as callback:
+            if not self.skip_bad:
+                survey(manifest.records, callback=callback).check()
+                return manifest
+            chosen, reasons = readable(manifest, callback=callback)
+        warn_of_skipped(reasons, len(manifest.records))
+        return chosen
 
     def choose(self, manifest: Manifest) -> Manifest:
         return manifest
@@ -175,9 +218,16 @@ class ImageOptions:
     """Images to be answered."""
 
     paths: Annotated[list[Path], typer.Argument(help="Images, slides, folders of them.")]
-    mpp: Annotated[
-        float | None, typer.Option(help="Pixel size of the images in µm, if they do not say it.")
-    ] = None
+    mpp: MppOption = None
+    override_mpp: OverrideMppOption = None
+
+    @property
+    def size(self) -> GivenSize:
+        """What is said of all of them."""
+        from ..images.pixel_size import GivenSize
+
+        check_sizes(self.mpp, self.override_mpp)
+        return GivenSize(fill=self.mpp, override=self.override_mpp)
 
     def find(self) -> list[Path]:
         from ..batch import find_images
@@ -245,6 +295,37 @@ def with_positive(manifest: Manifest, positive: str | None) -> Manifest:
     return manifest
 
 
+def check_sizes(mpp: float | None, override_mpp: float | None) -> None:
+    from ..parameters import check_number
+
+    for option, value in (("--mpp", mpp), ("--override-mpp", override_mpp)):
+        if value is not None:
+            check_number(option, value, above=True)
+    if mpp is not None and override_mpp is not None:
+        raise ValueError("--mpp: leave it out, as --override-mpp holds for all images")
+
+
+def warn_of_masks(manifest: Manifest) -> None:
+    """Where masks are given to what does not look at them."""
+    n_masks = sum(record.mask is not None for record in manifest.records)
+    if n_masks and len(manifest.classes) > 1:
+        warn(f"{counted(n_masks, 'mask')} not used: `train --regions NAME` learns from masks")
+
+
+def warn_of_skipped(reasons: list[str], n_images: int) -> None:
+    if reasons:
+        lines = "".join(f"\n  {reason}" for reason in reasons)
+        warn(f"{len(reasons)} of {counted(n_images, 'image')} left out:{lines}")
+
+
+def warn_of_sizes(model: Model, sizes: Sequence[PixelSize]) -> None:
+    """One line for all the images of a run."""
+    from ..images.pixel_size import size_warnings
+
+    for words in size_warnings(sizes, model.model_.mpp_, model.recipe.mpp):
+        warn(words)
+
+
 def pairs(option: str, texts: list[str] | None) -> dict[str, str]:
     """NAME=VALUE, each."""
     found = {}
@@ -261,9 +342,3 @@ def whole_numbers(option: str, text: str) -> list[int]:
         return [int(part) for part in text.split(",")]
     except ValueError:
         raise ValueError(f"{option} {text}: write whole numbers separated by commas") from None
-
-
-def check_folder(output: Path) -> None:
-    """Better now than after an hour of training."""
-    if not output.parent.is_dir():
-        raise ValueError(f"{output}: the folder {output.parent} does not exist: make it first")

@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import ClassVar
 
 from ..execution.tables import Row
+from ..images.pixel_size import PixelSize
 from ..patches.patch_map import PatchMap, Ring
 
+_UNKNOWN = PixelSize(None, "unknown")
 NO_TISSUE = "no tissue"  # the label, in tables, of an image of glass
 
 
@@ -38,6 +40,7 @@ class ImageAnswer:
     probabilities, candidates : where the model is calibrated, of each class, and the classes that
         cannot be ruled out; more or fewer than one means an uncertain answer
     n_silent : members of a panel that could not judge this image; None without a panel
+    size : of its pixels, and who says so
     A method that looks at the image as a whole leaves no proportions, threshold or map.
     """
 
@@ -53,6 +56,7 @@ class ImageAnswer:
     candidates: list[str] = field(default_factory=list)
     n_silent: int | None = None
     regions: list[Region] = field(default_factory=list)
+    size: PixelSize = _UNKNOWN
 
     COLUMNS: ClassVar[tuple[str, ...]] = ("path", "label", "score", "threshold", "n_patches")
 
@@ -67,7 +71,7 @@ class ImageAnswer:
             "score": self.score if self.label else None,
             "threshold": self.threshold,
             "n_patches": self.n_patches,
-        }
+        } | _size_columns(self.size)
         if self.n_silent is not None:
             row["n_silent"] = self.n_silent
         if self.probabilities:
@@ -90,6 +94,7 @@ class RegionAnswer:
     least_patches: int
     regions: list[Region]
     patch_map: PatchMap
+    size: PixelSize = _UNKNOWN
 
     COLUMNS: ClassVar[tuple[str, ...]] = ("path", "label", "score")
     REGION_COLUMNS: ClassVar[tuple[str, ...]] = (
@@ -116,10 +121,15 @@ class RegionAnswer:
             "n_patches": self.n_patches,
             "n_regions": len(self.regions),
             "region_area_px": sum(region.area_px for region in self.regions),
-        }
+        } | _size_columns(self.size)
 
 
 Answer = ImageAnswer | RegionAnswer
+
+
+def _size_columns(size: PixelSize) -> Row:
+    """µm per pixel that the answer rests on, and who says so."""
+    return {"mpp": size.mpp, "mpp_from": size.origin}
 
 
 def region_rows(answer: Answer) -> list[Row]:

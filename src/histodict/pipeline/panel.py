@@ -113,7 +113,7 @@ class Panel(ImageClassifier):
         """
         if start_from is not None and len(self.recipes) > 1:
             raise ValueError("a panel starts afresh: only a single model can go on from another")
-        labels = self._begin(manifest, executor)
+        labels = self._begin(manifest, callback, executor)
         self.training_["folds"] = self.folds
         start = start_from.members_[0] if start_from is not None else None
         if start_from is not None:
@@ -150,6 +150,7 @@ class Panel(ImageClassifier):
         splits = self._splits(manifest)
         n_trials, n_held = len(self.recipes) * len(splits), 0
         heard: list[Hearing] = []
+        callback(Progress("unseen patients", 0, n_trials))
         for recipe in self.recipes:
             scores = np.full((len(manifest.records), n_scores(len(manifest.classes))), np.nan)
             failure = ""

@@ -19,6 +19,7 @@ from ..execution.executor import Executor
 from ..execution.progress import Callback, ignore
 from ..images.manifest import Manifest, Record
 from ..images.masks import RegionMask
+from ..images.pixel_size import GivenSize
 from ..images.readers import open_image
 from ..model_content import ModelContent, arrays_of
 from ..patches.outlines import label_regions
@@ -26,6 +27,7 @@ from ..patches.patch_map import PatchMap, Ring, Window
 from ..recipes import Recipe, preset
 from .answers import Region, RegionAnswer
 from .patch_model import PatchModel
+from .sizes import check_training_images, left_out, warn_of_sizes
 from .tissue_classifier import recipe_facts
 from .training_patches import HALF, PatchSource
 
@@ -105,6 +107,7 @@ class RegionDetector:
         """
         self.classes_ = _choose_classes(manifest, self.region)
         records = manifest.records
+        check_training_images(manifest, self.n_jobs, callback)
         sources = [s for record in records for s in _sources(record, self.classes_[1])]
         self.model_ = self._new_model()
         start = start_from.model_ if start_from is not None else None
@@ -117,7 +120,7 @@ class RegionDetector:
             "n_patients": len(set(manifest.patients)),
             "random_state": self.random_state,
             "n_patches": n_patches,
-        }
+        } | left_out(manifest)
         if start_from is not None:
             self.training_["started_from"] = start_from.training_
         return self
@@ -138,22 +141,29 @@ class RegionDetector:
 
         return self.model_.judge_all(records, look, callback, executor)
 
-    def detect(self, path: Path | str, *, mpp: float | None = None) -> RegionAnswer:
-        """The regions of an image or slide; mpp overrides its pixel size."""
+    def detect(self, path: Path | str, *, mpp: float | GivenSize | None = None) -> RegionAnswer:
+        """The regions of an image or slide; warns where its pixel size is taken for granted.
+
+        mpp : µm per pixel, for an image that does not say it; a `GivenSize` may also override it
+        """
+        answer = self.answer(path, mpp=mpp)
+        warn_of_sizes([answer], self.model_)
+        return answer
+
+    def answer(self, path: Path | str, *, mpp: float | GivenSize | None = None) -> RegionAnswer:
+        """`detect`, under the name that all kinds of model share, and without a warning."""
         if not hasattr(self, "training_"):
             raise NotFittedError("this model has learnt nothing yet: call fit first, or load one")
         path = Path(path)
-        patch_map, evidence = self.model_.judge(path, mpp)
+        size = GivenSize.of(mpp).at(path)
+        patch_map, evidence = self.model_.judge(path, size.from_outside)
         _, sizes = label_regions(patch_map.winners == 1)
         largest = int(sizes.max(initial=0))
         found = patch_map.regions(1, self.least_patches_)
         regions = [_region(patch_map, *region) for region in found]
         label = self.classes_[int(largest >= self.least_patches_)] if evidence.n_patches else None
-        return RegionAnswer(path, label, largest, self.least_patches_, regions, patch_map)
-
-    def answer(self, path: Path | str, *, mpp: float | None = None) -> RegionAnswer:
-        """`detect`, under the name that all kinds of model share."""
-        return self.detect(path, mpp=mpp)
+        answer = RegionAnswer(path, label, largest, self.least_patches_, regions, patch_map)
+        return replace(answer, size=size.beside(self.model_.mpp_))
 
     def with_jobs(self, n_jobs: int | None) -> Self:
         """The same model, on so many threads."""

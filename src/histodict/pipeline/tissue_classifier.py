@@ -69,7 +69,7 @@ class TissueClassifier(ImageClassifier):
         `executor` reads the images and codes their patches; None: threads. `start_from`: a model
         of the same recipe and classes; its dictionaries are gone on from (a warm start).
         """
-        labels = self._begin(manifest, executor)
+        labels = self._begin(manifest, callback, executor)
         start = None
         if start_from is not None:
             self.training_["started_from"] = start_from.training_
