@@ -123,17 +123,23 @@ def _fill_low_bytes(path: Path, image: Image.Image) -> None:
 
 
 def _float_header(path: Path) -> Header:
-    facts = float_page(path)
-    assert facts is not None
+    facts = _float_facts(path)
     _check_size(path, facts["size"])
-    return Header(facts["size"], _tiff_mpp(facts["tags"]), 4 * math.prod(facts["size"]))
+    with _in_words(path):
+        return Header(facts["size"], _tiff_mpp(facts["tags"]), 4 * math.prod(facts["size"]))
+
+
+def _float_facts(path: Path) -> dict[str, Any]:
+    facts = float_page(path)
+    if facts is None:
+        raise ImageError(f"{path}: the image is damaged; copy it again from its source")
+    return facts
 
 
 def _decode_floats(path: Path) -> Picture:
     from PIL import Image
 
-    header, facts = _float_header(path), float_page(path)
-    assert facts is not None
+    header, facts = _float_header(path), _float_facts(path)
     if facts["n_bytes"] > MOST_SQUEEZED * os.path.getsize(path):
         raise ImageError(f"{path}: is cut short; copy it again")
     check_memory(path, header.size, 4 * facts["n_bytes"] + header.n_bytes)
