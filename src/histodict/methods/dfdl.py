@@ -272,7 +272,8 @@ class DFDL(ResidualClassifier):
         for i, Y in enumerate(samples):
 
             def tell(done: int, total: int, before: int = i) -> None:
-                report(Progress("initialise", before * total + done, len(samples) * total))
+                if done or not before:  # the next class begins where the last one ended
+                    report(Progress("initialise", before * total + done, len(samples) * total))
 
             start = learn_online(
                 Y,
