@@ -13,6 +13,7 @@ import argparse
 from pathlib import Path
 
 from histodict.images.manifest import Manifest, read_manifest
+from histodict.images.pixel_size import GivenSize
 from histodict.pipeline import Plan
 
 
@@ -33,7 +34,7 @@ def contradictions(manifest: Manifest, preset: str) -> tuple[int, int, int]:
     model = Plan.named(preset).model(random_state=0).fit(train)
     before = after = 0
     for record in test.records:
-        answer = model.predict(record.path, mpp=record.mpp)
+        answer = model.answer(record.path, mpp=GivenSize(table=record.mpp))
         raw, _ = model.model_.judge(record.path, record.mpp)
         for place, shares in enumerate((raw.proportions, answer.proportions)):
             against = answer.label is not None and shares[answer.label] < max(shares.values())

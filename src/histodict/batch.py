@@ -19,7 +19,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -33,6 +33,7 @@ from .execution.run_folder import Content, RunFolder
 from .execution.tables import Row, write_table
 from .images.layout import images_below
 from .images.manifest import Record
+from .images.pixel_size import GivenSize, Mpp
 from .patches.overlay import save_overlay
 from .pipeline import Model, RegionAnswer
 from .pipeline.answers import outlines, region_rows
@@ -41,7 +42,7 @@ from .reports.geojson import features, save_geojson
 SCORES = "scores.json"
 # Of a file's name that goes into KEY: with it, no name may become longer than file systems allow.
 _MOST_BYTES = 200
-_FORM = 4  # goes up when an image's files are written otherwise
+_FORM = 5  # goes up when an image's files are written otherwise
 
 
 @dataclass(frozen=True)
@@ -81,27 +82,28 @@ def run_images(
     images: Sequence[Record],
     folder: Path,
     *,
-    mpp: float | None = None,
+    mpp: Mpp = None,
     callback: Callback = ignore,
     executor: Executor | None = None,
 ) -> RunResult:
     """Answer for every image and write the files above. The callback hears of each image.
 
-    `mpp`: pixel size of images whose record does not say it.
+    `mpp`: what is said of the pixel sizes of all of them; a record's own is a table's.
     `executor` takes an image at a time, and what works there writes into `folder`; None: one image
     after another, with threads for the parts of each.
     """
     settings = {"model": model_digest, "version": version("histodict"), "form": _FORM}
     run = RunFolder(folder, settings, model.table)
-    images = [replace(r, mpp=mpp if r.mpp is None else r.mpp) for r in images]
+    given = GivenSize.of(mpp)
     keys = [image_key(record.path) for record in images]
-    run.begin(keys, {"--mpp": mpp})
-    stamps = [_stamp(record) for record in images]
+    run.begin(keys, {"--mpp": given.fill, "--override-mpp": given.override})
+    stamps = [_stamp(record, given) for record in images]
     finished = [run.find(key, stamp) for key, stamp in zip(keys, stamps, strict=True)]
     missing = [_whole(r) for r, found in zip(images, finished, strict=True) if not found]
     answer = partial(_answer_one, model.with_jobs(1) if executor else model, folder.absolute())
-    results = (executor or Threads(1)).map(answer, missing, lost=str)
+    results = (executor or Threads(1)).map(partial(answer, given), missing, lost=str)
     done, failures = [], []
+    callback(Progress("answer", 0, len(images)))
     for n, (record, key, stamp) in enumerate(zip(images, keys, stamps, strict=True)):
         content = finished[n] or next(results)
         if not isinstance(content, str):
@@ -167,9 +169,10 @@ def _text(path: Path) -> str:
     return os.fsencode(path).decode("utf-8", "replace")
 
 
-def _stamp(record: Record) -> list[Any]:
-    """Changes when the image or its pixel size does."""
-    return [record.mpp, *(file_key(record.path) if record.path.exists() else [])]
+def _stamp(record: Record, given: GivenSize) -> list[Any]:
+    """Changes when the image does, or what is said of its pixel size."""
+    state = file_key(record.path) if record.path.exists() else []
+    return [*astuple(given.with_table(record.mpp)), *state]
 
 
 def _whole(record: Record) -> Record:
@@ -208,17 +211,17 @@ def _with_truth(
     return content | {"row": row, "regions": regions, "known": known}
 
 
-def _answer_one(model: Model, folder: Path, record: Record) -> Content | str:
+def _answer_one(model: Model, folder: Path, given: GivenSize, record: Record) -> Content | str:
     """The rows of an image, whose files are then written; or why there are none."""
     try:
-        return _answer(model, folder, record)
+        return _answer(model, folder, given, record)
     except (ValueError, OSError, MemoryError) as error:
         return str(error) or type(error).__name__
 
 
-def _answer(model: Model, folder: Path, record: Record) -> Content:
+def _answer(model: Model, folder: Path, given: GivenSize, record: Record) -> Content:
     key = image_key(record.path)
-    answer = model.answer(record.path, mpp=record.mpp)
+    answer = model.answer(record.path, mpp=given.with_table(record.mpp))
     files: list[Path] = []
     if answer.patch_map is not None:
         overlay, outlined, mapped = files = [

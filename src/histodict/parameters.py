@@ -59,6 +59,10 @@ _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
         lambda value: isinstance(value, list) and all(_is_whole(part) for part in value),
         "a list of whole numbers",
     ),
+    "list[str]": (
+        lambda value: isinstance(value, list) and all(isinstance(part, str) for part in value),
+        "a list of words",
+    ),
     "Any": (lambda value: True, "anything"),
 }
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 from typer.testing import CliRunner
 
 from histodict import TissueClassifier
@@ -34,7 +37,7 @@ def test_only_the_threshold_moves(manifest, tmp_path, folds):
     paths = [record.path for record in manifest.records]
     before = [model.predict(path) for path in paths]
     scores = [answer.score for answer in before]
-    adapted = model.adapted_to([*scores, np.nan])
+    adapted = model.adapted_to([*scores, np.nan], anyway=True)
     shift = better_threshold(np.array(scores))
     loaded = load_model(save_model(adapted, tmp_path / "m.histodict"))
     for path, old in zip(paths, before, strict=True):
@@ -55,7 +58,9 @@ def test_on_the_command_line(manifest, tmp_path):
     model, adapted = tmp_path / "m.histodict", tmp_path / "a.histodict"
     save_model(TissueClassifier(FAST, random_state=0).fit(manifest), model)
     images = [str(record.path) for record in manifest.records]
-    run = CliRunner().invoke(app, ["adapt", str(model), *images, "-o", str(adapted), "--json"])
+    run = CliRunner().invoke(
+        app, ["adapt", str(model), *images, "-o", str(adapted), "--anyway", "--json"]
+    )
     assert run.exit_code == 0, run.output
     facts = json.loads(run.output.splitlines()[-1])
     assert facts["n_images"] == sum(facts["groups"]) == len(images)
@@ -65,6 +70,60 @@ def test_on_the_command_line(manifest, tmp_path):
     assert two.training_["adapted"]
     run = CliRunner().invoke(app, ["adapt", str(model), *images[:3], "-o", str(adapted)])
     assert run.exit_code == 2 and "at least 10" in run.output
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory):
+    """Images of plain colours, 20 of each of two classes, and a model that tells them apart."""
+    folder = tmp_path_factory.mktemp("planted")
+    rng = np.random.default_rng(0)
+    for label, red in (("blue", 120), ("red", 190)):
+        (folder / "set" / label).mkdir(parents=True)
+        for place in range(20):
+            colour = np.array([red + rng.normal(0, 6), 90, 150]) + rng.normal(0, 3, (60, 80, 3))
+            pixels = np.clip(colour, 0, 255).astype(np.uint8)
+            Image.fromarray(pixels).save(folder / "set" / label / f"{place}.png")
+    recipe = replace(FAST, vectors="rgb", stain="none")
+    model = TissueClassifier(recipe, random_state=0).fit(read_manifest(folder / "set"))
+    return folder / "set", save_model(model, folder / "m.histodict")
+
+
+def adapt(model, images, output, *options):
+    return CliRunner().invoke(app, ["adapt", str(model), str(images), "-o", str(output), *options])
+
+
+def test_images_of_one_class_move_nothing_unless_told_to(planted, tmp_path):
+    images, model = planted
+    output = tmp_path / "a.histodict"
+    run = adapt(model, images / "red", output)
+    assert run.exit_code == 2 and not output.exists()
+    assert "do not fall into two groups" in run.output and "--anyway" in run.output
+    assert run.output.count("Error") == 1
+    assert adapt(model, images / "red", output, "--anyway").exit_code == 0
+    assert load_model(output).training_["adapted"]["two_groups"] is False
+
+
+def test_images_of_both_classes_move_it(planted, tmp_path):
+    images, model = planted
+    output = tmp_path / "a.histodict"
+    run = adapt(model, images, output)
+    assert run.exit_code == 0, run.output
+    assert "Groups of 20 and 20 images" in run.output
+    assert "two_groups" not in load_model(output).training_["adapted"]
+
+
+def test_images_that_cannot_be_read_are_named_together(planted, tmp_path):
+    images, model = planted
+    shutil.copytree(images, tmp_path / "set")
+    for name in ("1.png", "2.png"):
+        (tmp_path / "set" / "red" / name).write_bytes(b"no image")
+    output = tmp_path / "a.histodict"
+    run = adapt(model, tmp_path / "set", output)
+    assert run.exit_code == 2 and "2 of 40 images cannot be read" in run.output
+    assert "red/1.png" in run.output and "red/2.png" in run.output
+    run = adapt(model, tmp_path / "set", output, "--skip-bad")
+    assert run.exit_code == 0 and "2 of 40 images left out" in run.output
+    assert len(load_model(output).training_["adapted"]["left_out"]) == 2
 
 
 def test_what_finds_regions_has_no_threshold_to_move(manifest, tmp_path):

@@ -133,8 +133,8 @@ BROKEN = {
         ("60000 x 60000 pixels are too many", "convert it to a pyramidal TIFF"),
     ),
     "numbers.tif": (
-        lambda path, rng: tifffile.imwrite(path, rng.random((180, 240), dtype=np.float32)),
-        ("mode F", "save the image with 8 bits per colour"),
+        lambda path, rng: tifffile.imwrite(path, rng.normal(size=(180, 240))),
+        ("are no colours", "save the image with 8 bits per colour"),
     ),
 }
 SMALL = {
@@ -178,7 +178,7 @@ def test_evaluate_names_a_slide_that_aborts(classes, tmp_path):
     settings = ("--set", "n_atoms=4", "--set", "patches_per_class=50", "--jobs", "1")
     command = ("evaluate", classes, "--methods", "src", "--folds", "2", *settings)
     outcome = run(tmp_path, *command, "--output", tmp_path / "out")
-    assert outcome.status == 1
+    assert outcome.status == 2 and not (tmp_path / "out" / "trials").exists()
     assert "aborts.tif: a part of the slide cannot be read" in outcome.said
 
 
@@ -515,7 +515,7 @@ def test_a_missing_file_is_named_with_its_line(classes, tmp_path):
     rows[3] = "healthy/gone.jpg,healthy,patient01"
     outcome = train(write_table(classes, rows), tmp_path / "model.histodict")
     assert outcome.status == 2
-    for word in ("1 files are not there", "healthy/gone.jpg (line 5)", "relative to the folder"):
+    for word in ("1 file not there", "healthy/gone.jpg (line 5)", "relative to the folder"):
         assert word in outcome.said
     assert not (tmp_path / "model.histodict").exists()
 
@@ -580,14 +580,15 @@ def test_another_pixel_size_is_refused_and_the_others_are_answered(model, pixels
     assert set(outcome.rows) == {"same.tif", "unknown.png"}
     for word in ("finer.tif: has 0.25 µm", "coarser.tif: has 1 µm", "trained on images of 0.5"):
         assert word in outcome.said
-    assert "give its true pixel size (mpp)" in outcome.said
+    assert "give the true size with --override-mpp" in outcome.said
 
 
-def test_a_pixel_size_given_by_hand_wins(model, pixels, tmp_path):
+def test_a_pixel_size_given_by_hand_wins_if_asked_to(model, pixels, tmp_path):
     wrong = save_with_mpp(tmp_path / "wrong.tif", pixels, 0.25)
     assert predict(model, tmp_path / "out", wrong).status == 1
-    assert predict(model, tmp_path / "out", wrong, "--mpp", "0.5").status == 0
-    outcome = predict(model, tmp_path / "out", wrong, "--mpp", "0.25")
+    assert predict(model, tmp_path / "out", wrong, "--override-mpp", "0.5").status == 0
+    assert predict(model, tmp_path / "out", wrong, "--mpp", "0.5").status == 1
+    outcome = predict(model, tmp_path / "out", wrong, "--override-mpp", "0.25")
     assert outcome.status == 1
     assert "0.25 µm per pixel" in outcome.said
 
@@ -604,7 +605,7 @@ def test_a_model_of_one_pixel_size_asks_for_it(tissue, good, pixels, tmp_path):
     assert train(tissue / "manifest.csv", path, "--set", "mpp=0.5").status == 0
     outcome = predict(path, tmp_path / "out", good)
     assert outcome.status == 1
-    for word in ("pixel size is not known", "works at 0.5 µm", "give the pixel size (mpp)"):
+    for word in ("pixel size is not known", "works at 0.5 µm", "give it with --mpp"):
         assert word in outcome.said
     assert predict(path, tmp_path / "out", good, "--mpp", "0.5").status == 0
     coarse = save_with_mpp(tmp_path / "coarse.tif", pixels, 1.0)

@@ -9,12 +9,14 @@ from typing import Annotated
 
 import pytest
 import typer
+from PIL import Image
 from typer.main import get_command
 from typer.testing import CliRunner
 
 import histodict
 from histodict.cli import _GROUPS, app
-from histodict.cli.options import PartOptions, flat, pairs, whole_numbers
+from histodict.cli.options import PartOptions, flat
+from histodict.cli.reading import pairs, whole_numbers
 
 COMMANDS = [command for group in _GROUPS.values() for command in group]
 
@@ -92,8 +94,8 @@ def test_the_version_is_said():
 
 
 def test_part_of_a_table(tmp_path):
-    for name in "ab":
-        (tmp_path / f"{name}.png").touch()
+    for place, name in enumerate("ab"):
+        Image.new("RGB", (4, 4 + place)).save(tmp_path / f"{name}.png")
     table = tmp_path / "t.csv"
     table.write_text("path,label,patient,split\na.png,x,1,train\nb.png,y,2,test\n")
     (record,) = PartOptions(table, split="test").read().records

@@ -45,7 +45,7 @@ def write_images(
             colour = (200 - 20 * place, 90 + 10 * patient, 160)
             Image.new("RGB", (60, 40), colour).save(folder / name)
             site = "north" if patient < n_patients // 2 else "south"
-            lines.append(f'{name},"{label}",p{patient},{site},{0.25 + 0.25 * place}')
+            lines.append(f'{name},"{label}",p{patient},{site},0.5')
     (folder / "manifest.csv").write_text("\n".join(lines), encoding="utf-8")
     return read_manifest(folder)
 

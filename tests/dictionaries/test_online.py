@@ -59,4 +59,4 @@ def test_progress_counts_every_batch(rng):
     learn_online(
         Y, 5, 0.05, rng, n_epochs=2, callback=lambda done, total: told.append((done, total))
     )
-    assert told == [(i, 6) for i in range(1, 7)]
+    assert told == [(i, 6) for i in range(7)]

@@ -173,7 +173,7 @@ def test_processes_give_the_same_numbers_in_order(images, cache):
     )
     one = image_features(images, "planes", loader, pixels_key="", n_jobs=1)
     np.testing.assert_array_equal(several, one)
-    assert [(p.stage, p.done, p.total) for p in seen] == [("features", i, 4) for i in (1, 2, 3, 4)]
+    assert [(p.stage, p.done, p.total) for p in seen] == [("features", i, 4) for i in range(5)]
     untouched = Loader()
     features(images, untouched, cache, name="planes", pixels_key="")
     assert untouched.loaded == []

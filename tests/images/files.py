@@ -96,3 +96,12 @@ def stained(
 
 def tissue(rng: np.random.Generator, height: int = 100, width: int = 120) -> NDArray[np.uint8]:
     return stained(amounts(rng, height * width)).reshape(height, width, 3)
+
+
+def save_tiff_of_size(path: Path, mpp: float, pixels: NDArray[np.uint8] | None = None) -> Path:
+    """A plain TIFF that says its pixel size."""
+    shown = np.full((8, 8, 3), 200, np.uint8) if pixels is None else pixels
+    tifffile.imwrite(
+        path, shown, photometric="rgb", resolution=(1e4 / mpp, 1e4 / mpp), resolutionunit=3
+    )
+    return path

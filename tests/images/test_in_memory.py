@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from PIL import Image
+from tifffile import imwrite
 
 from histodict.images.in_memory import MemoryImage, image_key
+from histodict.images.pixel_size import GivenSize, PixelSize
 from histodict.images.readers import ImageError, open_image
 
 
@@ -33,15 +35,17 @@ def test_an_array_gives_the_bits_of_its_png(pixels, tmp_path):
     assert_same(MemoryImage.of_array(pixels[::-1][::-1], "a"), tmp_path / "a.png")
 
 
-@pytest.mark.parametrize("mode", ["RGBA", "L", "P", "CMYK", "I;16", "1"])
+@pytest.mark.parametrize("mode", ["RGBA", "L", "P", "CMYK", "I;16", "F", "1"])
 def test_a_picture_of_any_mode_gives_the_bits_of_its_file(mode, pixels, rng, tmp_path):
     if mode == "RGBA":
         picture = Image.fromarray(rng.integers(0, 256, (70, 90, 4)).astype(np.uint8))
     elif mode == "I;16":
         picture = Image.fromarray(rng.integers(0, 65536, (70, 90)).astype(np.uint16))
+    elif mode == "F":
+        picture = Image.fromarray(rng.random((70, 90), dtype=np.float32))
     else:
         picture = Image.fromarray(pixels).convert(mode)
-    file = tmp_path / ("a.tif" if mode == "CMYK" else "a.png")
+    file = tmp_path / ("a.tif" if mode in ("CMYK", "F") else "a.png")
     picture.save(file)
     assert_same(MemoryImage.of_pillow(picture, "a"), file)
 
@@ -59,6 +63,22 @@ def test_a_picture_that_was_opened_keeps_its_name_rotation_and_pixel_size(pixels
     assert str(sized) == str(tmp_path / "sized.tif")
     with open_image(sized) as own, open_image(sized, 0.25) as given:
         assert (own.mpp, given.mpp) == (sized.mpp, 0.25)
+
+
+def test_a_picture_of_which_pillow_has_dropped_the_colours_is_refused(rng, tmp_path):
+    """Of 12 bits in words of 16 it keeps the upper 4; the file is read right."""
+    colours = rng.integers(0, 4096, (70, 90, 3)).astype(np.uint16)
+    imwrite(tmp_path / "a.tif", colours, photometric="rgb")
+    with pytest.raises(ImageError, match=r"a\.tif: of its 16 bits .* give the path of the file"):
+        MemoryImage.of_pillow(Image.open(tmp_path / "a.tif"), "a")
+
+
+def test_what_it_says_of_its_pixel_size_is_asked_as_of_a_file(pixels, tmp_path):
+    Image.fromarray(pixels).save(tmp_path / "sized.tif", dpi=(50_800, 50_800))
+    sized = MemoryImage.of_pillow(Image.open(tmp_path / "sized.tif"), "a")
+    assert GivenSize(fill=0.25).at(sized) == GivenSize(fill=0.25).at(tmp_path / "sized.tif")
+    assert GivenSize(fill=0.25).at(sized).origin == "file"
+    assert GivenSize(fill=0.25).at(MemoryImage.of_array(pixels, "a")) == PixelSize(0.25, "command")
 
 
 def test_what_is_kept_of_an_image_changes_with_a_pixel(pixels):

@@ -67,7 +67,7 @@ def test_only_path_and_label_are_needed_but_missing_patients_are_loud(table):
 def test_some_patients_missing(table):
     manifest = table(TABLE.replace("P3", " "))
     assert manifest.patients == ["P1", "P1", "P2", "malignant/d.png"]
-    assert "NO PATIENT is given for 1 images" in manifest.warnings[0]
+    assert "NO PATIENT is given for 1 image." in manifest.warnings[0]
 
 
 @pytest.mark.parametrize("path", ["file", "Filename", "image", "PATH"])
@@ -206,7 +206,7 @@ def test_select(table):
         (TABLE.replace("0.25,test", "0,test"), "line 4: mpp is '0'"),
         (TABLE.replace("0.25,test", "-1,test"), "line 4: mpp is '-1'"),
         (TABLE.replace("0.25,test", "nan,test"), "line 4: mpp is 'nan'"),
-        (TABLE.replace("c.png", "x.png"), r"list\.csv: 1 files are not there: .*x\.png \(line 4\)"),
+        (TABLE.replace("c.png", "x.png"), r"list\.csv: 1 file not there: .*x\.png \(line 4\)"),
         ("path,label,group,case\nbenign/a.png,x,1,2\n", r"\['group', 'case'\] may all be the pat"),
         ("image,mask\nbenign/a.png,benign/x.png\n", r"not there: .*x\.png \(line 2\)"),
     ],
@@ -218,7 +218,7 @@ def test_bad_tables(table, text, message):
 
 def test_many_missing_files_are_counted(table):
     text = "path,label\n" + "".join(f"{i}.png,x\n" for i in range(20))
-    with pytest.raises(ManifestError, match=r"20 files are not there: .*4\.png .*and 15 more"):
+    with pytest.raises(ManifestError, match=r"20 files not there: .*4\.png .*and 15 more"):
         table(text)
 
 

@@ -376,10 +376,59 @@ def test_16_bit_colour_tiff(tmp_path):
     np.testing.assert_array_equal(read_all(tmp_path / "a.tif"), scene())
 
 
-def test_floating_point_pixels_are_refused(tmp_path):
-    tifffile.imwrite(tmp_path / "a.tif", np.ones((4, 4), np.float32))
-    with pytest.raises(ImageError, match=r"a\.tif: pixels of mode F .*8 bits"):
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("white", [1, 255, 4095, 65535])
+def test_floating_point_tiff(tmp_path, dtype, white):
+    if white == 65535 and dtype == np.float16:
+        pytest.skip("more than such a number can be")
+    pixels = (scene() / 255 * white).astype(dtype)
+    resolution = {"resolution": (2e4, 2e4), "resolutionunit": 3}
+    tifffile.imwrite(tmp_path / "a.tif", pixels, photometric="rgb", **resolution)
+    np.testing.assert_allclose(read_all(tmp_path / "a.tif"), scene(), atol=1)
+    assert open_image(tmp_path / "a.tif").mpp == pytest.approx(0.5)
+    tifffile.imwrite(tmp_path / "g.tif", pixels[..., 0], photometric="minisblack")
+    np.testing.assert_allclose(read_all(tmp_path / "g.tif")[..., 2], scene()[..., 0], atol=1)
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [([-1.0, 0.5], "values from -1 to 0.5"), ([0, 7e4], "to 70000"), ([0, np.nan], "NaN")],
+)
+def test_floating_point_that_is_no_colours_is_refused(tmp_path, values, words):
+    tifffile.imwrite(tmp_path / "a.tif", np.array([values], np.float32))
+    with pytest.raises(ImageError, match=rf"a\.tif: .*{words}"):
         read_all(tmp_path / "a.tif")
+
+
+def test_a_tiff_of_floats_that_is_cut_short_is_refused(tmp_path):
+    tifffile.imwrite(tmp_path / "a.tif", scene() / 255, photometric="rgb")
+    whole = (tmp_path / "a.tif").read_bytes()
+    for n_bytes in (len(whole) // 2, 200, 20):
+        (tmp_path / "a.tif").write_bytes(whole[:n_bytes])
+        with pytest.raises(ImageError, match=r"a\.tif: "):
+            read_all(tmp_path / "a.tif")
+
+
+WRITTEN = {
+    "little": {},
+    "big": {"byteorder": ">"},
+    "squeezed": {"compression": "zlib"},
+    "planes": {"planarconfig": "separate"},
+}
+
+
+@pytest.mark.parametrize("how", WRITTEN)
+@pytest.mark.parametrize("white", [255, 4095, 65535])
+def test_colours_in_words_of_16_bits(tmp_path, how, white):
+    pixels = np.rint(scene() / 255 * white).astype(np.uint16)
+    stored = np.moveaxis(pixels, -1, 0) if how == "planes" else pixels
+    tifffile.imwrite(tmp_path / "a.tif", stored, photometric="rgb", **WRITTEN[how])
+    np.testing.assert_allclose(read_all(tmp_path / "a.tif"), scene(), atol=1)
+
+
+def test_grey_of_12_bits(tmp_path):
+    path = save_plain(tmp_path / "a.tif", np.array([[0, 2048, 4095]], np.uint16))
+    assert read_all(path)[0, :, 0].tolist() == [0, 128, 255]
 
 
 @pytest.mark.parametrize("suffix", [".jpg", ".png", ".tif"])

@@ -233,9 +233,9 @@ def test_progress_is_reported_and_an_exception_leaves_the_model(rng):
     told = []
     model = small(n_iter=3).fit(X, y, callback=told.append)
     assert [(p.stage, p.done, p.total) for p in told] == [
-        ("initialise", i, 40) for i in range(1, 41)
-    ] + [("train", i, 3) for i in range(1, 4)]
-    assert [p.objective for p in told[40:]] == [(value,) for value in model.objective_]
+        ("initialise", i, 40) for i in range(41)
+    ] + [("train", i, 3) for i in range(4)]
+    assert [p.objective for p in told[42:]] == [(value,) for value in model.objective_]
     before = model.predict(X)
 
     def cancel(progress):

@@ -181,8 +181,8 @@ def test_progress_is_reported_and_an_exception_stops(rng):
     told = []
     model = small(n_iter=2).fit(X, y, callback=told.append)
     stages = [(p.stage, p.done, p.total) for p in told]
-    assert stages == [("initialise", i, 5) for i in range(1, 6)] + [("train", i, 2) for i in (1, 2)]
-    assert [p.objective[0] for p in told[5:]] == model.objective_.tolist()
+    assert stages == [("initialise", i, 5) for i in range(6)] + [("train", i, 2) for i in range(3)]
+    assert [p.objective[0] for p in told[7:]] == model.objective_.tolist()
 
     def cancel(progress):
         raise KeyboardInterrupt

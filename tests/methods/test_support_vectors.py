@@ -96,7 +96,7 @@ def test_progress_is_told_for_every_machine():
     for n_classes, n_machines in ((2, 1), (4, 4)):
         seen = []
         SupportVectors().fit(*blobs(n_classes), callback=seen.append)
-        expected = [("train", i + 1, n_machines) for i in range(n_machines)]
+        expected = [("train", i, n_machines) for i in range(n_machines + 1)]
         assert [(p.stage, p.done, p.total) for p in seen] == expected
 
 

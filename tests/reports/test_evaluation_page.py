@@ -165,7 +165,7 @@ def test_data_are_summed_up(page):
         ["malignant", "6", "6", "2"],
     ]
     assert "2: north, south" in page.text
-    assert "0.25 µm, 0.5 µm" in page.text
+    assert "0.5 µm" in page.text
     assert "3 folds, so that every image is tested once; 2 repeats" in page.text
 
 

@@ -29,7 +29,7 @@ def test_a_training_tells_of_every_stage_and_leaves_results(client):
     found = wait_for(client, job, "done", "failed")
     assert found["state"] == "done", found["error"]
     stages = found["progress"]["stages"]
-    assert set(stages) == {"patches", "initialise", "train", "rule", "gallery", "answer"}
+    assert set(stages) == {"look", "patches", "initialise", "train", "rule", "gallery", "answer"}
     assert all(done == total for done, total in stages.values())
     assert [len(values) for values in found["progress"]["objective"]] == [2, 2]
     model = client.get(f"/api/jobs/{job}/model").json()

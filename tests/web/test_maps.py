@@ -35,6 +35,13 @@ def test_what_is_stored_is_what_the_model_says(model, manifest, folder, patch_ma
     assert (patch_map.grid, patch_map.path) == (answer.patch_map.grid, record.path)
 
 
+def test_the_page_is_told_where_the_pixel_size_comes_from(model, manifest, folder, tmp_path):
+    facts = stored_answer(folder, manifest.records[0].path)
+    assert (facts["mpp"], facts["mpp_from"]) == (manifest.records[0].mpp, "table")
+    facts = answer_image(model, replace(manifest.records[0], mpp=None), tmp_path)
+    assert (facts["mpp"], facts["mpp_from"]) == (model.model_.mpp_, "assumed")
+
+
 def test_the_page_is_told_where_the_grid_lies(folder, manifest):
     grid = stored_answer(folder, manifest.records[0].path)["grid"]
     assert grid == {"n_rows": 10, "n_columns": 13, "side": 12, "step": 12, "shift": 0}

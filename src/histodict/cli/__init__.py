@@ -2,7 +2,8 @@
 
 options    what several commands take
 console    what they say
-learn      train, adapt
+learn      train
+adapt      adapt
 answer     predict, detect
 look       info, atoms, methods
 compare    evaluate, reproduce
@@ -15,9 +16,10 @@ from typing import Annotated
 
 import typer
 
+from .adapt import adapt
 from .answer import detect, predict
 from .compare import evaluate, reproduce
-from .learn import adapt, train
+from .learn import train
 from .look import atoms, info, methods
 from .open import demo, serve
 from .options import flat

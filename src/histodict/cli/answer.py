@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from .console import end_with, plain_errors, print_json, print_table, printable, warn
+from ..execution.outputs import check_new_folder, check_room
+from ..execution.texts import counted
+from .console import end_with, keeps, plain_errors, print_json, print_table, printable, warn
 from .options import (
     FinderOptions,
     ImageOptions,
@@ -18,6 +20,7 @@ from .options import (
     ResultsOutput,
     WorkOptions,
 )
+from .reading import warn_of_sizes
 
 if TYPE_CHECKING:
     from ..batch import RunResult
@@ -66,7 +69,7 @@ def detect(
     with plain_errors():
         trained = _load(used, work.jobs, finds_regions=True)
         result = _run(trained, used.model, images, output, work)
-    words = f"{len(result.regions)} regions; {_counts(result)}"
+    words = f"{counted(len(result.regions), 'region')}; {_counts(result)}"
     _tell(result, words, f"{output / 'detections.csv'} and regions.csv", as_json)
 
 
@@ -82,19 +85,30 @@ def _run(
     model: Model, path: Path, images: ImageOptions, output: Path, work: WorkOptions
 ) -> RunResult:
     from ..batch import run_images
+    from ..images.pixel_size import PixelSize
 
+    check_new_folder(output)
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     found = images.find()
+    check_room(output, sum(_result_bytes(record.path) for record in found))
+    keeps()
     with work.begin() as begun:
-        return run_images(
+        result = run_images(
             model,
             digest,
             found,
             output,
-            mpp=images.mpp,
+            mpp=images.size,
             callback=begun.callback,
             executor=begun.executor,
         )
+    warn_of_sizes(model, [PixelSize(row["mpp"], row["mpp_from"]) for row in result.rows])
+    return result
+
+
+def _result_bytes(image: Path) -> int:
+    """What an overlay, a map and outlines take at least, about."""
+    return min(2**20, 2 * image.stat().st_size) if image.is_file() else 0
 
 
 def _tell(result: RunResult, words: str, tables: str, as_json: bool) -> None:
@@ -112,7 +126,7 @@ def _tell(result: RunResult, words: str, tables: str, as_json: bool) -> None:
     else:
         again = f" ({result.n_skipped} were done before)" if result.n_skipped else ""
         see = f". See {tables}" if result.rows or result.n_earlier else ""
-        typer.echo(f"{len(result.rows)} images{again}: {words}{see}")
+        typer.echo(f"{counted(len(result.rows), 'image')}{again}: {words}{see}")
         if result.n_earlier:
             typer.echo(f"In the table, too, from earlier runs: {result.n_earlier}")
         _tell_scores(result.scores)
@@ -131,7 +145,8 @@ def _tell_scores(scores: dict[str, Any] | None) -> None:
         warn(f"left out of the scores, as labels that are no class of the model: {names}")
     if not scores["n_images"]:
         return
-    typer.echo(f"Against what is known of {scores['n_images']} images, {_patients(scores)}:")
+    known = counted(scores["n_images"], "image")
+    typer.echo(f"Against what is known of {known}, {counted(scores['n_patients'], 'patient')}:")
     parts = {"": scores["metrics"], "patches, ": scores.get("patches", {})}
     named = {f"{kind}{name}": m for kind, part in parts.items() for name, m in part.items()}
     print_table(("", "value", "95 % interval"), [_line(n, m) for n, m in named.items()])
@@ -141,11 +156,6 @@ def _tell_scores(scores: dict[str, Any] | None) -> None:
     header, *_ = confusion = scores["confusion"]
     rows = [[str(value) for value in line.values()] for line in confusion]
     print_table(("truth", *(f"said {name}" for name in list(header)[1:])), rows)
-
-
-def _patients(scores: dict[str, Any]) -> str:
-    n = scores["n_patients"]
-    return f"{n} patient{'' if n == 1 else 's'}"
 
 
 def _line(name: str, found: dict[str, Any]) -> list[str]:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .console import end_with, plain_errors, print_json, print_table, progress_bars, warn
+from ..execution.outputs import check_new_folder, check_room
+from .console import end_with, keeps, plain_errors, print_json, print_table, progress_bars, warn
 from .options import (
     CacheOption,
     DataOptions,
@@ -18,10 +19,8 @@ from .options import (
     PositiveOption,
     SettingOption,
     WorkOptions,
-    pairs,
-    whole_numbers,
-    with_positive,
 )
+from .reading import pairs, warn_of_masks, whole_numbers, with_positive
 
 if TYPE_CHECKING:
     from ..evaluation.splits import Splits
@@ -29,6 +28,9 @@ if TYPE_CHECKING:
     from ..images.manifest import Manifest
     from ..paper import Choice, Outcome
     from ..pipeline import Plan
+
+
+_REPORT_BYTES = 20 * 2**20  # tables, maps and pages, about
 
 
 @dataclass(frozen=True)
@@ -94,13 +96,22 @@ class ProtocolOptions:
         return splits
 
 
+@dataclass(frozen=True)
+class ClassedOptions(DataOptions):
+    """Labelled images, of which one class may be the one to be found."""
+
+    positive: PositiveOption = None
+
+    def choose(self, manifest: Manifest) -> Manifest:
+        return with_positive(manifest, self.positive)
+
+
 def evaluate(
     *,
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for tables and report.")],
     compared: MethodsOptions,
     protocol: ProtocolOptions,
-    data: DataOptions,
-    positive: PositiveOption = None,
+    data: ClassedOptions,
     cache: CacheOption = None,
     work: WorkOptions,
     as_json: JsonOption = False,
@@ -119,9 +130,13 @@ def evaluate(
     from ..reports.evaluation_page import write_evaluation_page
 
     with plain_errors():
-        manifest = with_positive(data.read(whole_paths=work.cluster is not None), positive)
+        check_new_folder(output)
+        check_room(output, _REPORT_BYTES)
+        manifest = data.read(whole_paths=work.cluster is not None)
+        warn_of_masks(manifest)
         plans, splits = compared.plans(), protocol.splits(manifest)
         seeds = whole_numbers("--seeds", protocol.seeds)
+        keeps()
         with work.begin(cache) as begun:
             done = run_evaluation(manifest, plans, splits, output, seeds=seeds, work=begun)
             example = train_example(done, output / "models", begun)
@@ -204,6 +219,9 @@ def reproduce(
     from ..paper.reproduce import reproduce as run_experiments
 
     with plain_errors(), progress_bars() as callback:
+        check_new_folder(output)
+        check_room(output, _REPORT_BYTES)
+        keeps()
         made = run_experiments(
             what,
             data,

@@ -20,8 +20,6 @@ from ..execution.progress import STAGES, Callback, Progress
 
 _errors = Console(stderr=True)
 signals: list[int] = []  # that this process got: whatever fails then fails for that reason
-_KEPT = "what is finished is not done again"
-_OUT_OF_MEMORY = f"if memory ran out, give fewer --jobs, and run the same command again: {_KEPT}"
 
 
 @contextmanager
@@ -34,10 +32,10 @@ def plain_errors() -> Iterator[None]:
         words = str(error)
         cause: Exception = error
     except BrokenExecutor as error:
-        words = f"a process that did a part of the work was ended by the system; {_OUT_OF_MEMORY}"
+        words = f"a process that did a part of the work was ended by the system; {_with_less()}"
         cause = error
     except MemoryError as error:
-        words = f"there is not enough memory: {str(error) or _OUT_OF_MEMORY}"
+        words = f"there is not enough memory: {str(error) or _with_less()}"
         cause = error
     else:
         return
@@ -50,6 +48,23 @@ def plain_errors() -> Iterator[None]:
 
 
 _told: dict[str, Progress] = {}  # the latest of each stage
+_kept: list[str] = []  # what the same command, run again, finds done
+
+
+def begin() -> None:
+    """A command has done nothing yet, and keeps nothing."""
+    _told.clear()
+    _kept.clear()
+
+
+def keeps(what: str = "what is finished") -> None:
+    """From here on the same command goes on where this one was stopped."""
+    _kept[:] = [f"{what} is not done again"]
+
+
+def _with_less() -> str:
+    words = "if memory ran out, give fewer --jobs, and run the same command again"
+    return ": ".join([words, *_kept])
 
 
 @contextmanager
@@ -81,7 +96,8 @@ def say_stopped(by: str) -> None:
         f"{STAGES.get(stage, stage)}: {told.done} of {told.total}" for stage, told in _told.items()
     )
     words = f"by {by}{f' ({far})' if far else ''}"
-    _say("[yellow]Stopped:[/]", f"{words}. The same command goes on: {_KEPT}")
+    then = f"The same command goes on: {_kept[0]}" if _kept else "The same command starts anew"
+    _say("[yellow]Stopped:[/]", f"{words}. {then}")
 
 
 def warn(words: str, head: str = "Warning") -> None:

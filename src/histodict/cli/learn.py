@@ -1,37 +1,35 @@
-"""Models from images: `train` from labelled ones, `adapt` with the help of others."""
+"""Models from labelled images: `train`."""
 
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..execution.progress import Progress
-from .console import plain_errors, print_json, progress_bars, warn
+from ..execution.outputs import check_new_file, check_room
+from ..execution.texts import counted
+from .console import keeps, plain_errors, print_json, warn
 from .options import (
     CacheOption,
-    ImageOptions,
-    JobsOption,
     JsonOption,
-    ModelOptions,
     ModelOutput,
     PartOptions,
     PositiveOption,
     SettingOption,
     TrustOption,
     WorkOptions,
-    check_folder,
-    pairs,
-    with_positive,
 )
+from .reading import pairs, warn_of_masks, with_positive
 
 if TYPE_CHECKING:
-    from ..decisions.unlabelled import Adaptation
-    from ..images.manifest import Record
     from ..pipeline import Model
+    from ..recipes import Recipe
+
+
+_MANY_ATOMS, _MANY_VALUES = 1000, 1280  # where the settings do not tell
 
 
 @dataclass(frozen=True)
@@ -121,14 +119,18 @@ def train(
 
     with plain_errors():
         started = time.perf_counter()
+        check_new_file(output)
         manifest = data.read(whole_paths=work.cluster is not None)
         if learning.regions is None:
+            warn_of_masks(manifest)
             manifest = with_positive(manifest, positive)
         elif positive is not None:
             raise ValueError("--positive: leave it out, as --regions names what is to be found")
         model = learning.model(work.jobs, cache)
-        check_folder(output)
+        check_room(output, _model_bytes(model, len(manifest.classes)))
         start = learning.start(model)
+        if cache is not None:
+            keeps(f"what {cache} holds")
         with work.begin() as begun:
             model.fit(manifest, callback=begun.callback, executor=begun.executor, start_from=start)
         save_model(model, output)
@@ -142,7 +144,7 @@ def _tell_learnt(model: Model, output: Path, seconds: float, as_json: bool) -> N
         warn(f"a view was left out: {failure}")
     if not as_json:
         names = " / ".join(model.classes_)
-        typer.echo(f"Learnt {names} from {n_images} images in {seconds:.0f} s: {output}")
+        typer.echo(f"Learnt {names} from {counted(n_images, 'image')} in {seconds:.0f} s: {output}")
         return
     facts = {
         "model": str(output),
@@ -160,62 +162,14 @@ def _threshold(model: Model) -> dict[str, Any]:
     return {"threshold": model.threshold} if model.recipe.on_patches else {}
 
 
-def adapt(
-    *,
-    used: ModelOptions,
-    output: ModelOutput,
-    images: ImageOptions,
-    jobs: JobsOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Move a model's threshold with the help of images without labels.
+def _model_bytes(model: Model, n_classes: int) -> int:
+    """What its file will take, about: the atoms of every member, in two arrays."""
+    from ..methods.registry import method_entry
 
-    For a model learnt from a handful of images, or used on another hospital's: the scores of other
-    patients lie higher or lower together. Give it at least 10 images, of both classes and about as
-    many of each, such as those to be answered. Only the threshold changes:
+    def of_one(recipe: Recipe) -> int:
+        method = method_entry(recipe.method).make(recipe.method_parameters)
+        n_atoms = method.get_params().get("n_atoms") or _MANY_ATOMS
+        n_values = max(3 * recipe.patch_px**2, _MANY_VALUES)
+        return 2 * 4 * n_atoms * max(2, n_classes) * n_values
 
-        histodict adapt tissue.histodict new/ --output adapted.histodict
-
-        histodict predict adapted.histodict new/ --output results/
-    """
-    from ..decisions.unlabelled import Adaptation
-    from ..pipeline import save_model
-
-    with plain_errors():
-        check_folder(output)
-        trained = used.load(jobs)
-        if trained.finds_regions:
-            raise ValueError(
-                f"{used.model}: finds regions; only a model of two classes can be adapted"
-            )
-        found = images.find()
-        scores = _scores(trained, found, images.mpp)
-        adapted = trained.adapted_to(scores)
-        save_model(adapted, output)
-    moved = Adaptation.of(scores, adapted.training_["adapted"]["threshold"])
-    _tell_adapted(moved, len(found), output, as_json)
-
-
-def _tell_adapted(moved: Adaptation, n_images: int, output: Path, as_json: bool) -> None:
-    if moved.one_is_small:
-        warn(
-            "one group is small: if nearly all images are of one class, the model as it was is the "
-            "better one"
-        )
-    if as_json:
-        print_json({"model": str(output), "n_images": n_images} | asdict(moved))
-        return
-    low, high = moved.groups
-    typer.echo(
-        f"Groups of {low} and {high} images; {moved.n_moved} of {n_images} get another answer than "
-        f"before: {output}"
-    )
-
-
-def _scores(model: Model, images: list[Record], mpp: float | None) -> list[float]:
-    scores: list[float] = []
-    with progress_bars() as callback:
-        for image in images:
-            scores.append(model.answer(image.path, mpp=image.mpp or mpp).score)
-            callback(Progress("answer", len(scores), len(images)))
-    return scores
+    return 2**20 + sum(of_one(recipe) for recipe in getattr(model, "recipes", [model.recipe]))

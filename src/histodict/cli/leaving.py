@@ -15,7 +15,7 @@ from typing import Any
 
 import typer
 
-from .console import say_stopped, signals
+from .console import begin, say_stopped, signals
 
 _NAMES = ("SIGINT", "SIGTERM", "SIGHUP")
 _SIGNALS = [getattr(signal, name) for name in _NAMES if hasattr(signal, name)]
@@ -34,6 +34,7 @@ class Stopped(KeyboardInterrupt):
 @contextmanager
 def leaving() -> Iterator[None]:
     """A command inside it that gets a signal has the exit status 128 and the signal's number."""
+    begin()
     if threading.current_thread() is not threading.main_thread():  # no place for signals
         yield
         return

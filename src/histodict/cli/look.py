@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from .console import plain_errors, print_json, progress_bars, warn
+from ..execution.outputs import check_new_file, check_room
+from .console import keeps, plain_errors, print_json, progress_bars, warn
 from .options import (
     CacheOption,
     JobsOption,
@@ -15,8 +16,10 @@ from .options import (
     ModelArgument,
     ModelOptions,
     PartOptions,
-    check_folder,
 )
+from .reading import warn_of_sizes
+
+_PAGE_BYTES = 20 * 2**20
 
 
 def info(model: ModelArgument, as_json: JsonOption = False) -> None:
@@ -61,12 +64,18 @@ def atoms(
 
         histodict atoms tissue.histodict tissue/ --output atoms.html
     """
+    from ..images.pixel_size import GivenSize
     from ..reports.atoms_page import find_atoms, panel_note, plain_facts, write_atoms_page
 
     with plain_errors():
-        check_folder(output)
+        check_new_file(output)
+        check_room(output, _PAGE_BYTES)
         trained = used.load(jobs)
+        if cache is not None:
+            keeps(f"what {cache} holds")
         manifest = data.read()
+        sizes = [GivenSize(table=record.mpp).at(record.path) for record in manifest.records]
+        warn_of_sizes(trained, [size.beside(trained.model_.mpp_) for size in sizes])
         with progress_bars() as callback:
             found = find_atoms(trained, manifest, n_atoms=number, cache=cache, callback=callback)
             write_atoms_page(output, trained, manifest, found, callback=callback)

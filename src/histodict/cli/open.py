@@ -7,8 +7,11 @@ from typing import Annotated
 
 import typer
 
+from ..execution.outputs import check_new_folder, check_room
 from .console import plain_errors, progress_bars
 from .options import FolderOutput
+
+_DEMO_BYTES = 20 * 2**20
 
 
 def demo(
@@ -25,6 +28,8 @@ def demo(
 
     page = output / "index.html"
     with plain_errors():
+        check_new_folder(output)
+        check_room(output, _DEMO_BYTES)
         output.mkdir(parents=True, exist_ok=True)
         with progress_bars() as callback:
             result = run_demo(output, seed=seed, callback=callback)

@@ -18,11 +18,13 @@ import typer
 
 from .console import progress_bars, warn
 from .leaving import leaving
+from .reading import check_sizes, in_split, pairs, warn_of_skipped
 
 if TYPE_CHECKING:
     from ..execution.executor import Executor
     from ..execution.work import Work
     from ..images.manifest import Manifest, Record
+    from ..images.pixel_size import GivenSize
     from ..pipeline import Model
 
 Command = Callable[..., None]
@@ -114,6 +116,24 @@ SplitOption = Annotated[
 ]
 _TABLES = (".csv", ".tsv", ".txt")
 
+MppOption = Annotated[
+    float | None,
+    typer.Option(
+        help="Pixel size in µm of those images of which neither the file nor a table says it."
+    ),
+]
+OverrideMppOption = Annotated[
+    float | None,
+    typer.Option(help="Pixel size in µm of all images, whatever their files or a table say."),
+]
+SkipBadOption = Annotated[
+    bool,
+    typer.Option(
+        "--skip-bad",
+        help="Go on without images that cannot be read; they are named, here and in the model.",
+    ),
+]
+
 
 # --- groups -------------------------------------------------------------------------------------
 
@@ -144,16 +164,38 @@ class DataOptions:
 
     data: Annotated[Path, typer.Argument(help="Folder with one sub-folder per class, or a CSV.")]
     column: ColumnOption = None
+    mpp: MppOption = None
+    override_mpp: OverrideMppOption = None
+    skip_bad: SkipBadOption = False
 
     def read(self, *, whole_paths: bool = False) -> Manifest:
-        """The manifest, its warnings said. Another machine may need whole paths."""
-        from ..images.manifest import read_manifest
+        """Images that can all be read, what is to be said of them said.
 
+        Another machine may need whole paths.
+        """
+        from ..images.manifest import read_manifest
+        from ..images.survey import check_contents, with_pixel_size
+
+        check_sizes(self.mpp, self.override_mpp)
         source = self.data.absolute() if whole_paths else self.data
         manifest = self.choose(read_manifest(source, pairs("--column", self.column)))
         for warning in manifest.warnings:
             warn(warning)
-        return manifest
+        manifest = self._readable(manifest)
+        for warning in check_contents(manifest):
+            warn(warning)
+        return with_pixel_size(manifest, self.mpp, self.override_mpp)
+
+    def _readable(self, manifest: Manifest) -> Manifest:
+        from ..images.survey import readable, survey
+
+        with progress_bars() as callback:
+            if not self.skip_bad:
+                survey(manifest.records, callback=callback).check()
+                return manifest
+            chosen, reasons = readable(manifest, callback=callback)
+        warn_of_skipped(reasons, len(manifest.records))
+        return chosen
 
     def choose(self, manifest: Manifest) -> Manifest:
         return manifest
@@ -180,11 +222,18 @@ class ImageOptions:
             "patient, label and mask."
         ),
     ]
-    mpp: Annotated[
-        float | None, typer.Option(help="Pixel size of the images in µm, if they do not say it.")
-    ] = None
+    mpp: MppOption = None
+    override_mpp: OverrideMppOption = None
     column: ColumnOption = None
     split: SplitOption = None
+
+    @property
+    def size(self) -> GivenSize:
+        """What is said of all of them."""
+        from ..images.pixel_size import GivenSize
+
+        check_sizes(self.mpp, self.override_mpp)
+        return GivenSize(fill=self.mpp, override=self.override_mpp)
 
     def find(self) -> list[Record]:
         """The images, each once, with what a table says of them."""
@@ -248,57 +297,3 @@ class WorkOptions:
         from ..execution.cluster import open_cluster
 
         return open_cluster(self.cluster)
-
-
-# --- reading what was written -------------------------------------------------------------------
-
-
-def with_positive(manifest: Manifest, positive: str | None) -> Manifest:
-    """The class to be found, as asked for; or by its name, and that is said."""
-    from ..images.classes import positive_by_name
-
-    if positive is not None:
-        return manifest.with_positive(positive)
-    classes = manifest.classes
-    if len(classes) == 2 and positive_by_name(classes):
-        warn(f"the class to be found is {classes[1]!r}, by its name; see --positive", "Note")
-    elif len(classes) == 2:
-        warn(
-            f"the names do not tell which of {classes[0]!r} and {classes[1]!r} is the class to be "
-            f"found; it is {classes[1]!r} unless you give --positive"
-        )
-    return manifest
-
-
-def in_split(manifest: Manifest, source: Path, split: str | None) -> Manifest:
-    """The rows of one split, or all."""
-    if split is None:
-        return manifest
-    rows = [i for i, record in enumerate(manifest.records) if record.split == split]
-    if not rows:
-        raise ValueError(f"{source}: no row has {split!r} in its split column")
-    return manifest.select(rows)
-
-
-def pairs(option: str, texts: list[str] | None) -> dict[str, str]:
-    """NAME=VALUE, each."""
-    found = {}
-    for text in texts or []:
-        name, sign, value = text.partition("=")
-        if not sign or not name:
-            raise ValueError(f"{option} {text}: write it as NAME=VALUE")
-        found[name.strip()] = value.strip()
-    return found
-
-
-def whole_numbers(option: str, text: str) -> list[int]:
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError:
-        raise ValueError(f"{option} {text}: write whole numbers separated by commas") from None
-
-
-def check_folder(output: Path) -> None:
-    """Better now than after an hour of training."""
-    if not output.parent.is_dir():
-        raise ValueError(f"{output}: the folder {output.parent} does not exist: make it first")

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from ..evaluation.answers import gather
 from ..evaluation.intervals import PatientDraws
 from ..evaluation.splits import SplitError, Splits, check_splits
 from ..images.manifest import Manifest
+from ..images.pixel_size import common_size
+from ..pipeline.plan import Plan
 
 
 def check_measurable(manifest: Manifest, splits: Splits) -> None:
@@ -19,6 +23,12 @@ def check_measurable(manifest: Manifest, splits: Splits) -> None:
     for size in {split.n_per_class for split in splits}:
         own = [split for split in splits if split.n_per_class == size]
         PatientDraws(gather(manifest, own, [manifest.select(s.test).labels for s in own]))
+
+
+def check_sizes(manifest: Manifest, plans: Iterable[Plan]) -> None:
+    """The images' pixel sizes are what every plan can learn from."""
+    for works_at in {recipe.mpp for plan in plans for recipe in plan.recipes}:
+        common_size(manifest.records, works_at)
 
 
 def tested_classes(manifest: Manifest, splits: Splits) -> list[str]:

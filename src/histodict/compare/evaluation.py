@@ -29,7 +29,7 @@ from ..execution.work import Work
 from ..images.manifest import Manifest
 from ..pipeline.plan import Plan
 from ..pipeline.trials import PACKAGES
-from .checks import check_measurable, tested_classes
+from .checks import check_measurable, check_sizes, tested_classes
 from .measures import N_DRAWS, answer_rows, comparisons, repeats_of, timing_rows, values
 from .tasks import Result, Task, run_tasks
 
@@ -92,6 +92,7 @@ def evaluate(
 ) -> Evaluation:
     """Run what is not there yet, and write the files above."""
     check_measurable(manifest, splits)
+    check_sizes(manifest, plans.values())
     folder.mkdir(parents=True, exist_ok=True)
     save_splits(splits, folder / "splits.json")
     work = replace(work, cache=work.cache or folder / "cache")
@@ -149,6 +150,7 @@ def provenance(done: Evaluation) -> dict[str, Any]:
     return {
         "manifest_digest": done.manifest.digest(),
         "n_images": len(done.manifest.records),
+        "left_out": list(done.manifest.left_out),
         "n_patients": len(set(done.manifest.patients)),
         "splits_digest": splits_digest(done.splits),
         "protocol": dict(done.splits.protocol),

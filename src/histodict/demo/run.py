@@ -15,6 +15,7 @@ from sklearn.metrics import confusion_matrix
 from ..evaluation.metrics import balanced_accuracy
 from ..execution.progress import Callback, Progress, ignore
 from ..images.manifest import Manifest, read_manifest
+from ..images.pixel_size import GivenSize
 from ..pipeline import ImageAnswer, RegionAnswer, RegionDetector, TissueClassifier
 from ..recipes import preset
 from .sets import drawn_set
@@ -89,8 +90,9 @@ def run_demo(folder: Path, *, seed: int = 0, callback: Callback = ignore) -> Dem
 
 
 def _answer_all(manifest: Manifest, answer: Callable[..., Any], callback: Callback) -> list[Any]:
-    answers = []
+    answers: list[Any] = []
+    callback(Progress("answer", 0, len(manifest.records)))
     for record in manifest.records:
-        answers.append(answer(record.path, mpp=record.mpp))
+        answers.append(answer(record.path, mpp=GivenSize(table=record.mpp)))
         callback(Progress("answer", len(answers), len(manifest.records)))
     return answers

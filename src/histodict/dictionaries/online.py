@@ -46,7 +46,7 @@ def learn_online(
 ) -> OnlineDictionary:
     """A dictionary for the rows of Y, a C-contiguous float array in random order.
 
-    `callback(done, total)` is called after every mini-batch.
+    `callback(done, total)` is called at the start and after every mini-batch.
     """
     module = load_backend(backend)
     with one_blas_thread():
@@ -56,6 +56,8 @@ def learn_online(
     F = np.zeros((n_atoms, n_atoms))
     starts = range(0, len(Y), _BATCH_ROWS)
     total = n_epochs * len(starts)
+    if callback:
+        callback(0, total)
     for epoch in range(n_epochs):
         uses = np.zeros(n_atoms, np.int64)
         worst: list[tuple[float, NDArray]] = []  # squared residuals and samples of this epoch

@@ -34,7 +34,8 @@ def count_jobs(n_jobs: int | None) -> int:
     given: object = n_jobs
     if isinstance(given, bool) or not isinstance(given, Integral) or n_jobs == 0:
         raise ValueError(
-            f"n_jobs must be a whole number of threads, or None for all cores, not {n_jobs!r}"
+            f"--jobs (in Python n_jobs) must be a whole number of threads, not {n_jobs!r}; left "
+            "out, it is all cores"
         )
     return int(n_jobs) if n_jobs > 0 else max(1, cores + 1 + int(n_jobs))
 

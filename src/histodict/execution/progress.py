@@ -22,6 +22,7 @@ Callback = Callable[[Progress], None]
 
 # What a user is told of the stages.
 STAGES = {
+    "look": "Looking at images",
     "patches": "Cutting patches",
     "features": "Measuring images",
     "initialise": "First dictionaries",

@@ -48,3 +48,8 @@ def _check_depth(value: Any) -> None:
         if not level:
             return
     raise ValueError(f"lists within lists, more than {_MOST_LEVELS} deep")
+
+
+def counted(n: int, noun: str) -> str:
+    """`1 image`, `2 images`."""
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"

@@ -54,8 +54,7 @@ def image_features(
     vectors = [_read(cache, key, length) if cache else None for key in keys]
     missing = [i for i, vector in enumerate(vectors) if vector is None]
     n_there = len(images) - len(missing)
-    if n_there:
-        callback(Progress("features", n_there, len(images)))
+    callback(Progress("features", n_there, len(images)))
     jobs = [(images[i], name, load_pixels, cache, keys[i]) for i in missing]
     with closing(_run(jobs, n_jobs)) as results:
         for n, (i, vector) in enumerate(zip(missing, results, strict=True), start=n_there + 1):

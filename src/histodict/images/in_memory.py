@@ -11,7 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..execution.files import file_key
-from .decoding import ImageError, Picture, held_bytes, tiff_mpp
+from .decoding import TWELVE_BITS, held_bytes, largest, tags_of, tiff_mpp
+from .errors import ImageError
+from .picture import Picture
+from .wide_pixels import floats_to_8_bits, is_wide_colour, mend_planes
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -44,13 +47,25 @@ class MemoryImage:
     @classmethod
     def of_pillow(cls, image: Image.Image, name: str) -> MemoryImage:
         """From an image of Pillow, of any colours; it is called by its file if it has one."""
+        from PIL import Image
+
         name = str(getattr(image, "filename", "")) or name
         try:
+            mend_planes(image)
+            is_wide = is_wide_colour(image)
             image.load()
         except Exception as error:  # decoders raise all sorts
             words = " ".join(str(error).split())
             raise ImageError(f"{name}: the image cannot be decoded ({words})") from error
-        return cls(name, Picture(Path(name), image), tiff_mpp(image), held_bytes(image))
+        if is_wide and largest(image) < TWELVE_BITS:
+            raise ImageError(
+                f"{name}: of its 16 bits per colour the upper 8, which Pillow keeps, say next to "
+                "nothing: give the path of the file instead"
+            )
+        mpp = tiff_mpp(tags_of(image))
+        if image.mode == "F":
+            image = Image.fromarray(floats_to_8_bits(Path(name), np.asarray(image)))
+        return cls(name, Picture(Path(name), image), mpp, held_bytes(image))
 
     def __str__(self) -> str:
         return self.name

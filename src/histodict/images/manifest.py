@@ -8,7 +8,6 @@ import io
 import json
 import os
 import unicodedata
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +17,16 @@ from ..parameters import check_number
 from .classes import in_order
 from .frames import FRAME_NAME, Frame, frame_rows
 from .layout import class_folders
+from .manifest_checks import (
+    check_duplicates,
+    check_files,
+    check_spelling,
+    lonely_classes,
+    no_patients,
+)
+from .records import ManifestError, Record, name_in, some_of
+
+__all__ = ["ALIASES", "MANIFEST_NAME", "Manifest", "ManifestError", "Record", "read_manifest"]
 
 # The names a column may have, by field; a column of the field's own name comes first.
 ALIASES = {
@@ -31,25 +40,6 @@ ALIASES = {
     "mask": ("mask_path",),
 }
 MANIFEST_NAME = "manifest.csv"
-_N_NAMED = 5  # files named in a message; the others are counted
-
-
-class ManifestError(ValueError):
-    """The list of images cannot be used; the message says where and why."""
-
-
-@dataclass(frozen=True)
-class Record:
-    """One image. `label` is empty where only a mask says what is where."""
-
-    path: Path
-    label: str
-    patient: str
-    slide: str | None = None
-    site: str | None = None
-    mpp: float | None = None
-    split: str | None = None
-    mask: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -58,12 +48,14 @@ class Manifest:
 
     root : the folder that names are relative to
     positive : of two classes the one to be found, if asked for; see `images.classes`
+    left_out : names of images that are not among them, as they cannot be read
     """
 
     records: tuple[Record, ...]
     warnings: tuple[str, ...] = ()
     root: Path = Path()
     positive: str | None = None
+    left_out: tuple[str, ...] = ()
 
     @property
     def labels(self) -> list[str]:
@@ -88,7 +80,7 @@ class Manifest:
 
     def name(self, record: Record) -> str:
         """A record's path relative to the root, with forward slashes."""
-        return _name(record.path, self.root)
+        return name_in(self.root, record.path)
 
     def with_positive(self, name: str) -> Manifest:
         """The same images, where the class of this name is the one to be found."""
@@ -103,10 +95,6 @@ class Manifest:
     def select(self, indices: Sequence[int]) -> Manifest:
         """The records at these places, in this order."""
         return replace(self, records=tuple(self.records[index] for index in indices))
-
-
-def _name(path: Path, root: Path) -> str:
-    return (path.relative_to(root) if path.is_relative_to(root) else path).as_posix()
 
 
 def read_manifest(
@@ -158,20 +146,20 @@ def _from_folder(folder: Path) -> Manifest:
             f"{folder}: neither {MANIFEST_NAME} nor sub-folders with images, one for each class"
         )
     records = [
-        Record(p.path, p.label, p.patient or _name(p.path, folder), p.slide, split=p.split)
+        Record(p.path, p.label, p.patient or name_in(folder, p.path), p.slide, split=p.split)
         for p in found.places
     ]
-    _check_spelling(folder, [record.label for record in records])
+    check_spelling(folder, [record.label for record in records])
     warnings = [
-        f"{place}: left out, as they are no images: {_some(names)}"
+        f"{place}: left out, as they are no images: {some_of(names)}"
         for place, names in found.left_out.items()
     ]
     warnings += [
         f"{place}: there is no image in this folder; it is not a class" for place in found.empty
     ]
     n_nameless = sum(place.patient is None for place in found.places)
-    warnings += [_no_patients(folder, n_nameless)] if n_nameless else []
-    return Manifest(tuple(records), (*warnings, *_lonely_classes(folder, records)), folder)
+    warnings += [no_patients(folder, n_nameless)] if n_nameless else []
+    return Manifest(tuple(records), (*warnings, *lonely_classes(folder, records)), folder)
 
 
 # --- a table ------------------------------------------------------------------------------------
@@ -189,14 +177,14 @@ def _from_rows(
     table = [(line, _cells(path, line, row, header, places)) for line, row in rows]
     if not table:
         raise ManifestError(f"{path}: there are no images below the header")
-    _check_spelling(path, [cells.get("label", "") for _, cells in table])
+    check_spelling(path, [cells.get("label", "") for _, cells in table])
     records = [_record(f"{path}, line {line}", path.parent, c, needed) for line, c in table]
     lines = [line for line, _ in table]
-    _check_duplicates(path, lines, records)
-    _check_files(path, lines, records)
+    check_duplicates(path, lines, records)
+    check_files(path, lines, records)
     n_nameless = sum(not cells.get("patient", "").strip() for _, cells in table)
-    warnings = [_no_patients(path, n_nameless)] if n_nameless else []
-    return Manifest(tuple(records), (*warnings, *_lonely_classes(path, records)), path.parent)
+    warnings = [no_patients(path, n_nameless)] if n_nameless else []
+    return Manifest(tuple(records), (*warnings, *lonely_classes(path, records)), path.parent)
 
 
 def _cells(
@@ -241,7 +229,7 @@ def _places(
             found = [header[place] for place in candidates]
             raise ManifestError(
                 f"{path}: the columns {one_line(found)} may all be the {field}; say which, "
-                f"as columns={{{field!r}: …}}"
+                f"with --column {field}=NAME (in Python columns={{{field!r}: …}})"
             )
         if candidates:
             places[field] = candidates[0]
@@ -255,7 +243,8 @@ def _places(
     if missing:
         raise ManifestError(
             f"{path}: no column for {' and '.join(missing)}; there are {one_line(header)}. Rename "
-            f"them, or say which they are, as columns={{{missing[0]!r}: …}}"
+            f"them, or say which they are, with --column {missing[0]}=NAME (in Python "
+            f"columns={{{missing[0]!r}: …}})"
         )
     return places
 
@@ -279,7 +268,7 @@ def _record(where: str, folder: Path, cells: Mapping[str, str], filled: Sequence
     return Record(
         path=path,
         label=cells.get("label", ""),
-        patient=cells.get("patient") or _name(path, folder),
+        patient=cells.get("patient") or name_in(folder, path),
         slide=cells.get("slide") or None,
         site=cells.get("site") or None,
         mpp=_mpp(where, cells.get("mpp", "")),
@@ -303,73 +292,3 @@ def _mpp(where: str, cell: str) -> float | None:
             f"{where}: mpp is {one_line(repr(cell))}; it must be a positive number (µm per pixel) "
             "or empty"
         ) from None
-
-
-# --- checks -------------------------------------------------------------------------------------
-
-
-def _check_duplicates(path: Path, lines: list[int], records: list[Record]) -> None:
-    first_lines: dict[Path, int] = {}
-    for line, record in zip(lines, records, strict=True):
-        first = first_lines.setdefault(record.path, line)
-        if first != line:
-            raise ManifestError(
-                f"{path}, line {line}: {one_line(record.path)} is already in line {first}"
-            )
-
-
-def _check_files(path: Path, lines: list[int], records: list[Record]) -> None:
-    missing = [
-        f"{file} (line {line})"
-        for line, record in zip(lines, records, strict=True)
-        for file in (record.path, record.mask)
-        if file is not None and not _is_there(file)
-    ]
-    if missing:
-        raise ManifestError(
-            f"{path}: {len(missing)} files are not there: {_some(missing)}. Paths are relative to "
-            f"the folder {path.parent.absolute()}"
-        )
-
-
-def _is_there(file: Path) -> bool:
-    try:
-        return file.is_file()
-    except OSError:  # a name that no system would take
-        return False
-
-
-def _check_spelling(source: Path, labels: list[str]) -> None:
-    """Refuse labels that would be different classes by an accident of typing."""
-    spellings: dict[str, set[str]] = {}
-    for label in labels:
-        key = unicodedata.normalize("NFC", label).strip().casefold()
-        spellings.setdefault(key, set()).add(label)
-    for names in spellings.values():
-        if len(names) > 1:
-            raise ManifestError(
-                f"{source}: the labels {one_line(sorted(names))} differ only in case or blanks; "
-                "write them alike if they are one class"
-            )
-
-
-def _lonely_classes(source: Path, records: Sequence[Record]) -> list[str]:
-    counts = Counter(record.label for record in records if record.label)
-    return [
-        f"{source}: the class {label!r} has one image only: it cannot be both trained on and tested"
-        for label, count in sorted(counts.items())
-        if count == 1
-    ]
-
-
-def _no_patients(source: Path, n_images: int) -> str:
-    return (
-        f"{source}: NO PATIENT is given for {n_images} images. Each counts as its own patient: if "
-        "some come from the same patient, every accuracy measured on them is too good. Add a "
-        "column 'patient'"
-    )
-
-
-def _some(names: Sequence[str]) -> str:
-    rest = f" and {len(names) - _N_NAMED} more" if len(names) > _N_NAMED else ""
-    return ", ".join(map(one_line, names[:_N_NAMED])) + rest

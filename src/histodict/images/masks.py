@@ -12,7 +12,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from .decoding import ImageError, check_file, check_memory, held_bytes, opened, strips
+from .decoding import check_file, check_memory, held_bytes, opened
+from .errors import ImageError
+from .picture import strips
 
 _LOSSY = (".jpg", ".jpeg")
 _MOST_PIXELS = 200_000_000

@@ -20,14 +20,14 @@ import numpy as np
 from ..parameters import check_number
 from .decoding import (
     MOST_SQUEEZED,
-    ImageError,
-    Picture,
     check_file,
     decode,
     plausible_mpp,
     read_header,
 )
+from .errors import ImageError
 from .in_memory import ImageFile, MemoryImage
+from .picture import Picture
 from .reduction import Piece
 from .region_reader import Pixels, RegionReader
 from .slide_process import NoSlideLibraryError, Slide, SlideLostError, SlideRefusedError, detect

@@ -62,7 +62,8 @@ def learn_class_dictionaries(
     for i, Y in enumerate(samples):
 
         def tell(done: int, total: int, before: int = i) -> None:
-            report(Progress(stage, before * total + done, n_classes * total))
+            if done or not before:  # the next class begins where the last one ended
+                report(Progress(stage, before * total + done, n_classes * total))
 
         learnt.append(
             learn_online(

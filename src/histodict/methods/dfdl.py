@@ -227,6 +227,7 @@ class DFDL(ResidualClassifier):
         weights = _sample_weights(counts, float(self.rho))
         steps = [self._new_step(D) for D in dictionaries]
         running = [i for i in range(n_classes) if counts[i]]
+        report(Progress("train", 0, self.n_iter))
         for iteration in range(self.n_iter):
             dictionaries = [step.atoms for step in steps]
             sums = self._pass(units(), dictionaries, n_nonzero, weights, running, executor)
@@ -271,7 +272,8 @@ class DFDL(ResidualClassifier):
         for i, Y in enumerate(samples):
 
             def tell(done: int, total: int, before: int = i) -> None:
-                report(Progress("initialise", before * total + done, len(samples) * total))
+                if done or not before:  # the next class begins where the last one ended
+                    report(Progress("initialise", before * total + done, len(samples) * total))
 
             start = learn_online(
                 Y,

@@ -150,6 +150,7 @@ class FDDL(ResidualClassifier):
         """The trained D and the objective's course; `codes` holds the codes for D at the end."""
         module = load_backend(self.backend)
         objective: list[float] = []
+        report(Progress("train", 0, self.n_iter + 1))
         for iteration in range(self.n_iter + 1):
             self._code(codes, Y, D)
             E, F, value = self._sums(codes, Y, D)

@@ -138,13 +138,15 @@ class LCKSVD(ResidualClassifier):
         def tell(done: int, total: int, objective: float) -> None:
             report(Progress("train", done, total, (objective,)))
 
+        initial = self._initialise(Y, H, weight, rng, report)
+        report(Progress("train", 0, self.n_iter))
         learnt = learn_ksvd(
             _stack(Y, H, weight),
             len(classes) * self.n_atoms,
             self.n_nonzero,
             rng,
             n_iter=self.n_iter,
-            initial=self._initialise(Y, H, weight, rng, report),
+            initial=initial,
             groups=(np.repeat(np.arange(len(classes)), self.n_atoms), labels),
             n_jobs=self.n_jobs,
             backend=self.backend,
@@ -198,6 +200,7 @@ class LCKSVD(ResidualClassifier):
         """Atoms from K-SVD on each class's own samples, W from a regression on their codes."""
         n_classes = H.shape[1]
         dictionaries = []
+        report(Progress("initialise", 0, n_classes * _INITIAL_ITERATIONS))
         for i in range(n_classes):
 
             def tell(done: int, total: int, objective: float, before: int = i) -> None:

@@ -178,6 +178,7 @@ class Nayak(PatchClassifier):
         self._code(codes, Y, D, W, 0.0)
         E, F, _ = codes.sums(Y)
         objective = []
+        report(Progress("train", 0, self.n_iter))
         for iteration in range(self.n_iter):
             W = samples.encoder(E).astype(D.dtype)
             with one_blas_thread():

@@ -50,6 +50,7 @@ class SampleAtomClassifier(ResidualClassifier):
         self.check_features(samples.shape[1])
         rng = make_rng(self.random_state)
         kept = []
+        callback(Progress("train", 0, len(classes)))
         for i in range(len(classes)):
             rows = self._choose(np.flatnonzero(labels == i), rng)
             kept.append(normalise(np.ascontiguousarray(samples[rows])))

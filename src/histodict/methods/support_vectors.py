@@ -77,6 +77,7 @@ class Machines:
         width = _gamma(gamma, Z)
         alphas = np.zeros((len(positives), len(Z)))
         intercepts = np.zeros(len(positives))
+        callback(Progress("train", 0, len(positives)))
         for i, positive in enumerate(positives):
             machine = SVC(kernel=kernel, C=C, gamma=width, class_weight="balanced")
             machine.fit(Z, labels == positive)

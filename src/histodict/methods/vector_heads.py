@@ -86,6 +86,7 @@ class NearestMean(_Head):
 
     def fit(self, X: ArrayLike, y: ArrayLike, *, callback: Callback = ignore) -> NearestMean:
         samples, self.classes_, labels = check_labelled(self, X, y)
+        callback(Progress("train", 0, 1))
         self.centre_ = samples.mean(axis=0)
         unit = normalise(samples - self.centre_)
         self.means_ = np.stack([unit[labels == i].mean(axis=0) for i in range(len(self.classes_))])
@@ -129,6 +130,7 @@ class LogisticPatches(_Head):
     def fit(self, X: ArrayLike, y: ArrayLike, *, callback: Callback = ignore) -> LogisticPatches:
         self.check_parameters()
         samples, self.classes_, labels = check_labelled(self, X, y)
+        callback(Progress("train", 0, 1))
         scaler = StandardScaler() if self.standardise else None
         with one_blas_thread():
             model = LogisticRegression(C=self.C, class_weight="balanced", max_iter=2000)
@@ -193,6 +195,7 @@ class NearestPatches(_Head):
     def fit(self, X: ArrayLike, y: ArrayLike, *, callback: Callback = ignore) -> NearestPatches:
         self.check_parameters()
         samples, self.classes_, labels = check_labelled(self, X, y)
+        callback(Progress("train", 0, 1))
         rng = make_rng(self.random_state)
         chosen = [
             rng.permutation(np.flatnonzero(labels == i))[: self.most_patches]

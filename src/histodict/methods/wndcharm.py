@@ -119,6 +119,7 @@ class WNDCHARM(ClassifierMixin, BaseEstimator):
                 callback=callback,
             ).give_to(self)
         else:
+            callback(Progress("train", 0, 1))
             self.samples_, self.labels_ = weighted, labels
             callback(Progress("train", 1, 1))
         return self

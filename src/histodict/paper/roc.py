@@ -21,6 +21,7 @@ from ..compare.tasks import Task
 from ..decisions.regions import MOST_PATCHES, Findings, SizeCurve
 from ..execution.tables import Row
 from ..images.manifest import Manifest
+from ..images.pixel_size import GivenSize
 from ..pipeline import TissueClassifier
 from . import published
 from .look import by, panels, style
@@ -120,7 +121,7 @@ def _tested(
     shares, diseased, called = [], [], []
     for task, model in zip(tasks, models, strict=True):
         for record in setting.images.select(task.split.test).records:
-            answer = model.answer(record.path, mpp=record.mpp)
+            answer = model.answer(record.path, mpp=GivenSize(table=record.mpp))
             # Nothing but glass shows nothing diseased.
             shares.append(1 - answer.proportions[ill] if ill in answer.proportions else 1.0)
             diseased.append(record.label == ill)

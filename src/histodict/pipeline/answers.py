@@ -7,10 +7,12 @@ from typing import ClassVar
 
 from ..execution.tables import Row
 from ..images.in_memory import ImageFile
+from ..images.pixel_size import PixelSize
 from ..patches.patch_map import PatchMap, Ring
 from .showing import Shown
 from .showing import outlines as outlines
 
+_UNKNOWN = PixelSize(None, "unknown")
 NO_TISSUE = "no tissue"  # the label, in tables, of an image of glass
 
 
@@ -45,6 +47,7 @@ class ImageAnswer(Shown):
         map's mean over tissue is the image's scores; else the class that was closest won a patch
     classes : in the order of the scores
     grounds : how the answer came about, where the map alone does not tell
+    size : of its pixels, and who says so
     A method that looks at the image as a whole leaves no proportions, threshold or map.
     """
 
@@ -62,6 +65,7 @@ class ImageAnswer(Shown):
     regions: list[Region] = field(default_factory=list)
     classes: tuple[str, ...] = ()
     grounds: str = ""
+    size: PixelSize = _UNKNOWN
 
     COLUMNS: ClassVar[tuple[str, ...]] = ("path", "label", "score")
 
@@ -98,6 +102,7 @@ class ImageAnswer(Shown):
             scores = self.scores if self.label else (None,) * len(self.scores)
             row |= {f"score_{n}": s for n, s in zip(self.classes, scores, strict=True)}
         row["n_patches"] = self.n_patches
+        row |= _size_columns(self.size)
         if self.n_silent is not None:
             row["n_silent"] = self.n_silent
         if self.probabilities:
@@ -121,6 +126,7 @@ class RegionAnswer(Shown):
     least_patches: int
     regions: list[Region]
     patch_map: PatchMap
+    size: PixelSize = _UNKNOWN
 
     COLUMNS: ClassVar[tuple[str, ...]] = ("path", "label", "score")
     REGION_COLUMNS: ClassVar[tuple[str, ...]] = (
@@ -155,10 +161,15 @@ class RegionAnswer(Shown):
             "n_patches": self.n_patches,
             "n_regions": len(self.regions),
             "region_area_px": sum(region.area_px for region in self.regions),
-        }
+        } | _size_columns(self.size)
 
 
 Answer = ImageAnswer | RegionAnswer
+
+
+def _size_columns(size: PixelSize) -> Row:
+    """µm per pixel that the answer rests on, and who says so."""
+    return {"mpp": size.mpp, "mpp_from": size.origin}
 
 
 def region_rows(answer: Answer) -> list[Row]:

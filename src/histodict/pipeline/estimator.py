@@ -16,6 +16,7 @@ from ..evaluation.metrics import balanced_accuracy
 from ..execution.progress import Callback, Progress, ignore, show_line
 from ..images.in_memory import ImageFile
 from ..images.manifest import Record
+from ..images.pixel_size import GivenSize, Mpp
 from ..model_content import ModelContent
 from ..model_file import write_content
 from ..parameters import check_kind, check_names
@@ -23,6 +24,7 @@ from ..recipes import Recipe, recipe_of
 from .inputs import Labelled, asked, labelled
 from .keeping import read_model
 from .results import Answers
+from .sizes import warn_of_sizes
 
 # Parameters that are kept as they are given, under their own names.
 _PLAIN = ("region", "folds", "random_state", "n_jobs", "verbose")
@@ -116,7 +118,7 @@ class Estimator:
         """What the record says the answer is."""
         raise NotImplementedError
 
-    def answer(self, path: ImageFile | str, *, mpp: float | None = None) -> Any:
+    def answer(self, path: ImageFile | str, *, mpp: Mpp = None) -> Any:
         """The answer for one image or slide: what `predict` asks for each."""
         raise NotImplementedError
 
@@ -139,16 +141,18 @@ class Estimator:
     def _watch(self, callback: Callback | None = None) -> Callback:
         return callback or (show_line if self.verbose else ignore)
 
-    def _predict(self, images: Any, mpp: float | None, **how: Any) -> Any:
+    def _predict(self, images: Any, mpp: Mpp, **how: Any) -> Any:
         """One answer for one image; `Answers` for several."""
         self._check_fitted()
         found, watch = asked(images), self._watch()
         for words in found.left_out:
             warnings.warn(words, stacklevel=3)  # to whoever called predict
-        answers = []
+        answers, given = [], GivenSize.of(mpp)
+        watch(Progress("answer", 0, len(found.images)))
         for place, (image, table_mpp) in enumerate(found.images):
-            answers.append(self.answer(image, mpp=mpp if table_mpp is None else table_mpp, **how))
+            answers.append(self.answer(image, mpp=given.with_table(table_mpp), **how))
             watch(Progress("answer", place + 1, len(found.images)))
+        warn_of_sizes(answers, self)
         return answers[0] if found.is_one else Answers(answers, self.columns)
 
     def score(self, images: Labelled) -> float:

@@ -13,16 +13,20 @@ from numpy.typing import NDArray
 
 from ..decisions.image_rules import ImageRule, check_scores, n_scores, winner
 from ..decisions.operating_point import OperatingPoint
+from ..decisions.two_groups import are_two_groups
 from ..decisions.unlabelled import better_threshold
 from ..execution.array_cache import ArrayCache
 from ..execution.executor import Executor
+from ..execution.progress import Callback
 from ..images.in_memory import ImageFile
 from ..images.manifest import Manifest, Record
+from ..images.pixel_size import GivenSize, Mpp
 from ..patches.patch_map import PatchMap
 from ..recipes import Recipe
 from .answers import ImageAnswer
 from .estimator import Estimator
 from .image_model import ImageModel, Look
+from .sizes import check_training_images, left_out
 
 _NO_LABEL = "no label"
 
@@ -75,7 +79,9 @@ class ImageClassifier(Estimator):
 
     # --- learning -------------------------------------------------------------------------------
 
-    def _begin(self, manifest: Manifest, executor: Executor | None) -> NDArray[np.int64]:
+    def _begin(
+        self, manifest: Manifest, callback: Callback, executor: Executor | None
+    ) -> NDArray[np.int64]:
         """The place of every image's class; the record of the training is opened."""
         if executor is not None and not self.recipe.on_patches:
             raise ValueError(
@@ -84,19 +90,20 @@ class ImageClassifier(Estimator):
             )
         classes = list(manifest.classes)
         if len(classes) < 2:
-            raise ValueError(f"images of at least two classes are needed; there are: {classes}")
+            raise ValueError(_too_few(manifest))
+        check_training_images(manifest, self.n_jobs, callback)
         self.classes_, self.shift_ = classes, 0.0
         self.training_ = {
             "manifest_digest": manifest.digest(),
             "n_images": len(manifest.records),
             "n_patients": len(set(manifest.patients)),
             "random_state": self.random_state,
-        }
+        } | left_out(manifest)
         return np.array([classes.index(record.label) for record in manifest.records])
 
     # --- answering ------------------------------------------------------------------------------
 
-    def predict(self, images: Any, *, mpp: float | None = None, error_rate: float = 0.1) -> Any:
+    def predict(self, images: Any, *, mpp: Mpp = None, error_rate: float = 0.1) -> Any:
         """Which class? An `ImageAnswer` for one image, `Answers` for several.
 
         Parameters
@@ -104,18 +111,27 @@ class ImageClassifier(Estimator):
         images : one image is the path of an image or slide, an array (height, width, 3) of uint8
             or a picture of Pillow; several are a list of such, a folder, a CSV file, a DataFrame or
             a `Manifest`
-        mpp : µm per pixel; overrides what the file says, not what a table says
+        mpp : µm per pixel of images of which neither the file nor a table says it; a `GivenSize`
+            may also override what they say
         error_rate : how often the true class may be missing among an answer's candidates
         """
         return self._predict(images, mpp, error_rate=error_rate)
 
     def answer(
-        self, path: ImageFile | str, *, mpp: float | None = None, error_rate: float = 0.1
+        self,
+        path: ImageFile | str,
+        *,
+        mpp: Mpp = None,
+        error_rate: float = 0.1,
     ) -> ImageAnswer:
-        """The answer for one image or slide: what `predict` asks for each."""
+        """The answer for one image or slide: what `predict` asks for each, without a warning."""
         self._check_fitted()
         path = Path(path) if isinstance(path, str) else path
-        look = self._look(path, mpp)
+        size = GivenSize.of(mpp).at(path)
+        answer = self._judged(path, self._look(path, size.from_outside), error_rate)
+        return replace(answer, size=size.beside(self.model_.mpp_))
+
+    def _judged(self, path: ImageFile, look: Look, error_rate: float) -> ImageAnswer:
         if look.scores is None:  # glass
             nothing = (np.nan,) * n_scores(len(self.classes_))
             answer = ImageAnswer(path, None, nothing, {}, self.threshold, 0, look.patch_map)
@@ -214,20 +230,29 @@ class ImageClassifier(Estimator):
         moved.shift_ = self.shift_ + value
         return moved
 
-    def adapted_to(self, scores: Sequence[float]) -> Self:
+    def adapted_to(self, scores: Sequence[float], *, anyway: bool = False) -> Self:
         """A copy with a threshold that suits images to which this model gave these scores.
 
         No labels are needed, but images of both classes: see `decisions.unlabelled`. Scores of
         glass are NaN, and left out. Probabilities move with the scores; how often candidates hold
-        the truth is then no longer known.
+        the truth is then no longer known. Refused if the scores do not fall into two groups, as
+        those of one class do not; `anyway`: it is your affair that there are both.
         """
         if len(self.classes_) != 2:
             raise ValueError("only a model of two classes has a threshold to adapt")
         known = np.array(scores, dtype=np.float64)
         known = known[~np.isnan(known)]
         shift = better_threshold(known)
+        two = are_two_groups(known)
+        if not two and not anyway:
+            raise ValueError(
+                f"the scores of these {len(known)} images do not fall into two groups, so they may "
+                "all be of one class, and a threshold moved by them would cut through it: give "
+                "more images, of both classes, or say --anyway (in Python anyway=True)"
+            )
         adapted = self._moved_by(shift)
-        facts = {"n_images": len(known), "threshold": shift}
+        facts: dict[str, Any] = {"n_images": len(known), "threshold": shift}
+        facts |= {} if two else {"two_groups": False}
         adapted.training_ = self.training_ | {"adapted": facts}
         return adapted
 
@@ -242,3 +267,14 @@ class ImageClassifier(Estimator):
             return "from the image as a whole"
         at = "" if self.threshold is None else f", threshold {self.threshold:.3f}"
         return f"from the {self.rule_.name} of its patches{at}"
+
+
+def _too_few(manifest: Manifest) -> str:
+    """Why there is nothing to tell apart."""
+    classes = manifest.classes
+    if any(record.mask for record in manifest.records):
+        return (
+            "the images have masks, which are for learning regions: give --regions NAME (in Python "
+            f"a RegionDetector). To tell classes apart, label two or more; there are {classes}"
+        )
+    return f"images of at least two classes are needed; there are: {classes}"

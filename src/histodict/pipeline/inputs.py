@@ -65,7 +65,7 @@ def asked(images: Any) -> Asked:
     An array is (height, width, 3) of uint8; with one more dimension in front, several images.
     """
     if isinstance(images, Manifest) or is_frame(images) or _is_table(images):
-        records = images if isinstance(images, Manifest) else read_manifest(images)
+        records = images if isinstance(images, Manifest) else read_manifest(images, labelled=False)
         return Asked([(record.path, record.mpp) for record in records.records])
     if _is_one(images):
         return Asked([(_image(images, "image"), None)], is_one=True)

@@ -26,6 +26,7 @@ from ..execution.executor import Executor
 from ..execution.progress import Callback, Progress
 from ..images.in_memory import ImageFile
 from ..images.manifest import Manifest
+from ..images.pixel_size import Mpp
 from ..images.readers import ImageError
 from ..model_content import ModelContent, arrays_of
 from ..recipes import Recipe
@@ -142,7 +143,7 @@ class Panel(ImageClassifier):
         manifest, watch = labelled(images, positive, "positive"), self._watch(callback)
         if start_from is not None and len(self.recipes) > 1:
             raise ValueError("a panel starts afresh: only a single model can go on from another")
-        labels = self._begin(manifest, executor)
+        labels = self._begin(manifest, watch, executor)
         self.training_["folds"] = self.folds
         start = start_from.members_[0] if start_from is not None else None
         if start_from is not None:
@@ -179,6 +180,7 @@ class Panel(ImageClassifier):
         splits = self._splits(manifest)
         n_trials, n_held = len(self.recipes) * len(splits), 0
         heard: list[Hearing] = []
+        callback(Progress("unseen patients", 0, n_trials))
         for recipe in self.recipes:
             scores = np.full((len(manifest.records), n_scores(len(manifest.classes))), np.nan)
             failure = ""
@@ -217,7 +219,7 @@ class Panel(ImageClassifier):
 
     # --- answering ------------------------------------------------------------------------------
 
-    def predict_proba(self, images: Any, *, mpp: float | None = None) -> NDArray[np.float64]:
+    def predict_proba(self, images: Any, *, mpp: Mpp = None) -> NDArray[np.float64]:
         """Probabilities (n_images, n_classes) in the order of `classes_`; NaN where there is glass.
 
         `images` and `mpp` as in `predict`; one image is one row.

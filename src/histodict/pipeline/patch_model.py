@@ -26,6 +26,7 @@ from ..execution.local import map_blocks
 from ..execution.progress import Callback, ignore
 from ..images.in_memory import ImageFile
 from ..images.manifest import Manifest, Record
+from ..images.pixel_size import common_size
 from ..learnt_arrays import Learnt
 from ..methods.patch_classifier import PatchClassifier
 from ..methods.registry import method_entry
@@ -86,6 +87,7 @@ class PatchModel(ImageModel):
         `start_from`: a model of the same recipe and classes, whose dictionaries are gone on from.
         """
         start = self._start(start_from) if start_from is not None else None
+        self.mpp_ = common_size([source.record for source in sources], self.recipe.mpp)
         found = sample_training(
             sources,
             self.recipe,
@@ -94,7 +96,7 @@ class PatchModel(ImageModel):
             callback,
             executor or Threads(self.n_jobs),
         )
-        self.mpp_, X = found.mpp, found.vectors
+        X = found.vectors
         self._check_classes(found.labels)
         self.projection_ = start.projection_ if start else None
         if self.recipe.components and not self.projection_:

@@ -19,6 +19,7 @@ from ..execution.progress import Callback, ignore
 from ..images.in_memory import ImageFile
 from ..images.manifest import Manifest, Record
 from ..images.masks import RegionMask
+from ..images.pixel_size import GivenSize, Mpp
 from ..images.readers import open_image
 from ..model_content import ModelContent, arrays_of
 from ..patches.outlines import label_regions
@@ -28,6 +29,7 @@ from .answers import Region, RegionAnswer
 from .estimator import Estimator, no_probabilities
 from .inputs import Labelled, labelled
 from .patch_model import PatchModel
+from .sizes import check_training_images, left_out
 from .tissue_classifier import recipe_facts
 from .training_patches import HALF, PatchSource
 
@@ -130,6 +132,7 @@ class RegionDetector(Estimator):
         watch = self._watch(callback)
         self.classes_ = _choose_classes(manifest, self.region)
         records = manifest.records
+        check_training_images(manifest, self.n_jobs, watch)
         sources = [s for record in records for s in _sources(record, self.classes_[1])]
         self.model_ = self._new_model()
         start = start_from.model_ if start_from is not None else None
@@ -147,7 +150,7 @@ class RegionDetector(Estimator):
             "n_patients": len(set(manifest.patients)),
             "random_state": self.random_state,
             "n_patches": n_patches,
-        }
+        } | left_out(manifest)
         if start_from is not None:
             self.training_["started_from"] = start_from.training_
         return self
@@ -172,7 +175,7 @@ class RegionDetector(Estimator):
 
         return self.model_.judge_all(records, look, callback, executor)
 
-    def predict(self, images: Any, *, mpp: float | None = None) -> Any:
+    def predict(self, images: Any, *, mpp: Mpp = None) -> Any:
         """Where is it? A `RegionAnswer` for one image, `Answers` for several.
 
         Parameters
@@ -180,22 +183,25 @@ class RegionDetector(Estimator):
         images : one image is the path of an image or slide, an array (height, width, 3) of uint8
             or a picture of Pillow; several are a list of such, a folder, a CSV file, a DataFrame or
             a `Manifest`
-        mpp : µm per pixel; overrides what the file says, not what a table says
+        mpp : µm per pixel of images of which neither the file nor a table says it; a `GivenSize`
+            may also override what they say
         """
         return self._predict(images, mpp)
 
-    def answer(self, path: ImageFile | str, *, mpp: float | None = None) -> RegionAnswer:
-        """The regions of one image or slide: what `predict` asks for each."""
+    def answer(self, path: ImageFile | str, *, mpp: Mpp = None) -> RegionAnswer:
+        """The regions of one image or slide: what `predict` asks for each, without a warning."""
         self._check_fitted()
         path = Path(path) if isinstance(path, str) else path
-        patch_map, evidence = self.model_.judge(path, mpp)
+        size = GivenSize.of(mpp).at(path)
+        patch_map, evidence = self.model_.judge(path, size.from_outside)
         patch_map = patch_map.cut_at(self.cut_)
         _, sizes = label_regions(patch_map.winners == 1)
         largest = int(sizes.max(initial=0))
         found = patch_map.regions(1, self.least_patches_)
         regions = [_region(patch_map, *region) for region in found]
         label = self.classes_[int(largest >= self.least_patches_)] if evidence.n_patches else None
-        return RegionAnswer(path, label, largest, self.least_patches_, regions, patch_map)
+        answer = RegionAnswer(path, label, largest, self.least_patches_, regions, patch_map)
+        return replace(answer, size=size.beside(self.model_.mpp_))
 
     @property
     def predict_proba(self) -> Any:

@@ -92,9 +92,9 @@ class TissueClassifier(ImageClassifier):
         `start_from`: a model of the same recipe and classes; its dictionaries are gone on from (a
         warm start).
         """
-        manifest = labelled(images, positive, "positive")
-        labels = self._begin(manifest, executor)
-        start, watch = None, self._watch(callback)
+        manifest, watch = labelled(images, positive, "positive"), self._watch(callback)
+        labels = self._begin(manifest, watch, executor)
+        start = None
         if start_from is not None:
             self.training_["started_from"] = start_from.training_
             start = start_from.model_

@@ -32,11 +32,10 @@ class PatchSource:
 
 @dataclass(frozen=True)
 class TrainingPatches:
-    """vectors (n, n_features) and their classes (n,); `mpp`: the images' common pixel size."""
+    """vectors (n, n_features) and their classes (n,)."""
 
     vectors: NDArray[np.float32]
     labels: NDArray[np.int64]
-    mpp: float | None
 
 
 def sample_training(
@@ -51,48 +50,31 @@ def sample_training(
     labels = np.array([source.label for source in sources])
     wanted = [-(-recipe.patches_per_class // int(np.sum(labels == label))) for label in labels]
 
-    def work(place: int) -> tuple[NDArray[np.float32], float | None]:
+    def work(place: int) -> NDArray[np.float32]:
         source = sources[place]
         rng = np.random.default_rng([random_state, place])
         record = source.record
         with open_view(record.path, record.mpp, recipe, cache=cache) as view:
             view.grid()  # says so if the image is too small
             allowed = _allowed_corners(source, view, recipe.patch_px)
-            return view.sample_vectors(wanted[place], rng, allowed), view.mpp
+            return view.sample_vectors(wanted[place], rng, allowed)
 
-    found = for_every(work, len(sources), "patches", callback, executor)
-    parts = [vectors for vectors, _ in found]
-    mpp = _common_mpp([mpp for _, mpp in found], recipe)
+    parts = for_every(work, len(sources), "patches", callback, executor)
     y = np.repeat(labels, [len(part) for part in parts])
     full = [part for part in parts if len(part)]
-    return TrainingPatches(np.concatenate(full) if full else np.empty((0, 0), np.float32), y, mpp)
+    return TrainingPatches(np.concatenate(full) if full else np.empty((0, 0), np.float32), y)
 
 
 def for_every(
     work: Callable[[int], Any], n_items: int, stage: str, callback: Callback, executor: Executor
 ) -> list[Any]:
-    """work(0), work(1), …, in parallel, with a report after each."""
-    results = []
+    """work(0), work(1), …, in parallel, with a report at the start and after each."""
+    results: list[Any] = []
+    callback(Progress(stage, 0, n_items))
     for result in executor.map(work, range(n_items)):
         results.append(result)
         callback(Progress(stage, len(results), n_items))
     return results
-
-
-def _common_mpp(sizes: Sequence[float | None], recipe: Recipe) -> float | None:
-    """The pixel size of the images, if all have one; refuses a mixture that is not reduced to one.
-
-    With a recipe's own pixel size every image is reduced to it, and none has to match another.
-    """
-    known = [size for size in sizes if size is not None]
-    if recipe.mpp is not None or len(known) < len(sizes):
-        return None
-    if max(known) > 1.1 * min(known):
-        raise ValueError(
-            f"the training images have pixel sizes (mpp) from {min(known):g} to {max(known):g} µm: "
-            f"reduce them to a common one with the setting mpp={max(known):g}, or leave some out"
-        )
-    return float(np.median(known))
 
 
 def _allowed_corners(source: PatchSource, view: View, patch_px: int) -> Allowed | None:

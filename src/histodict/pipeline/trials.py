@@ -26,6 +26,7 @@ from ..execution.executor import Executor
 from ..execution.files import content_digest, written_whole
 from ..execution.progress import Callback
 from ..images.manifest import Manifest, Record
+from ..images.pixel_size import GivenSize
 from ..patches.patch_map import PatchMap
 from ..recipes import Recipe
 from .answers import NO_TISSUE, ImageAnswer
@@ -176,7 +177,8 @@ def _hold(trial: Trial, executor: Executor | None) -> tuple[Verdicts, dict[int, 
     trained = time.perf_counter()
     answers = _answers(model, trial.test)
     if trial.adapts:
-        model = model.adapted_to([answer.score for answer in answers])
+        # Whether there are two groups is not asked: a split has images of both classes.
+        model = model.adapted_to([answer.score for answer in answers], anyway=True)
         answers = _answers(model, trial.test)
     seconds = {"train": trained - started, "test": time.perf_counter() - trained}
     wrong_maps = {
@@ -195,7 +197,7 @@ def _hold(trial: Trial, executor: Executor | None) -> tuple[Verdicts, dict[int, 
 
 
 def _answers(model: Any, test: Manifest) -> list[ImageAnswer]:
-    return [model.answer(record.path, mpp=record.mpp) for record in test.records]
+    return [model.answer(record.path, mpp=GivenSize(table=record.mpp)) for record in test.records]
 
 
 # --- memory of this process, where the system tells ---------------------------------------------

@@ -105,7 +105,8 @@ def _downsample(source: ImageSource, recipe: Recipe, trained_mpp: float | None) 
         if source.mpp is None:
             raise ImageError(
                 f"{source.path}: its pixel size is not known, and the model works at "
-                f"{recipe.mpp:g} µm per pixel: give the pixel size (mpp)"
+                f"{recipe.mpp:g} µm per pixel: give it with --mpp (in Python mpp=…) or in a column "
+                "mpp"
             )
         factor = recipe.mpp / source.mpp
         if factor < 0.95:
@@ -117,6 +118,7 @@ def _downsample(source: ImageSource, recipe: Recipe, trained_mpp: float | None) 
     if trained_mpp and source.mpp and abs(source.mpp / trained_mpp - 1) > 0.1:
         raise ImageError(
             f"{source.path}: has {source.mpp:g} µm per pixel, but the model was trained on "
-            f"images of {trained_mpp:g}: rescale the image, or give its true pixel size (mpp)"
+            f"images of {trained_mpp:g}: rescale the image or, if the file is wrong, give the true "
+            "size with --override-mpp (in Python mpp=GivenSize(override=…))"
         )
     return recipe.downsample

@@ -16,6 +16,7 @@ from ..execution.local import map_blocks
 from ..execution.progress import Callback, Progress, ignore
 from ..images.in_memory import ImageFile
 from ..images.manifest import Manifest
+from ..images.pixel_size import common_size
 from ..images.readers import ImageError
 from ..methods.registry import MEAN_VECTOR, method_entry
 from ..patches.grid import PatchGrid
@@ -43,8 +44,7 @@ class WholeImageModel(ImageModel):
         if start_from is not None:
             raise ValueError(f"the method {self.recipe.method!r} cannot go on from another model")
         records = manifest.records
-        sizes = {record.mpp for record in records}
-        self.mpp_ = sizes.pop() if len(sizes) == 1 else None
+        self.mpp_ = common_size(records, self.recipe.mpp)
         X = self._vectors({r.path: r.mpp for r in records}, None, callback)
         seen = ~np.isnan(X[:, 0])  # the others show only glass
         blank = np.setdiff1d(labels, labels[seen])
@@ -76,7 +76,8 @@ class WholeImageModel(ImageModel):
         assert features is not None
         if features == MEAN_VECTOR:
             work = partial(_mean_vector, self.recipe, trained_mpp, self.cache)
-            means = []
+            means: list[NDArray[np.float64]] = []
+            callback(Progress("features", 0, len(images)))
             for mean in map_blocks(lambda item: work(*item), images.items(), self.n_jobs):
                 means.append(mean)
                 callback(Progress("features", len(means), len(images)))

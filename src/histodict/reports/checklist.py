@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ..compare.evaluation import Evaluation
 from ..compare.measures import metrics_for
+from ..execution.texts import counted
 from . import evaluation_facts as facts
 from .model_card import model_card
 
@@ -25,7 +26,7 @@ def checklist(done: Evaluation) -> list[tuple[str, str, str]]:
 
 def _of_data(done: Evaluation) -> dict[str, str]:
     data = dict(facts.data_facts(done))
-    patients = facts.counted(len(set(done.manifest.patients)), "patient")
+    patients = counted(len(set(done.manifest.patients)), "patient")
     return {
         "5a": f"{data['Images']} images of {patients}; where they come from is "
         f"{facts.NOT_RECORDED}",
@@ -42,7 +43,7 @@ def _of_methods(done: Evaluation) -> dict[str, str]:
     classes = ", ".join(f"{row['name']} {row['images']}" for row in facts.class_rows(done))
     measures = ", ".join(metrics_for(done.classes))
     return {
-        "4": f"compare {facts.counted(len(done.methods), 'method')} at telling apart "
+        "4": f"compare {counted(len(done.methods), 'method')} at telling apart "
         f"{' / '.join(done.classes)}",
         "7": facts.plan_words(done.plans[done.methods[0]]),
         "11": "an image without tissue counts as a wrong answer, its score as on the border",

@@ -8,7 +8,9 @@ from typing import Any
 from ..compare.evaluation import Evaluation
 from ..evaluation.splits import shared_patients
 from ..execution.tables import Row
+from ..execution.texts import counted
 from ..images.manifest import Record
+from ..images.pixel_size import GivenSize
 from ..pipeline import Plan
 from ..recipes import Recipe
 
@@ -17,10 +19,6 @@ Fact = tuple[str, str]
 
 
 # --- phrases ------------------------------------------------------------------------------------
-
-
-def counted(n: int, noun: str) -> str:
-    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 
 
 def span(values: Iterable[int]) -> str:
@@ -74,8 +72,9 @@ def data_facts(done: Evaluation) -> list[Fact]:
     records = done.manifest.records
     per_patient = [done.manifest.patients.count(name) for name in set(done.manifest.patients)]
     sites = sorted({record.site for record in records if record.site})
-    scales = sorted({record.mpp for record in records if record.mpp})
-    n_unscaled = sum(record.mpp is None for record in records)
+    found = [GivenSize(table=record.mpp).at(record.path).mpp for record in records]
+    scales = sorted({mpp for mpp in found if mpp})
+    n_unscaled = found.count(None)
     sizes = ", ".join(f"{mpp:g} µm" for mpp in scales)
     if n_unscaled and scales:
         sizes += f"; {NOT_RECORDED} for {counted(n_unscaled, 'image')}"

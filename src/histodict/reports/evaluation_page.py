@@ -17,6 +17,7 @@ from ..compare.evaluation import Evaluation, provenance
 from ..compare.example import Example
 from ..compare.measures import metrics_for
 from ..execution.tables import write_table
+from ..execution.texts import counted
 from ..methods.registry import method_entry
 from . import evaluation_errors as errors
 from . import evaluation_facts as facts
@@ -131,7 +132,7 @@ def _headline(done: Evaluation) -> list[dict[str, str]]:
     return [
         {"value": value, "name": f"balanced accuracy of {first}, with 95 % interval"},
         {"value": str(len(done.methods)), "name": "methods" if len(done.methods) > 1 else "method"},
-        {"value": str(images), "name": f"images tested, {facts.counted(patients, 'patient')}"},
+        {"value": str(images), "name": f"images tested, {counted(patients, 'patient')}"},
     ]
 
 

@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..compare.evaluation import Evaluation
+from ..execution.texts import counted
+from ..images.records import some_of
 from ..methods.registry import method_entry
 from ..recipes import Recipe
 from . import evaluation_facts as facts
-from .evaluation_facts import Fact, counted
+from .evaluation_facts import Fact
 
 RESEARCH = "research. It is not a medical device: no diagnosis may rest on it."
 
@@ -31,6 +33,7 @@ def describe_model(header: Mapping[str, Any]) -> list[Fact]:
         ("What it does", _purpose_words(header)),
         ("Meant for", RESEARCH),
         ("Learnt from", _learnt_words(training)),
+        ("Left out", _left_out_words(training)),
         ("Method", f"{recipe.method} ({parameters})" if parameters else recipe.method),
         ("Scale", facts.scale_words(recipe)),
         ("Patches", _patch_words(recipe)),
@@ -64,6 +67,11 @@ def _purpose_words(header: Mapping[str, Any]) -> str:
     if header["kind"] == "region-detector":
         return f"finds regions of {header['classes'][1]}"
     return f"tells apart {', '.join(header['classes'])}"
+
+
+def _left_out_words(training: Mapping[str, Any]) -> str:
+    names = training.get("left_out", [])
+    return f"{counted(len(names), 'image')} that could not be read: {some_of(names)}" * bool(names)
 
 
 def _learnt_words(training: Mapping[str, Any]) -> str:

@@ -17,8 +17,8 @@ from .jobs import RUNNING, Job, all_jobs, find_job, new_job
 from .training import OFFERS, Wish, offered_plan, training_request
 
 # Stages in their order, and roughly what share of the time each takes; the page says "about".
-_PATCH_STAGES = dict(patches=6, initialise=24, train=45, rule=15, gallery=8, answer=10)
-_IMAGE_STAGES = dict(features=60, train=45, answer=10)
+_PATCH_STAGES = dict(look=2, patches=6, initialise=24, train=45, rule=15, gallery=8, answer=10)
+_IMAGE_STAGES = dict(look=2, features=60, train=45, answer=10)
 
 
 def choices(call: Call) -> dict[str, Any]:

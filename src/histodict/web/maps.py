@@ -14,13 +14,14 @@ from numpy.typing import NDArray
 
 from ..batch import image_key
 from ..images.manifest import Record
+from ..images.pixel_size import GivenSize
 from ..patches.grid import PatchGrid
 from ..patches.patch_map import PatchMap
 from ..pipeline import Model
 from .workspace import DamagedFileError, read_fields, say_once, write_json
 
 _MOST_OUTLINES = 400
-_FORM = 3  # of these files; those of earlier versions are made anew
+_FORM = 4  # of these files; those of earlier versions are made anew
 _FACTS: dict[str, Any] = {
     "answer": object,
     "score": object,
@@ -32,7 +33,7 @@ _FACTS: dict[str, Any] = {
 
 def answer_image(model: Model, record: Record, folder: Path) -> dict[str, Any]:
     """The model's answer for an image as plain values; its map, if it has one, into the folder."""
-    answer = model.answer(record.path, mpp=record.mpp)
+    answer = model.answer(record.path, mpp=GivenSize(table=record.mpp))
     patch_map = answer.patch_map
     facts = {
         "answer": answer.label,
@@ -41,6 +42,8 @@ def answer_image(model: Model, record: Record, folder: Path) -> dict[str, Any]:
         "shares": answer.proportions,
         "n_patches": answer.n_patches,
         "words": answer.words(),
+        "mpp": answer.size.mpp,
+        "mpp_from": answer.size.origin,
         "grid": None if patch_map is None else _placed(patch_map.grid),
     }
     if patch_map is not None:  # before the answer that tells of it

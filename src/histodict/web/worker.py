@@ -145,6 +145,7 @@ def _parent(job: Job, plan: Plan, learn: Manifest) -> Any:
 def _answers(model: Model, test: Manifest, folder: Path, tell: Callback) -> list[dict[str, Any]]:
     """A row per image of the patients kept for testing; one that cannot be read says why."""
     rows = []
+    tell(Progress("answer", 0, len(test.records)))
     for record in test.records:
         facts: dict[str, Any]
         try:

@@ -92,7 +92,9 @@ async function showMap(state, found) {
   state.answer.replaceChildren(
     h("p", {}, "The model says ", found.answer ? h("b", {}, classTag(classes, found.answer)) : h("b", {}, "no tissue"),
       chosen.label ? h("span", {}, "; it is labelled ", classTag(classes, chosen.label), ".") : "."),
-    h("p", { class: "soft" }, found.words), h("p", { class: "soft" }, role), shares.length ? h("p", {}, "Patches: ", shares) : "");
+    h("p", { class: "soft" }, found.words), h("p", { class: "soft" }, role), shares.length ? h("p", {}, "Patches: ", shares) : "",
+    found.mpp_from === "assumed" ? h("p", { class: "warning" }, "The pixel size of this image is not known. It is assumed to be " +
+      `the ${found.mpp} µm that the model was trained on; if it is not, the answer is wrong.`) : "");
   if (!found.grid) return;
   const load = guarded(async (only) => {
     const picture = new Image();

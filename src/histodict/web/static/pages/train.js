@@ -4,6 +4,7 @@ import { choice, count, get, guarded, h, isActive, labelled, post } from "../dom
 import { go, here } from "../way.js";
 
 const STAGES = {
+  look: "Looking at the images",
   patches: "Cutting patches from the images",
   features: "Measuring the images",
   initialise: "First building blocks",

@@ -1,0 +1,119 @@
+"""A model's threshold, moved with the help of images without labels: `adapt`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ..execution.outputs import check_new_file, check_room
+from ..execution.progress import Progress
+from ..execution.texts import counted
+from .console import plain_errors, print_json, progress_bars, warn
+from .options import (
+    ImageOptions,
+    JobsOption,
+    JsonOption,
+    ModelOptions,
+    ModelOutput,
+    SkipBadOption,
+)
+from .reading import warn_of_sizes, warn_of_skipped
+
+if TYPE_CHECKING:
+    from ..decisions.unlabelled import Adaptation
+    from ..images.pixel_size import GivenSize
+    from ..images.records import Record
+    from ..pipeline import Model
+
+
+def adapt(
+    *,
+    used: ModelOptions,
+    output: ModelOutput,
+    images: ImageOptions,
+    anyway: Annotated[
+        bool,
+        typer.Option("--anyway", help="Move it although the scores do not fall into two groups."),
+    ] = False,
+    skip_bad: SkipBadOption = False,
+    jobs: JobsOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Move a model's threshold with the help of images without labels.
+
+    For a model learnt from a handful of images, or used on another hospital's: the scores of other
+    patients lie higher or lower together. Give it at least 10 images, of both classes and about as
+    many of each, such as those to be answered. If their scores do not fall into two groups, as
+    those of one class do not, nothing is moved. Only the threshold changes:
+
+        histodict adapt tissue.histodict new/ --output adapted.histodict
+
+        histodict predict adapted.histodict new/ --output results/
+    """
+    from ..decisions.unlabelled import Adaptation
+    from ..pipeline import save_model
+
+    with plain_errors():
+        check_new_file(output)
+        check_room(output, used.model.stat().st_size if used.model.is_file() else 0)
+        trained = used.load(jobs)
+        if trained.finds_regions:
+            raise ValueError(
+                f"{used.model}: finds regions; only a model of two classes can be adapted"
+            )
+        found = images.find()
+        scores, bad = _scores(trained, found, images.size, skip_bad)
+        warn_of_skipped(bad, len(found))
+        adapted = trained.adapted_to(scores, anyway=anyway)
+        if bad:
+            adapted.training_["adapted"]["left_out"] = bad
+        save_model(adapted, output)
+    moved = Adaptation.of(scores, adapted.training_["adapted"]["threshold"])
+    _tell_adapted(moved, len(scores), output, as_json)
+
+
+def _tell_adapted(moved: Adaptation, n_images: int, output: Path, as_json: bool) -> None:
+    if moved.one_is_small:
+        warn(
+            "one group is small: if nearly all images are of one class, the model as it was is the "
+            "better one"
+        )
+    if as_json:
+        print_json({"model": str(output), "n_images": n_images} | asdict(moved))
+        return
+    low, high = moved.groups
+    typer.echo(
+        f"Groups of {low} and {counted(high, 'image')}; {moved.n_moved} of {n_images} get another "
+        f"answer than before: {output}"
+    )
+
+
+def _scores(
+    model: Model, images: list[Record], size: GivenSize, skip_bad: bool
+) -> tuple[list[float], list[str]]:
+    """Of the images that can be answered; and why the others cannot, if that is no matter."""
+    from ..images.errors import ImageError
+    from ..images.survey import Survey, survey
+
+    answers, bad = [], []
+    with progress_bars() as callback:
+        looked = survey(images, model.n_jobs, callback)
+        if not skip_bad:
+            looked.check()
+        reasons = {record.path: reason for record, reason in looked.bad}
+        callback(Progress("answer", 0, len(images)))
+        for place, image in enumerate(images):
+            try:
+                if image.path in reasons:
+                    raise ImageError(reasons[image.path])
+                answers.append(model.answer(image.path, mpp=size.with_table(image.mpp)))
+            except ImageError as error:
+                bad.append((image, str(error)))
+            callback(Progress("answer", place + 1, len(images)))
+    if not skip_bad:
+        Survey(len(images), bad).check()
+    warn_of_sizes(model, [answer.size for answer in answers])
+    return [answer.score for answer in answers], [reason for _, reason in bad]

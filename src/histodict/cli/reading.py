@@ -1,0 +1,91 @@
+"""Options as they were written, read; and what is to be said of the images that they name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..execution.texts import counted
+from .console import warn
+
+if TYPE_CHECKING:
+    from ..images.manifest import Manifest
+    from ..images.pixel_size import PixelSize
+    from ..pipeline import Model
+
+
+def with_positive(manifest: Manifest, positive: str | None) -> Manifest:
+    """The class to be found, as asked for; or by its name, and that is said."""
+    from ..images.classes import positive_by_name
+
+    if positive is not None:
+        return manifest.with_positive(positive)
+    classes = manifest.classes
+    if len(classes) == 2 and positive_by_name(classes):
+        warn(f"the class to be found is {classes[1]!r}, by its name; see --positive", "Note")
+    elif len(classes) == 2:
+        warn(
+            f"the names do not tell which of {classes[0]!r} and {classes[1]!r} is the class to be "
+            f"found; it is {classes[1]!r} unless you give --positive"
+        )
+    return manifest
+
+
+def in_split(manifest: Manifest, source: Path, split: str | None) -> Manifest:
+    """The rows of one split, or all."""
+    if split is None:
+        return manifest
+    rows = [i for i, record in enumerate(manifest.records) if record.split == split]
+    if not rows:
+        raise ValueError(f"{source}: no row has {split!r} in its split column")
+    return manifest.select(rows)
+
+
+def check_sizes(mpp: float | None, override_mpp: float | None) -> None:
+    from ..parameters import check_number
+
+    for option, value in (("--mpp", mpp), ("--override-mpp", override_mpp)):
+        if value is not None:
+            check_number(option, value, above=True)
+    if mpp is not None and override_mpp is not None:
+        raise ValueError("--mpp: leave it out, as --override-mpp holds for all images")
+
+
+def warn_of_masks(manifest: Manifest) -> None:
+    """Where masks are given to what does not look at them."""
+    n_masks = sum(record.mask is not None for record in manifest.records)
+    if n_masks and len(manifest.classes) > 1:
+        warn(f"{counted(n_masks, 'mask')} not used: `train --regions NAME` learns from masks")
+
+
+def warn_of_skipped(reasons: list[str], n_images: int) -> None:
+    if reasons:
+        lines = "".join(f"\n  {reason}" for reason in reasons)
+        warn(f"{len(reasons)} of {counted(n_images, 'image')} left out:{lines}")
+
+
+def warn_of_sizes(model: Model, sizes: Sequence[PixelSize]) -> None:
+    """One line for all the images of a run."""
+    from ..images.pixel_size import size_warnings
+
+    for words in size_warnings(sizes, model.model_.mpp_, model.recipe.mpp):
+        warn(words)
+
+
+def pairs(option: str, texts: list[str] | None) -> dict[str, str]:
+    """NAME=VALUE, each."""
+    found = {}
+    for text in texts or []:
+        name, sign, value = text.partition("=")
+        if not sign or not name:
+            raise ValueError(f"{option} {text}: write it as NAME=VALUE")
+        found[name.strip()] = value.strip()
+    return found
+
+
+def whole_numbers(option: str, text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise ValueError(f"{option} {text}: write whole numbers separated by commas") from None

@@ -1,0 +1,73 @@
+"""What is wrong with a list of images, said with the line or the files it concerns."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..execution.texts import counted, one_line
+from .records import ManifestError, Record, some_of
+
+
+def check_duplicates(path: Path, lines: list[int], records: list[Record]) -> None:
+    first_lines: dict[Path, int] = {}
+    for line, record in zip(lines, records, strict=True):
+        first = first_lines.setdefault(record.path, line)
+        if first != line:
+            raise ManifestError(
+                f"{path}, line {line}: {one_line(record.path)} is already in line {first}"
+            )
+
+
+def check_files(path: Path, lines: list[int], records: list[Record]) -> None:
+    missing = [
+        f"{file} (line {line})"
+        for line, record in zip(lines, records, strict=True)
+        for file in (record.path, record.mask)
+        if file is not None and not _is_there(file)
+    ]
+    if missing:
+        raise ManifestError(
+            f"{path}: {counted(len(missing), 'file')} not there: {some_of(missing)}. Paths are "
+            f"relative to the folder {path.parent.absolute()}"
+        )
+
+
+def _is_there(file: Path) -> bool:
+    try:
+        return file.is_file()
+    except OSError:  # a name that no system would take
+        return False
+
+
+def check_spelling(source: Path, labels: list[str]) -> None:
+    """Refuse labels that would be different classes by an accident of typing."""
+    spellings: dict[str, set[str]] = {}
+    for label in labels:
+        key = unicodedata.normalize("NFC", label).strip().casefold()
+        spellings.setdefault(key, set()).add(label)
+    for names in spellings.values():
+        if len(names) > 1:
+            raise ManifestError(
+                f"{source}: the labels {one_line(sorted(names))} differ only in case or blanks; "
+                "write them alike if they are one class"
+            )
+
+
+def lonely_classes(source: Path, records: Sequence[Record]) -> list[str]:
+    counts = Counter(record.label for record in records if record.label)
+    return [
+        f"{source}: the class {label!r} has one image only: it cannot be both trained on and tested"
+        for label, count in sorted(counts.items())
+        if count == 1
+    ]
+
+
+def no_patients(source: Path, n_images: int) -> str:
+    return (
+        f"{source}: NO PATIENT is given for {counted(n_images, 'image')}. Each counts as its own "
+        "patient: if some come from the same patient, every accuracy measured on them is too good. "
+        "Add a column 'patient'"
+    )

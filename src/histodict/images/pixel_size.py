@@ -1,0 +1,162 @@
+"""How large an image's pixels are, and who says so: one policy for every command.
+
+The first of these that says anything is taken:
+
+    command     --override-mpp, given for all images
+    table       the image's own cell in the column mpp
+    file        a slide's property, or a TIFF's resolution
+    command     --mpp, given for images of which nobody else says it
+    assumed     nobody: where the model knows it, that of the images it was trained on
+    unknown     nobody, nor does the model know
+
+What is assumed is counted and said, once per run; see docs/pixel-size.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+
+from ..execution.files import file_key
+from ..execution.texts import counted
+from ..parameters import check_number
+from .in_memory import ImageFile, MemoryImage
+from .readers import open_image
+from .records import Record, some_of
+
+_SPREAD = 1.1  # sizes that differ by no more are taken for the same
+_HOW_TO_GIVE = "give it with --mpp (in Python mpp=…) or in a column mpp"
+
+
+@dataclass(frozen=True)
+class PixelSize:
+    """µm per pixel, None where not known, and where it comes from: see above."""
+
+    mpp: float | None
+    origin: str
+
+    @property
+    def from_outside(self) -> float | None:
+        """What a reader has to be told; None where the file itself says it, or nobody."""
+        return self.mpp if self.origin in ("table", "command") else None
+
+    def beside(self, trained_mpp: float | None) -> PixelSize:
+        """As a model takes it that was trained on images of this size."""
+        if self.mpp is None and trained_mpp is not None:
+            return PixelSize(trained_mpp, "assumed")
+        return self
+
+
+@dataclass(frozen=True)
+class GivenSize:
+    """What is said of an image's pixel size outside its file, in µm; None: nothing.
+
+    fill : holds where neither a table nor the file says it
+    table : of this one image; wins over the file
+    override : wins over all
+    """
+
+    fill: float | None = None
+    table: float | None = None
+    override: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in (("mpp", self.fill), ("mpp", self.table), ("mpp", self.override)):
+            if value is not None:
+                check_number(name, value, above=True)
+
+    @classmethod
+    def of(cls, given: Mpp) -> GivenSize:
+        """A bare number fills."""
+        return given if isinstance(given, GivenSize) else cls(fill=given)
+
+    def with_table(self, mpp: float | None) -> GivenSize:
+        """For an image of which a table says this: only what may still decide."""
+        if self.override is not None:
+            return GivenSize(override=self.override)
+        given = replace(self, table=self.table if mpp is None else mpp)
+        return given if given.table is None else GivenSize(table=given.table)
+
+    def at(self, path: ImageFile) -> PixelSize:
+        """Of this image, whose header is read if need be. Raises ImageError."""
+        if self.override is not None:
+            return PixelSize(self.override, "command")
+        if self.table is not None:
+            return PixelSize(self.table, "table")
+        own = own_size(path)
+        if own is not None:
+            return PixelSize(own, "file")
+        return PixelSize(self.fill, "unknown" if self.fill is None else "command")
+
+
+Mpp = float | GivenSize | None  # a bare number fills
+
+
+def own_size(path: ImageFile) -> float | None:
+    """The pixel size that the image gives; a file is read once as long as it stays as it is."""
+    if isinstance(path, MemoryImage):
+        return path.mpp
+    state = repr(file_key(path)) if path.is_file() else ""
+    return _own_size(str(path), state)
+
+
+@lru_cache(maxsize=100_000)
+def _own_size(path: str, state: str) -> float | None:
+    with open_image(path) as source:
+        return source.mpp
+
+
+# --- many images --------------------------------------------------------------------------------
+
+
+def common_size(records: Sequence[Record], works_at: float | None) -> float | None:
+    """The pixel size of training images, None where none of them has one.
+
+    Refuses sizes of which some are not known, and a mixture that is not reduced to one. With a
+    pixel size that the model works at, every image is reduced to it, and none has to match another.
+    """
+    sizes = [GivenSize(table=record.mpp).at(record.path).mpp for record in records]
+    known = [size for size in sizes if size is not None]
+    unknown = list(
+        dict.fromkeys(str(r.path) for r, s in zip(records, sizes, strict=True) if s is None)
+    )
+    if unknown and (known or works_at is not None):
+        others = "that of the others is" if known else f"the model works at {works_at:g} µm"
+        raise ValueError(
+            f"the pixel size of {counted(len(unknown), 'image')} is not known, and {others}: "
+            f"{_HOW_TO_GIVE}. It is not known of {some_of(unknown)}"
+        )
+    if works_at is not None or not known:
+        return None
+    if max(known) > _SPREAD * min(known):
+        raise ValueError(
+            f"the training images have pixel sizes (mpp) from {min(known):g} to {max(known):g} µm: "
+            f"reduce them to a common one with --set mpp={max(known):g}, or leave some out"
+        )
+    return float(np.median(known))
+
+
+def size_warnings(
+    sizes: Sequence[PixelSize], trained_mpp: float | None, works_at: float | None
+) -> list[str]:
+    """What was taken for granted in a run over images; at most one line."""
+    n_assumed = sum(size.origin == "assumed" for size in sizes)
+    if n_assumed:
+        return [
+            f"the pixel size of {n_assumed} of {counted(len(sizes), 'image')} is not known; it is "
+            f"assumed to be the {trained_mpp:g} µm that the model was trained on. If it is not, "
+            f"the answers are wrong: {_HOW_TO_GIVE}"
+        ]
+    known = [size.mpp for size in sizes if size.mpp is not None]
+    if known and trained_mpp is None and works_at is None:
+        least, most = min(known), max(known)
+        span = f"{least:g} µm" if least == most else f"{least:g} to {most:g} µm"
+        return [
+            f"the pixel size of {len(known)} of {counted(len(sizes), 'image')} is known ({span}), "
+            "but the model does not know that of its training images: nothing tells whether they "
+            "fit. Train with --mpp, or with a column mpp"
+        ]
+    return []

@@ -1,0 +1,40 @@
+"""One image and what is known of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..execution.texts import one_line
+
+_MOST_NAMED = 5  # files named in a message; the others are counted
+
+
+class ManifestError(ValueError):
+    """The list of images cannot be used; the message says where and why."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """One image. `label` is empty where only a mask says what is where."""
+
+    path: Path
+    label: str
+    patient: str
+    slide: str | None = None
+    site: str | None = None
+    mpp: float | None = None
+    split: str | None = None
+    mask: Path | None = None
+
+
+def name_in(root: Path, path: Path) -> str:
+    """A path relative to a folder, with forward slashes."""
+    return (path.relative_to(root) if path.is_relative_to(root) else path).as_posix()
+
+
+def some_of(names: Sequence[str]) -> str:
+    """The first few of them, and how many more there are."""
+    rest = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    return ", ".join(map(one_line, names[:_MOST_NAMED])) + rest

@@ -1,0 +1,154 @@
+"""A look at images before hours of work: can all be read, and is none of them there twice?"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+
+from ..execution.files import content_digest, file_key
+from ..execution.local import map_blocks
+from ..execution.progress import Callback, Progress, ignore
+from ..execution.texts import counted
+from .manifest import Manifest
+from .masks import RegionMask
+from .pixel_size import GivenSize
+from .readers import ImageError, open_image
+from .records import ManifestError, Record, some_of
+
+_HEAD_BYTES = 65536
+
+
+@dataclass(frozen=True)
+class Survey:
+    """(record, reason) of those that cannot be read."""
+
+    n_images: int
+    bad: list[tuple[Record, str]]
+
+    def check(self) -> None:
+        """Refuses images of which some cannot be read, and names all of these."""
+        if self.bad:
+            names = "".join(f"\n  {reason}" for _, reason in self.bad)
+            raise ImageError(
+                f"{len(self.bad)} of {counted(self.n_images, 'image')} cannot be read. Mend or "
+                f"remove them, or go on without them: --skip-bad (in Python `readable`):{names}"
+            )
+
+
+def survey(
+    records: Sequence[Record], n_jobs: int | None = None, callback: Callback = ignore
+) -> Survey:
+    """Reads every image once, plain ones whole; of slides, which are large, a little."""
+    callback(Progress("look", 0, len(records)))
+    bad = []
+    for place, reason in enumerate(map_blocks(_why_not, records, n_jobs)):
+        if reason:
+            bad.append((records[place], reason))
+        callback(Progress("look", place + 1, len(records)))
+    return Survey(len(records), bad)
+
+
+def readable(
+    manifest: Manifest, n_jobs: int | None = None, callback: Callback = ignore
+) -> tuple[Manifest, list[str]]:
+    """The images that can be read, and why the others cannot; these are named in the manifest."""
+    bad = survey(manifest.records, n_jobs, callback).bad
+    names = {record.path for record, _ in bad}
+    kept = [place for place, record in enumerate(manifest.records) if record.path not in names]
+    left_out = tuple(manifest.name(record) for record, _ in bad)
+    chosen = replace(manifest.select(kept), left_out=manifest.left_out + left_out)
+    return chosen, [reason for _, reason in bad]
+
+
+def with_pixel_size(
+    manifest: Manifest, mpp: float | None = None, override_mpp: float | None = None
+) -> Manifest:
+    """The same images, of a pixel size where nobody says it, or whatever is said."""
+    if mpp is None and override_mpp is None:
+        return manifest
+    return replace(
+        manifest,
+        records=tuple(_with_size(record, mpp, override_mpp) for record in manifest.records),
+    )
+
+
+def _with_size(record: Record, mpp: float | None, override_mpp: float | None) -> Record:
+    size = GivenSize(mpp, record.mpp, override_mpp).at(record.path)
+    return replace(record, mpp=size.from_outside)
+
+
+def _why_not(record: Record) -> str:
+    """Why an image, or its mask, cannot be read; nothing if it can."""
+    try:
+        for file in (record.path, record.mask):
+            if file is not None and not file.is_file():
+                raise ImageError(f"{file}: there is no such file; check the name and the folder")
+        mask = record.mask
+        _try(str(record.path), repr(file_key(record.path)), mask, repr(mask and file_key(mask)))
+    except (ValueError, OSError, MemoryError) as error:
+        words = str(error) or type(error).__name__
+        return words if words.startswith(str(record.path)) else f"{record.path}: {words}"
+    return ""
+
+
+@lru_cache(maxsize=100_000)
+def _try(path: str, state: str, mask: Path | None, mask_state: str) -> None:
+    """Reads it, once as long as it stays as it is."""
+    with open_image(path) as source:
+        source.read(0, 0, 1, 1)  # of a plain image, this decodes all of it
+        if mask is not None:
+            RegionMask.read(mask, source.size)
+
+
+# --- the same twice -----------------------------------------------------------------------------
+
+
+def check_contents(manifest: Manifest) -> list[str]:
+    """Refuses one content under two labels; what is there twice under one is said in a line."""
+    groups = same_content(manifest.records)
+    for group in groups:
+        first = group[0]
+        for other in group[1:]:
+            if other.label != first.label:
+                raise ManifestError(
+                    f"{manifest.name(first)} and {manifest.name(other)} are the same image, once "
+                    f"as {first.label!r} and once as {other.label!r}: remove what is wrong"
+                )
+    pairs = [" = ".join(manifest.name(record) for record in group) for group in groups]
+    if not pairs:
+        return []
+    return [
+        f"{counted(len(pairs), 'image')} there more than once, under other names: "
+        f"{some_of(pairs)}. Trained on and tested, they make figures too good"
+    ]
+
+
+def same_content(records: Sequence[Record]) -> list[list[Record]]:
+    """Different files of the same bytes; only files of one size and one beginning are read."""
+    groups = [list({record.path: record for record in records}.values())]
+    steps: tuple[Callable[[Path], object], ...] = (_n_bytes, _beginning, content_digest)
+    for step in steps:
+        groups = [part for group in groups for part in _parted(group, step)]
+    return groups
+
+
+def _parted(group: list[Record], step: Callable[[Path], object]) -> list[list[Record]]:
+    """The records alike by a step, where there are several; files that are not there are left."""
+    parts: dict[object, list[Record]] = {}
+    for record in group:
+        found = step(record.path) if record.path.is_file() else None
+        if found:
+            parts.setdefault(found, []).append(record)
+    return [part for part in parts.values() if len(part) > 1]
+
+
+def _n_bytes(path: Path) -> int:
+    return path.stat().st_size
+
+
+def _beginning(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.sha256(file.read(_HEAD_BYTES)).hexdigest()

@@ -1,0 +1,30 @@
+"""What is looked at before a training starts, and what a run took for granted of pixel sizes."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+from ..execution.progress import Callback
+from ..images.manifest import Manifest
+from ..images.pixel_size import size_warnings
+from ..images.survey import check_contents, survey
+from .answers import Answer
+
+
+def check_training_images(manifest: Manifest, n_jobs: int | None, callback: Callback) -> None:
+    """Refuses images that cannot be read, all at once, and one content under two labels."""
+    survey(manifest.records, n_jobs, callback).check()
+    check_contents(manifest)
+
+
+def left_out(manifest: Manifest) -> dict[str, Any]:
+    """For the record of a training: the images that were left out, as they cannot be read."""
+    return {"left_out": list(manifest.left_out)} if manifest.left_out else {}
+
+
+def warn_of_sizes(answers: Sequence[Answer], model: Any) -> None:
+    """In a line, through `warnings`, where a model of any kind took pixel sizes for granted."""
+    for words in size_warnings([a.size for a in answers], model.model_.mpp_, model.recipe.mpp):
+        warnings.warn(words, stacklevel=4)  # to whoever called predict

@@ -1,0 +1,211 @@
+"""What would go wrong after the work is found before it; what was stopped says the truth."""
+
+from __future__ import annotations
+
+import shutil
+from collections import namedtuple
+from pathlib import Path
+
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from histodict.cli import app, console
+from histodict.demo.sets import write_synthetic_set
+from histodict.execution import outputs
+from histodict.execution.progress import Progress
+from histodict.images.manifest import read_manifest
+from histodict.pipeline import Plan, TissueClassifier, load_model
+from histodict.recipes import Recipe
+
+FAST = ("--method", "nearest-mean", "--set", "patch_px=12", "--set", "patches_per_class=100")
+COMMANDS = ("train", "adapt", "atoms", "predict", "evaluate", "reproduce", "demo")
+READ_ONLY = Path("/proc")  # nobody may write there, root neither
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+@pytest.fixture(scope="module")
+def tissue(tmp_path_factory):
+    return write_synthetic_set(tmp_path_factory.mktemp("set") / "t", 3, 2, size=(120, 90))
+
+
+@pytest.fixture(scope="module")
+def model(tissue, tmp_path_factory):
+    path = tmp_path_factory.mktemp("model") / "m.histodict"
+    assert run("train", tissue, "-o", path, *FAST).exit_code == 0
+    return path
+
+
+@pytest.fixture
+def no_work(monkeypatch):
+    """Any work fails the test."""
+
+    def work(*arguments, **more):
+        raise AssertionError("the work was begun")
+
+    monkeypatch.setattr(TissueClassifier, "fit", work)
+    monkeypatch.setattr(TissueClassifier, "answer", work)
+    monkeypatch.setattr("histodict.images.survey.survey", work)
+
+
+def commands(tissue, model):
+    return {
+        "train": ("train", tissue, *FAST),
+        "adapt": ("adapt", model, tissue),
+        "atoms": ("atoms", model, tissue),
+        "predict": ("predict", model, tissue),
+        "evaluate": ("evaluate", tissue, "--folds", "2"),
+        "reproduce": ("reproduce", "bases", "--quick"),
+        "demo": ("demo",),
+    }
+
+
+@pytest.mark.skipif(not READ_ONLY.is_dir(), reason="no folder that nobody may write to")
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_folder_that_cannot_be_written_to(name, tissue, model, no_work):
+    outcome = run(*commands(tissue, model)[name], "-o", READ_ONLY / "out")
+    assert outcome.exit_code == 2, outcome.output
+    assert "nothing can be written to the folder /proc" in outcome.output
+
+
+@pytest.mark.parametrize("name", ["train", "adapt", "atoms"])
+def test_the_name_of_a_folder_or_in_none(name, tissue, model, tmp_path, no_work):
+    outcome = run(*commands(tissue, model)[name], "-o", tmp_path)
+    assert outcome.exit_code == 2 and "is a folder; give the name of a file" in outcome.output
+    outcome = run(*commands(tissue, model)[name], "-o", tmp_path / "no" / "m")
+    assert outcome.exit_code == 2 and "make it first" in outcome.output
+
+
+@pytest.mark.parametrize("name", ["predict", "evaluate", "reproduce", "demo"])
+def test_a_file_where_a_folder_is_to_be(name, tissue, model, tmp_path, no_work):
+    (tmp_path / "file").write_text("")
+    for output in (tmp_path / "file", tmp_path / "file" / "below"):
+        outcome = run(*commands(tissue, model)[name], "-o", output)
+        assert outcome.exit_code == 2 and "is a file; give the name of a folder" in outcome.output
+
+
+@pytest.mark.parametrize(
+    "name", ["train", "adapt", "atoms", "predict", "evaluate", "reproduce", "demo"]
+)
+def test_a_disk_that_is_too_full(name, tissue, model, tmp_path, monkeypatch):
+    usage = namedtuple("usage", "free")
+    monkeypatch.setattr(outputs.shutil, "disk_usage", lambda path: usage(1000))
+    outcome = run(*commands(tissue, model)[name], "-o", tmp_path / "out")
+    assert outcome.exit_code == 2 and "make room" in outcome.output, outcome.output
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- images that cannot be read -----------------------------------------------------------------
+
+
+@pytest.fixture
+def damaged(tissue, tmp_path):
+    folder = shutil.copytree(tissue, tmp_path / "damaged")
+    names = [sorted((folder / label).iterdir())[0] for label in ("healthy", "inflamed")]
+    for name in names:
+        name.write_bytes(name.read_bytes()[:900])
+    return folder, [f"{name.parent.name}/{name.name}" for name in names]
+
+
+def test_train_names_all_bad_images_and_goes_on_if_told_to(damaged, tmp_path):
+    folder, names = damaged
+    output = tmp_path / "m.histodict"
+    outcome = run("train", folder, "-o", output, *FAST)
+    assert outcome.exit_code == 2 and "2 of 6 images cannot be read" in outcome.output
+    assert all(name in outcome.output for name in names) and "--skip-bad" in outcome.output
+    outcome = run("train", folder, "-o", output, *FAST, "--skip-bad")
+    assert outcome.exit_code == 0, outcome.output
+    assert "2 of 6 images left out" in outcome.output and "from 4 images" in outcome.output
+    assert all(name in outcome.output for name in names)
+    assert load_model(output).training_["left_out"] == names
+    assert "2 images" in run("info", output).output and names[0] in run("info", output).output
+
+
+def test_evaluate_does_the_same_before_any_trial(damaged, tmp_path):
+    folder, names = damaged
+    out = tmp_path / "out"
+    arguments = ("evaluate", folder, "--methods", "nearest-mean", "--folds", "2", "-o", out)
+    settings = FAST[2:]
+    outcome = run(*arguments, *settings)
+    assert outcome.exit_code == 2 and all(name in outcome.output for name in names)
+    assert not (out / "trials").exists()
+    outcome = run(*arguments, *settings, "--skip-bad")
+    assert outcome.exit_code == 0, outcome.output
+    assert names[0] in (out / "provenance.json").read_text()
+
+
+def test_in_python_all_bad_images_are_named(damaged):
+    folder, names = damaged
+    with pytest.raises(ValueError, match="2 of 6 images cannot be read") as raised:
+        TissueClassifier("default").fit(read_manifest(folder))
+    assert all(name in str(raised.value) for name in names)
+
+
+def test_the_same_image_in_two_classes(tissue, tmp_path):
+    folder = shutil.copytree(tissue, tmp_path / "twice", ignore=lambda *_: ["manifest.csv"])
+    first = sorted((folder / "healthy").iterdir())[0]
+    shutil.copy(first, folder / "inflamed" / "again.jpg")
+    outcome = run("train", folder, "-o", tmp_path / "m", *FAST)
+    assert outcome.exit_code == 2, outcome.output
+    assert f"healthy/{first.name} and inflamed/again.jpg are the same image" in outcome.output
+    with pytest.raises(ValueError, match="are the same image"):
+        TissueClassifier("default").fit(read_manifest(folder))
+    (folder / "inflamed" / "again.jpg").rename(folder / "healthy" / "again.jpg")
+    outcome = run("train", folder, "-o", tmp_path / "m", *FAST)
+    assert outcome.exit_code == 0 and "1 image there more than once" in outcome.output
+
+
+# --- masks that nobody asked for ----------------------------------------------------------------
+
+
+def test_masks_without_regions(tissue, tmp_path):
+    image = sorted((tissue / "healthy").iterdir())[0]
+    Image.new("L", (120, 90), 255).save(tmp_path / "mask.png")
+    (tmp_path / "t.csv").write_text(f"path,mask,patient\n{image},mask.png,1\n")
+    outcome = run("train", tmp_path / "t.csv", "-o", tmp_path / "m", *FAST)
+    assert outcome.exit_code == 2 and "give --regions NAME" in outcome.output
+    other = sorted((tissue / "inflamed").iterdir())[0]
+    lines = f"path,mask,patient,label\n{image},mask.png,1,healthy\n{other},,2,inflamed\n"
+    (tmp_path / "t.csv").write_text(lines)
+    outcome = run("train", tmp_path / "t.csv", "-o", tmp_path / "m", *FAST)
+    assert outcome.exit_code == 0 and "1 mask not used: `train --regions" in outcome.output
+
+
+# --- what is said on the way --------------------------------------------------------------------
+
+
+def said_when_stopped(capsys, *arguments):
+    def stop(*arguments, **more):
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TissueClassifier, "fit", stop)
+        patch.setattr("histodict.batch.run_images", stop)
+        outcome = run(*arguments)
+    assert outcome.exit_code == 130
+    return outcome.output
+
+
+def test_the_same_command_goes_on_only_where_it_does(tissue, model, tmp_path, capsys):
+    train = ("train", tissue, "-o", tmp_path / "m", *FAST)
+    assert "The same command starts anew" in said_when_stopped(capsys, *train)
+    cached = said_when_stopped(capsys, *train, "--cache", tmp_path / "cache")
+    assert "The same command goes on: what" in cached and "cache holds" in cached
+    predicted = said_when_stopped(capsys, "predict", model, tissue, "-o", tmp_path / "out")
+    assert "The same command goes on: what is finished is not done again" in predicted
+    console.begin()
+    assert "goes on" not in console._with_less()
+
+
+@pytest.mark.parametrize("folds", [0, 2])
+def test_every_stage_is_begun_before_its_first_step_is_done(tissue, folds):
+    told: list[Progress] = []
+    recipe = Recipe(method_parameters={"n_atoms": 4, "n_iter": 2}, patch_px=12)
+    recipe = recipe.with_changes(patches_per_class=60)
+    Plan(recipe, folds).model().fit(read_manifest(tissue), callback=told.append)
+    first = {step.stage: step.done for step in reversed(told)}
+    assert {"look", "patches", "initialise", "train", "rule"} <= set(first)
+    assert set(first.values()) == {0}, first

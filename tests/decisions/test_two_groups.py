@@ -1,0 +1,51 @@
+"""One group of scores is seldom taken for two, and two far apart are seen."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from histodict.decisions.two_groups import ERROR_RATE, are_two_groups
+
+N_SETS = 200
+
+
+def rate(draw, n_images):
+    rng = np.random.default_rng(7)
+    return np.mean([are_two_groups(draw(rng, n_images)) for _ in range(N_SETS)])
+
+
+@pytest.mark.parametrize("n_images", [10, 20, 40, 80])
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda rng, n: rng.normal(3, 2, n),
+        lambda rng, n: rng.standard_t(4, n),
+        lambda rng, n: -rng.gumbel(size=n),
+    ],
+    ids=["normal", "heavy tails", "skewed"],
+)
+def test_one_group_is_taken_for_two_at_the_stated_rate(draw, n_images):
+    allowed = ERROR_RATE + 3 * np.sqrt(ERROR_RATE * (1 - ERROR_RATE) / N_SETS)
+    assert rate(draw, n_images) <= allowed
+
+
+@pytest.mark.parametrize(("n_images", "least"), [(10, 0.7), (20, 0.9), (40, 0.97), (80, 0.97)])
+def test_two_groups_far_apart_are_seen(n_images, least):
+    def draw(rng, n):
+        return rng.normal(size=n) + 5 * (np.arange(n) % 2)
+
+    assert rate(draw, n_images) >= least
+
+
+def test_scale_and_place_and_sign_do_not_matter(rng):
+    scores = np.concatenate([rng.normal(0, 1, 20), rng.normal(6, 1, 20)])
+    assert are_two_groups(scores) and are_two_groups(1e-6 * scores - 5)
+    assert are_two_groups(-scores)
+    assert not are_two_groups(scores[:20])
+
+
+def test_outliers_are_no_group_and_equal_scores_are_one():
+    scores = np.concatenate([np.random.default_rng(0).normal(size=40), [30.0]])
+    assert not are_two_groups(scores)
+    assert not are_two_groups(np.ones(12))

@@ -1,0 +1,97 @@
+"""Images looked at before the work: all that cannot be read, and what is there twice."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from histodict.images import survey as module
+from histodict.images.manifest import Manifest
+from histodict.images.readers import ImageError
+from histodict.images.records import ManifestError, Record
+from histodict.images.survey import check_contents, readable, same_content, survey, with_pixel_size
+
+from .files import save_tiff_of_size
+
+
+def save(path, seed=0):
+    pixels = np.random.default_rng(seed).integers(0, 255, (40, 40, 3), np.uint8)
+    Image.fromarray(pixels).save(path)
+    return path
+
+
+def manifest(folder, *rows):
+    return Manifest(tuple(Record(folder / n, label, n) for n, label in rows), root=folder)
+
+
+@pytest.fixture
+def damaged(tmp_path):
+    """Of four images one is cut short behind its header, one is empty."""
+    for seed, name in enumerate("abcd"):
+        save(tmp_path / f"{name}.png", seed)
+    whole = (tmp_path / "b.png").read_bytes()
+    (tmp_path / "b.png").write_bytes(whole[: len(whole) // 2])
+    (tmp_path / "d.png").write_bytes(b"")
+    return manifest(tmp_path, ("a.png", "x"), ("b.png", "x"), ("c.png", "y"), ("d.png", "y"))
+
+
+def test_all_that_cannot_be_read_is_named_at_once(damaged):
+    with pytest.raises(ImageError) as raised:
+        survey(damaged.records).check()
+    first, *lines = str(raised.value).splitlines()
+    assert "2 of 4 images cannot be read" in first and "--skip-bad" in first
+    assert all(name in line for name, line in zip(("b.png", "d.png"), lines, strict=True))
+    told = []
+    survey(damaged.records, 1, told.append)
+    assert [step.done for step in told] == [0, 1, 2, 3, 4]
+
+
+def test_the_others_are_gone_on_with_and_the_bad_ones_remembered(damaged):
+    kept, reasons = readable(damaged)
+    assert [r.path.name for r in kept.records] == ["a.png", "c.png"]
+    assert kept.left_out == ("b.png", "d.png") and len(reasons) == 2
+    survey(kept.records).check()
+
+
+def test_a_mask_that_cannot_be_read_counts_as_its_image(tmp_path):
+    record = Record(save(tmp_path / "a.png"), "", "p", mask=tmp_path / "m.png")
+    save(tmp_path / "m.png")
+    assert survey([record]).bad == []
+    Image.new("L", (90, 10)).save(tmp_path / "m.png")
+    ((_, reason),) = survey([record]).bad
+    assert "proportions differ" in reason
+
+
+def test_one_content_in_two_classes_is_refused_and_in_one_class_said(tmp_path):
+    for name in ("a.png", "b.png"):
+        save(tmp_path / name)
+    save(tmp_path / "c.png", 1)
+    with pytest.raises(ManifestError, match=r"a\.png and b\.png are the same image, once as 'x'"):
+        check_contents(manifest(tmp_path, ("a.png", "x"), ("b.png", "y"), ("c.png", "y")))
+    (words,) = check_contents(manifest(tmp_path, ("a.png", "x"), ("b.png", "x"), ("c.png", "y")))
+    assert "1 image there more than once" in words and "a.png = b.png" in words
+    assert check_contents(manifest(tmp_path, ("a.png", "x"), ("c.png", "y"))) == []
+
+
+def test_only_files_alike_in_size_and_beginning_are_read(tmp_path, monkeypatch):
+    """Of four files of one size two begin alike; of these one ends otherwise."""
+    contents = {"a": b"1" * 70_000 + b"x", "b": b"1" * 70_000 + b"y", "c": b"2" * 70_001, "d": b"3"}
+    for name, content in contents.items():
+        (tmp_path / name).write_bytes(content)
+    read = []
+    digest = module.content_digest
+    monkeypatch.setattr(
+        module, "content_digest", lambda path: read.append(path.name) or digest(path)
+    )
+    assert same_content(manifest(tmp_path, *((n, "x") for n in "abcd")).records) == []
+    assert read == ["a", "b"]
+
+
+def test_a_pixel_size_fills_or_overrides(tmp_path):
+    save_tiff_of_size(tmp_path / "told.tif", 0.25)
+    save(tmp_path / "silent.png")
+    images = manifest(tmp_path, ("told.tif", "x"), ("silent.png", "y"))
+    assert [r.mpp for r in with_pixel_size(images, 0.5).records] == [None, 0.5]
+    assert [r.mpp for r in with_pixel_size(images, override_mpp=1.0).records] == [1.0, 1.0]
+    assert with_pixel_size(images) is images
