@@ -69,12 +69,12 @@ def test_the_margin_of_a_patch_is_fitted_where_the_rule_says_so(tissue, tmp_path
     )
     assert closest.cut_ == 0 != fitted.cut_
     record = manifest.records[3]
-    before, after = (model.detect(record.path).patch_map for model in (closest, fitted))
+    before, after = (model.answer(record.path).patch_map for model in (closest, fitted))
     assert (after.winners == 1).sum() == (before.margins[..., 1][before.tissue] > fitted.cut_).sum()
     assert ((after.winners == 1) == (after.margins[..., 1] > 0)).all()
     assert ((after.winners == BLANK) == (before.winners == BLANK)).all()
     save_model(fitted, tmp_path / "m.histodict")
-    again = load_model(tmp_path / "m.histodict").detect(record.path)
+    again = load_model(tmp_path / "m.histodict").answer(record.path)
     assert np.array_equal(again.patch_map.winners, after.winners)
 
 
