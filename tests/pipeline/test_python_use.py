@@ -21,6 +21,7 @@ from histodict.cli import app
 from histodict.demo.sets import write_synthetic_set
 from histodict.evaluation.metrics import balanced_accuracy
 from histodict.images.manifest import read_manifest
+from histodict.images.pixel_size import GivenSize, PixelSize
 from histodict.pipeline import Answers
 from histodict.recipes import Recipe, preset
 
@@ -188,6 +189,20 @@ def test_a_table_brings_its_pixel_sizes(model, tissue, tmp_path):
     (found,) = sized.predict(tmp_path / "t.csv", mpp=0.5)
     assert found.scores == sized.predict(file, mpp=0.25).scores
     assert found.scores != sized.predict(file, mpp=0.5).scores
+
+
+def test_a_table_without_labels_is_answered_and_what_is_assumed_is_said_once(
+    model, tissue, tmp_path
+):
+    files = sorted((tissue / "healthy").iterdir())[:3]
+    (tmp_path / "t.csv").write_text("\n".join(["path", *map(str, files)]))
+    with pytest.warns(UserWarning, match="pixel size of 3 of 3 images is not known") as said:
+        found = model.predict(tmp_path / "t.csv")
+    assert len(said) == 1 and said[0].filename == __file__
+    assert {answer.size.origin for answer in found} == {"assumed"}
+    with no_warnings():
+        found = model.predict(tmp_path / "t.csv", mpp=GivenSize(override=0.5))
+    assert {answer.size for answer in found} == {PixelSize(0.5, "command")}
 
 
 def test_what_is_no_image_is_refused_in_words(model, panel, tmp_path):
