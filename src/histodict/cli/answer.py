@@ -38,8 +38,9 @@ def predict(
     Images already done are skipped; bad files are listed at the end and make the exit status 1.
     """
     with plain_errors():
+        digest = _digest(used.model)
         trained = _load(used, work.jobs, finds_regions=False)
-        result = _run(trained, used.model, images, output, work)
+        result = _run(trained, digest, images, output, work)
     _tell(result, f"{_counts(result)}. See {output / 'predictions.csv'}", as_json)
 
 
@@ -59,10 +60,16 @@ def detect(
     status 1.
     """
     with plain_errors():
+        digest = _digest(used.model)
         trained = _load(used, work.jobs, finds_regions=True)
-        result = _run(trained, used.model, images, output, work)
+        result = _run(trained, digest, images, output, work)
     words = f"{len(result.regions)} regions; {_counts(result)}"
     _tell(result, f"{words}. See {output / 'detections.csv'} and regions.csv", as_json)
+
+
+def _digest(model: Path) -> str:
+    """Of the file, before it is loaded: one that is replaced meanwhile lends no name to answers."""
+    return hashlib.sha256(model.read_bytes()).hexdigest() if model.is_file() else ""
 
 
 def _load(used: ModelOptions, jobs: int | None, *, finds_regions: bool) -> Model:
@@ -74,11 +81,10 @@ def _load(used: ModelOptions, jobs: int | None, *, finds_regions: bool) -> Model
 
 
 def _run(
-    model: Model, path: Path, images: ImageOptions, output: Path, work: WorkOptions
+    model: Model, digest: str, images: ImageOptions, output: Path, work: WorkOptions
 ) -> RunResult:
     from ..batch import run_images
 
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()
     found = images.find()
     with work.begin() as begun:
         return run_images(

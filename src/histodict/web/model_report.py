@@ -141,6 +141,6 @@ def _examples(
             continue
         record = records[row["image"]]
         answer_once(model, record, maps)  # it may have been kept by an earlier version
-        picture = draw_overlay(stored_map(maps, record.path))
+        picture = draw_overlay(stored_map(maps, record))
         shown.append(row | {"uri": image_uri(picture), "right": row["answer"] == row["label"]})
     return shown
