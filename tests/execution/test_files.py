@@ -65,7 +65,7 @@ def test_partial_files_of_runs_that_were_killed_are_swept(tmp_path):
         raise KeyboardInterrupt
     folder = tmp_path / "other"
     folder.mkdir()
-    stale, fresh = folder / left.name, folder / left.name.replace("a.csv", "b.csv")
+    stale, fresh = folder / left.name, folder / f".{'0' * 16}{left.name[17:]}"
     others = folder / "a.partial.csv", folder / ".partial.a.csv"
     for path in (stale, fresh, *others):
         path.write_text("")

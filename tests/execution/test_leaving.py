@@ -28,10 +28,40 @@ def test_a_child_ends_with_its_parent_whatever_it_is_doing():
         time.sleep(1)
         assert is_alive(child)
         parent.send_signal(signal.SIGKILL)
+    wait_for_the_end(child)
+
+
+SPEECHLESS = """
+import os, subprocess, sys, time
+from histodict.execution.leaving import end_with
+
+def words():
+    raise OSError(28, "No space left on device")
+
+if len(sys.argv) > 1:
+    end_with(int(sys.argv[1]), words)
+    time.sleep(60)
+child = subprocess.Popen([sys.executable, __file__, str(os.getpid())], stderr=subprocess.DEVNULL)
+print(child.pid, flush=True)
+time.sleep(60)
+"""
+
+
+def test_who_cannot_say_its_last_words_ends_all_the_same(tmp_path):
+    (tmp_path / "speechless.py").write_text(SPEECHLESS)
+    command = [sys.executable, str(tmp_path / "speechless.py")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as parent:
+        child = int(parent.stdout.readline())
+        time.sleep(1)
+        parent.send_signal(signal.SIGKILL)
+    wait_for_the_end(child)
+
+
+def wait_for_the_end(pid):
     deadline = time.monotonic() + 5
-    while is_alive(child) and time.monotonic() < deadline:
+    while is_alive(pid) and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert not is_alive(child)
+    assert not is_alive(pid)
 
 
 def is_alive(pid: int) -> bool:

@@ -28,10 +28,12 @@ def test_a_reduced_mask_means_the_same_places():
 @pytest.mark.parametrize(
     ("mode", "high", "name"),
     [("L", 255, "m.png"), ("L", 3, "m.png"), ("RGB", (255, 255, 255), "m.png"), ("1", 1, "m.png"),
-     ("L", 255, "m.jpg")],
+     ("L", 255, "m.jpg"), ("LA", (255, 255), "m.png"), ("RGBA", (0, 9, 0, 255), "m.png")],
 )  # fmt: skip
 def test_files_of_every_kind(tmp_path, mode, high, name):
-    picture = Image.new(mode, (64, 48), 0)
+    """Opacity says nothing: black that can be seen is black."""
+    nothing = {"LA": (0, 255), "RGBA": (0, 0, 0, 255)}.get(mode, 0)
+    picture = Image.new(mode, (64, 48), nothing)
     picture.paste(high, (16, 8, 48, 40))
     picture.save(tmp_path / name)
     mask = RegionMask.read(tmp_path / name, (128, 96))

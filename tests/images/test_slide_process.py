@@ -326,3 +326,18 @@ def test_nothing_is_left_of_a_parent_that_has_gone(tmp_path, how):
             parent.kill()
         parent.wait()
         assert gone(pid)
+
+
+def test_a_process_without_the_library_is_ended_not_left():
+    class Bare:
+        reusable, ended = True, False
+
+        def ask(self, name, *arguments):
+            raise slide_process.NoSlideLibraryError("no libopenslide")
+
+        def end(self):
+            self.ended = True
+
+    bare = Bare()
+    slide_process._give_back(bare)
+    assert bare.ended and bare not in slide_process._IDLE

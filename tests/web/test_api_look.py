@@ -1,7 +1,6 @@
 """The viewer's calls, on one small training: also where what it left is of an earlier version."""
 
 import os
-from pathlib import Path
 
 import pytest
 
@@ -14,6 +13,7 @@ from histodict.images import manifest
 from histodict.web import api_look, training
 from histodict.web.jobs import Job
 from histodict.web.maps import stored_answer
+from histodict.web.training import request_manifest
 from tests.web.app import count_calls, open_client, open_data, start, wait_for
 from tests.web.test_maps import make_old
 
@@ -35,14 +35,14 @@ def looked_at(tissue, tmp_path_factory):
 def kept_images(client, job):
     """The folder of the job's maps, and the images that have one there."""
     (folder,) = client.app.state.context.workspace.glob(f"users/*/jobs/{job}/maps")
-    paths = [Path(row["path"]) for row in Job(folder.parent).request["records"]]
-    return folder, [path for path in paths if stored_answer(folder, path)]
+    records = request_manifest(Job(folder.parent).request).records
+    return folder, [record for record in records if stored_answer(folder, record)]
 
 
 def make_all_old(client, job):
-    folder, paths = kept_images(client, job)
-    for path in paths:
-        make_old(folder, path)
+    folder, records = kept_images(client, job)
+    for record in records:
+        make_old(folder, record)
     assert kept_images(client, job)[1] == []
 
 
@@ -87,3 +87,14 @@ def test_a_why_lists_no_images(looked_at, monkeypatch):
     requests = count_calls(monkeypatch, training, "request_manifest")
     assert len(client.get(place).json()["similar"]) == 6
     assert (len(tables), len(requests)) == (0, 0)
+
+
+def test_training_patches_that_come_after_the_model_are_noticed(looked_at):
+    """Whoever opens the page between the two is not told for ever that there are none."""
+    client, job, address = looked_at
+    (gallery,) = client.app.state.context.workspace.glob(f"users/*/jobs/{job}/gallery.npz")
+    away = gallery.with_name("away.npz")
+    gallery.rename(away)
+    assert client.get(f"{address}/why?row=0&column=0").status_code == 404
+    away.rename(gallery)
+    assert client.get(f"{address}/why?row=0&column=0").status_code == 200

@@ -1,5 +1,6 @@
 """Answers and maps kept in files: the model's own, in one form, in their place on the image."""
 
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 
 from histodict.batch import image_key
 from histodict.patches.grid import PatchGrid
-from histodict.patches.patch_map import BLANK
+from histodict.patches.patch_map import BLANK, PatchMap
 from histodict.web.maps import answer_image, map_picture, outlines, stored_answer, stored_map
 from histodict.web.workspace import read_json, write_json
 
@@ -21,13 +22,13 @@ def folder(model, manifest, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def patch_map(folder, manifest):
-    return stored_map(folder, manifest.records[0].path)
+    return stored_map(folder, manifest.records[0])
 
 
 def test_what_is_stored_is_what_the_model_says(model, manifest, folder, patch_map):
     record = manifest.records[0]
     answer = model.predict(record.path, mpp=record.mpp)
-    facts = stored_answer(folder, record.path)
+    facts = stored_answer(folder, record)
     assert (facts["answer"], facts["score"]) == (answer.label, answer.score)
     assert facts["value"] == pytest.approx(facts["shares"]["inflamed"])
     assert facts["shares"] == answer.proportions
@@ -36,14 +37,14 @@ def test_what_is_stored_is_what_the_model_says(model, manifest, folder, patch_ma
 
 
 def test_the_page_is_told_where_the_pixel_size_comes_from(model, manifest, folder, tmp_path):
-    facts = stored_answer(folder, manifest.records[0].path)
+    facts = stored_answer(folder, manifest.records[0])
     assert (facts["mpp"], facts["mpp_from"]) == (manifest.records[0].mpp, "table")
     facts = answer_image(model, replace(manifest.records[0], mpp=None), tmp_path)
     assert (facts["mpp"], facts["mpp_from"]) == (model.model_.mpp_, "assumed")
 
 
 def test_the_page_is_told_where_the_grid_lies(folder, manifest):
-    grid = stored_answer(folder, manifest.records[0].path)["grid"]
+    grid = stored_answer(folder, manifest.records[0])["grid"]
     assert grid == {"n_rows": 10, "n_columns": 13, "side": 12, "step": 12, "shift": 0}
 
 
@@ -81,10 +82,10 @@ def test_outlines_enclose_as_much_as_the_patches_do(patch_map):
     assert sum(map(area, rings)) == pytest.approx((patch_map.winners == 0).sum() * 12**2)
 
 
-def make_old(folder, path):
+def make_old(folder, record):
     """The two files as version 0.1 left them."""
-    key = image_key(path)
-    patch_map = stored_map(folder, path)
+    key = image_key(record.path)
+    patch_map = stored_map(folder, record)
     facts = read_json(folder / f"{key}.json")
     del facts["form"]
     facts["grid"] |= {"patch_px": 12, "stride_px": 12, "downsample": 1.0}
@@ -96,9 +97,38 @@ def make_old(folder, path):
 def test_files_of_an_earlier_version_are_as_good_as_absent(model, manifest, tmp_path):
     record = manifest.records[0]
     answer_image(model, record, tmp_path)
-    make_old(tmp_path, record.path)
-    assert stored_answer(tmp_path, record.path) is None
+    make_old(tmp_path, record)
+    assert stored_answer(tmp_path, record) is None
     with pytest.raises(KeyError, match="no patch map yet"):
-        stored_map(tmp_path, record.path)
+        stored_map(tmp_path, record)
     answer_image(model, record, tmp_path)
-    assert stored_map(tmp_path, record.path).classes == ("healthy", "inflamed")
+    assert stored_map(tmp_path, record).classes == ("healthy", "inflamed")
+
+
+def test_an_image_that_was_changed_under_its_name_is_judged_anew(model, manifest, tmp_path):
+    path = tmp_path / "image.png"
+    shutil.copy(manifest.records[0].path, path)
+    record = replace(manifest.records[0], path=path)
+    answer_image(model, record, tmp_path / "maps")
+    assert stored_answer(tmp_path / "maps", record) is not None
+    assert stored_answer(tmp_path / "maps", replace(record, mpp=0.3)) is None
+    shutil.copy(manifest.records[-1].path, path)
+    assert stored_answer(tmp_path / "maps", record) is None
+    with pytest.raises(KeyError, match="no patch map yet"):
+        stored_map(tmp_path / "maps", record)
+
+
+def test_every_flipped_bit_of_a_map_is_refused_in_words_or_read(patch_map, tmp_path):
+    """Some are found by the zip file, some only as the arrays are unpacked."""
+    file = tmp_path / "map.npz"
+    patch_map.save(file)
+    whole = file.read_bytes()
+    refused = 0
+    for place in range(0, len(whole), max(1, len(whole) // 400)):
+        file.write_bytes(whole[:place] + bytes([whole[place] ^ 0x10]) + whole[place + 1 :])
+        try:
+            PatchMap.load(file)
+        except ValueError as error:
+            refused += 1
+            assert str(file) in str(error)
+    assert refused > 50

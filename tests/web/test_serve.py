@@ -2,6 +2,7 @@
 
 import json
 import socket
+import time
 import urllib.error
 import urllib.request
 
@@ -12,6 +13,7 @@ from .conftest import MISSING
 pytest.importorskip("starlette", reason=MISSING)
 pytest.importorskip("uvicorn", reason=MISSING)
 
+from histodict.web import server
 from tests.web.browser import Server
 
 
@@ -56,3 +58,14 @@ def test_other_users_of_this_machine_need_the_token(demo):
             urllib.request.urlopen(f"{demo.address}{path}")
     for name in ("token", "open.html"):
         assert (demo.workspace / "users" / "local" / name).stat().st_mode & 0o077 == 0
+
+
+def test_nobody_is_sent_with_a_token_to_a_port_that_is_another_s(tmp_path, monkeypatch, capsys):
+    opened = []
+    monkeypatch.setattr(server.webbrowser, "open", opened.append)
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(OSError, match=r"could not start .* give another --port"):
+            server.serve([tmp_path], workspace=tmp_path / "w", port=port)
+        time.sleep(1.2)
+    assert opened == [] and "token" not in capsys.readouterr().out

@@ -44,8 +44,9 @@ def predict(
     and make the exit status 1.
     """
     with plain_errors():
+        digest = _digest(used.model)
         trained = _load(used, work.jobs, finds_regions=False)
-        result = _run(trained, used.model, images, output, work)
+        result = _run(trained, digest, images, output, work)
     _tell(result, _counts(result), f"{output / 'predictions.csv'}", as_json)
 
 
@@ -67,10 +68,16 @@ def detect(
     another folder. Bad files are listed at the end and make the exit status 1.
     """
     with plain_errors():
+        digest = _digest(used.model)
         trained = _load(used, work.jobs, finds_regions=True)
-        result = _run(trained, used.model, images, output, work)
+        result = _run(trained, digest, images, output, work)
     words = f"{counted(len(result.regions), 'region')}; {_counts(result)}"
     _tell(result, words, f"{output / 'detections.csv'} and regions.csv", as_json)
+
+
+def _digest(model: Path) -> str:
+    """Of the file, before it is loaded: one that is replaced meanwhile lends no name to answers."""
+    return hashlib.sha256(model.read_bytes()).hexdigest() if model.is_file() else ""
 
 
 def _load(used: ModelOptions, jobs: int | None, *, finds_regions: bool) -> Model:
@@ -82,13 +89,12 @@ def _load(used: ModelOptions, jobs: int | None, *, finds_regions: bool) -> Model
 
 
 def _run(
-    model: Model, path: Path, images: ImageOptions, output: Path, work: WorkOptions
+    model: Model, digest: str, images: ImageOptions, output: Path, work: WorkOptions
 ) -> RunResult:
     from ..batch import run_images
     from ..images.pixel_size import PixelSize
 
     check_new_folder(output)
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()
     found = images.find()
     check_room(output, sum(_result_bytes(record.path) for record in found))
     keeps()

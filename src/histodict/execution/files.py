@@ -9,12 +9,19 @@ import re
 import secrets
 import shutil
 import time
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
+# What reading a damaged .npz file may raise; OSError is of a place that no file has.
+DAMAGED_ARRAYS = (
+    *(KeyError, TypeError, ValueError, EOFError, NotImplementedError),
+    *(BadZipFile, zlib.error, OSError),
+)
 # What a run that was killed leaves behind, and after how many seconds nobody writes to it any more.
 _PARTIAL = re.compile(r"\.[0-9a-f]+\.partial\..+")
 _STALE_S = 24 * 3600

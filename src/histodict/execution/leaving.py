@@ -29,9 +29,11 @@ def end_with(parent: int, last_words: Callable[[], None] | None = None) -> None:
     def watch() -> None:
         while os.getppid() == parent:
             time.sleep(_PAUSE)
-        for words in _last_words:
-            words()
-        os._exit(1)
+        try:
+            for words in _last_words:
+                words()
+        finally:  # also where a full disk takes no last words
+            os._exit(1)
 
     threading.Thread(target=watch, daemon=True, name="parent").start()
 

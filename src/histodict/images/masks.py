@@ -17,6 +17,7 @@ from .errors import ImageError
 from .picture import strips
 
 _LOSSY = (".jpg", ".jpeg")
+_COLOURS = {2: 1, 3: 3, 4: 3}  # bands of colour, by the number of all
 _MOST_PIXELS = 200_000_000
 _FORMATS = ("PNG", "TIFF", "BMP", "GIF", "JPEG", "PPM", "TGA")
 
@@ -55,7 +56,8 @@ class RegionMask:
             check_memory(path, file.size, held_bytes(file) + 5 * file.width * file.height)
             region = np.empty((file.height, file.width), bool)
             for rows, strip in strips(file):
-                pixels = strip if strip.ndim == 2 else strip[..., :3].max(axis=2)
+                # The last of two or four bands is opacity, and says nothing of what is where.
+                pixels = strip if strip.ndim == 2 else strip[..., : _COLOURS[strip.shape[2]]].max(2)
                 np.greater_equal(pixels, least, out=region[rows])
         height, width = region.shape
         if abs(width * size[1] - height * size[0]) > 0.02 * width * size[1]:

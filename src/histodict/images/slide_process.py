@@ -230,7 +230,7 @@ def _leased(*, new: bool = False) -> _Opener:
 
 def _give_back(opener: _Opener) -> None:
     if opener.reusable and len(_IDLE) < _MOST_IDLE:
-        with suppress(SlideLostError, SlideRefusedError):
+        with suppress(SlideLostError, SlideRefusedError, NoSlideLibraryError):
             opener.ask("close")
             _IDLE.append(opener)
             return

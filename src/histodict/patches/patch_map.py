@@ -6,13 +6,12 @@ import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from ..execution.files import written_whole
+from ..execution.files import DAMAGED_ARRAYS, written_whole
 from ..images.in_memory import ImageFile
 from .grid import PatchGrid
 from .outlines import label_regions, polygons
@@ -186,5 +185,7 @@ class PatchMap:
                     facts["mpp"],
                     tuple(facts["offset"]),
                 )
-        except (KeyError, TypeError, ValueError, EOFError, BadZipFile) as error:
+        except (FileNotFoundError, PermissionError):
+            raise
+        except DAMAGED_ARRAYS as error:
             raise ValueError(f"{path}: not a patch map of this version") from error

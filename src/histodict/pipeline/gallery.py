@@ -8,14 +8,13 @@ from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array, vstack
 
 from ..execution.executor import Threads
-from ..execution.files import written_whole
+from ..execution.files import DAMAGED_ARRAYS, written_whole
 from ..execution.progress import Callback, ignore
 from ..images.manifest import Record
 from ..methods.patch_classifier import PatchClassifier
@@ -89,7 +88,9 @@ class Gallery:
                 parts = arrays["data"], arrays["indices"], arrays["indptr"]
                 codes = csr_array(parts, shape=tuple(arrays["shape"]))
                 return cls(arrays["images"], arrays["corners"], arrays["side"], codes)
-        except (KeyError, TypeError, ValueError, EOFError, BadZipFile) as error:
+        except (FileNotFoundError, PermissionError):
+            raise
+        except DAMAGED_ARRAYS as error:
             raise ValueError(f"{path}: its training patches are damaged; remove it") from error
 
     @classmethod
@@ -99,7 +100,7 @@ class Gallery:
             return None
         try:
             return cls.read(path)
-        except (OSError, KeyError, TypeError, ValueError, EOFError, BadZipFile) as error:
+        except (OSError, ValueError) as error:
             warnings.warn(f"{path}: is damaged and taken for missing ({error})", stacklevel=2)
             return None
 

@@ -26,7 +26,7 @@ _AT_ONCE = 16_000_000
 def look(call: Call) -> dict[str, Any] | Later:
     """The answer for an image, or how far it is."""
     record, folder = call.record(), _maps(call)
-    facts = stored_answer(folder, record.path)
+    facts = stored_answer(folder, record)
     if facts is None:
         model, _ = call.model()
         width, height = call.context.tiles.open(record).size
@@ -48,7 +48,7 @@ def _in_background(call: Call, record: Record, folder: Path) -> dict[str, Any]:
     }
     job = _map_job(call, record)
     if job is not None and job.state()["state"] == DONE:
-        facts = stored_answer(folder, record.path)
+        facts = stored_answer(folder, record)
         if facts is not None:  # it has ended just now
             return {"state": DONE, **facts}
         job = None  # its answer is of an earlier version, or was lost
@@ -72,7 +72,7 @@ def _maps(call: Call) -> Path:
 
 
 def _map(call: Call) -> PatchMap:
-    return stored_map(_maps(call), call.record().path)
+    return stored_map(_maps(call), call.record())
 
 
 def draw(call: Call) -> Response:

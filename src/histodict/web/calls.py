@@ -107,7 +107,10 @@ class Call:
             n_bytes = job.model_file.stat().st_size + (gallery.n_bytes if gallery else 0)
             return (load_model(job.model_file), gallery), n_bytes
 
-        return self.context.models.get(tuple(file_key(job.model_file)), loaded)
+        # The gallery comes later than the model, and may be made anew.
+        kept = job.gallery_file
+        key = (*file_key(job.model_file), *(file_key(kept) if kept.is_file() else ()))
+        return self.context.models.get(key, loaded)
 
     def view(self) -> View:
         """The image as the job's model sees it: whoever asks of one patch soon asks of another."""

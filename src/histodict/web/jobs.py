@@ -130,7 +130,7 @@ class Job:
 
     def sign_of_life(self) -> tuple[int, int]:
         """Another one than before if the worker has been at work since, whatever clocks say."""
-        times = (self.folder / name for name in ("state.json", "alive"))
+        times = (self.folder / name for name in ("alive", "state.json"))
         alive, state = (path.stat().st_mtime_ns if path.is_file() else 0 for path in times)
         return alive, state
 

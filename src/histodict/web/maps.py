@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..batch import image_key
+from ..execution.files import file_key
 from ..images.manifest import Record
 from ..images.pixel_size import GivenSize
 from ..patches.grid import PatchGrid
@@ -33,6 +34,7 @@ _FACTS: dict[str, Any] = {
 
 def answer_image(model: Model, record: Record, folder: Path) -> dict[str, Any]:
     """The model's answer for an image as plain values; its map, if it has one, into the folder."""
+    state = _state(record)  # first: the image may be replaced meanwhile
     answer = model.answer(record.path, mpp=GivenSize(table=record.mpp))
     patch_map = answer.patch_map
     facts = {
@@ -48,7 +50,7 @@ def answer_image(model: Model, record: Record, folder: Path) -> dict[str, Any]:
     }
     if patch_map is not None:  # before the answer that tells of it
         patch_map.save(_file(folder, record.path, "npz"))
-    write_json(_file(folder, record.path, "json"), facts | {"form": _FORM})
+    write_json(_file(folder, record.path, "json"), facts | {"form": _FORM, "of": state})
     return facts
 
 
@@ -63,23 +65,31 @@ def _placed(grid: PatchGrid) -> dict[str, float]:
     }
 
 
-def stored_answer(folder: Path, image: Path) -> dict[str, Any] | None:
-    """What `answer_image` gave; None if it was not asked yet, in another version, or is damaged."""
-    path = _file(folder, image, "json")
+def _state(record: Record) -> list[Any]:
+    """Another one when the image was changed under its name, or its pixel size in the table."""
+    return [*file_key(record.path), record.mpp]
+
+
+def stored_answer(folder: Path, record: Record) -> dict[str, Any] | None:
+    """What `answer_image` gave; None if it was not asked yet of this image as it is now, in another
+    version, or is damaged.
+    """
+    path = _file(folder, record.path, "json")
     try:
         facts = read_fields(path, _FACTS) if path.exists() else {}
     except DamagedFileError as error:
         say_once(f"{error}: it is made anew")
         facts = {}
-    return facts if facts.pop("form", None) == _FORM else None
+    is_present = facts.pop("form", None) == _FORM and facts.pop("of", None) == _state(record)
+    return facts if is_present else None
 
 
 def answer_once(model: Model, record: Record, folder: Path) -> dict[str, Any]:
-    return stored_answer(folder, record.path) or answer_image(model, record, folder)
+    return stored_answer(folder, record) or answer_image(model, record, folder)
 
 
-def stored_map(folder: Path, image: Path) -> PatchMap:
-    facts = stored_answer(folder, image)
+def stored_map(folder: Path, record: Record) -> PatchMap:
+    facts, image = stored_answer(folder, record), record.path
     if facts is None or facts["grid"] is None:
         raise KeyError("this image has no patch map yet")
     try:

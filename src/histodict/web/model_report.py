@@ -144,6 +144,6 @@ def _examples(
         words = kept["words"]
         if kept["answer"] != row["answer"]:
             words = f"{row['answer']}, as the line was moved; the map is of the model before"
-        picture = draw_overlay(stored_map(maps, record.path), words)
+        picture = draw_overlay(stored_map(maps, record), words)
         shown.append(row | {"uri": image_uri(picture), "right": row["answer"] == row["label"]})
     return shown

@@ -23,6 +23,7 @@ from starlette.staticfiles import StaticFiles
 from threadpoolctl import threadpool_limits
 
 from ..demo.sets import drawn_set
+from ..execution.texts import one_line
 from . import api_data, api_jobs, api_look, api_model
 from .calls import Context
 from .connections import BoundedProtocol
@@ -112,6 +113,8 @@ def serve(
     _share_the_cores()
     app = make_app(folders, workspace, users=users, is_open=host not in OWN_NAMES, demo=demo)
     base = f"http://{'[::1]' if host == '::1' else host}:{port}/"
+    # Before anybody is sent there with a token: it may be another user who listens.
+    listener = _listen(host, port, base)
     people: list[User] = app.state.users
     for user in people:
         link = f"{base}?token={user.token()}"
@@ -131,9 +134,20 @@ def serve(
             timeout_graceful_shutdown=int(_GRACE),
         )
     )
-    server.run()  # unlike `uvicorn.run` it tells which signal ended it
+    server.run([listener])  # unlike `uvicorn.run` it tells which signal ended it
     if not server.started:
         raise OSError(f"the server could not start at {base}")
+
+
+def _listen(host: str, port: int, base: str) -> socket.socket:
+    try:
+        kind = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, port), family=kind)
+    except (OSError, OverflowError) as error:
+        raise OSError(
+            f"the server could not start at {base}: {one_line(error)}. If another program listens "
+            "there, give another --port"
+        ) from error
 
 
 def _share_the_cores() -> None:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 import threading
 import time
 import traceback
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -74,10 +76,12 @@ def _stay_in_touch(job: Job, run: int) -> None:
 
     def beat() -> None:
         while True:
-            (job.folder / "alive").write_text(str(os.getpid()))
+            with suppress(OSError):  # a full disk is no reason to become deaf
+                (job.folder / "alive").write_text(str(os.getpid()))
             state = job.state()
             if (job.folder / "cancel").exists():
-                job.set_state(CANCELLED, run)
+                with suppress(OSError):
+                    job.set_state(CANCELLED, run)
                 os._exit(0)
             if state["run"] != run:
                 os._exit(0)
@@ -93,6 +97,7 @@ def train(job: Job, tell: Callback) -> None:
     learn, test = train_and_test(job.request)
     model = _kept_model(job)
     if model is None:
+        shutil.rmtree(job.folder / "maps", ignore_errors=True)  # of a model that is no more
         model = _learn(job, learn, tell)
         save_model(model, job.model_file)
     if model.recipe.on_patches and Gallery.read_if_whole(job.gallery_file) is None:
