@@ -53,6 +53,7 @@ def test_who_cannot_say_its_last_words_ends_all_the_same(tmp_path):
     with subprocess.Popen(command, stdout=subprocess.PIPE) as parent:
         child = int(parent.stdout.readline())
         time.sleep(1)
+        assert is_alive(child)  # or there would be nothing to end
         parent.send_signal(signal.SIGKILL)
     wait_for_the_end(child)
 

@@ -69,3 +69,9 @@ def test_nobody_is_sent_with_a_token_to_a_port_that_is_another_s(tmp_path, monke
             server.serve([tmp_path], workspace=tmp_path / "w", port=port)
         time.sleep(1.2)
     assert opened == [] and "token" not in capsys.readouterr().out
+
+
+def test_small_answers_are_sent_at_once():
+    """Without the protocol's name, asyncio leaves Nagle's algorithm on: 40 ms for each of them."""
+    with server._listen("127.0.0.1", 0, "") as listener:
+        assert listener.proto == socket.IPPROTO_TCP
