@@ -62,7 +62,7 @@ class Trial:
         left = running.left_behind(_LEAVE_SECONDS)
         if left:
             raise Find(f"left behind: {left}")
-        if "Traceback" in running.said() and status not in (self.scenario.status,):
+        if "Traceback" in running.said():
             raise Find(f"a traceback: {running.said()[-600:]}")
         return status
 
@@ -236,6 +236,12 @@ def _damage(trial: Trial) -> str:
     return "made anew"
 
 
+def _flip(path: Path, whole: bytes, rng: np.random.Generator) -> None:
+    spoilt = bytearray(whole or b"?")
+    spoilt[int(rng.integers(len(spoilt)))] ^= 1 << int(rng.integers(8))
+    path.write_bytes(spoilt)
+
+
 def _is_drawn(name: str) -> bool:
     return name.startswith(("data-", "drawn-"))
 
@@ -250,6 +256,7 @@ _DAMAGES: dict[str, Callable[[Path, bytes, np.random.Generator], object]] = {
     "{}": lambda path, whole, rng: path.write_bytes(b"{}"),
     "cut": lambda path, whole, rng: path.write_bytes(whole[: int(rng.integers(len(whole) or 1))]),
     "garbage": lambda path, whole, rng: path.write_bytes(rng.bytes(len(whole))),
+    "a flipped bit": _flip,
     "a folder": _fold,
 }
 

@@ -89,7 +89,9 @@ def running_server(folder: Path, workspace: Path) -> Iterator[tuple[Address, Run
         token = (workspace / "users" / "local" / "token").read_text()
         yield Address(port, token), server
         server.send(signal.SIGTERM)
-        server.end(10)
+        status = server.end(10)
+        if status != 128 + signal.SIGTERM or "Traceback" in server.said():
+            raise RuntimeError(f"the server ended with status {status}: {server.said()[-600:]}")
     finally:
         if not server.has_ended:
             server.remove()

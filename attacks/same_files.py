@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 from contextlib import suppress
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
 import pyarrow.parquet
+
+from histodict.execution.sealed import body_of
 
 # What a run that was killed may leave: nobody reads it, and it is swept a day later.
 _LEFTOVERS = re.compile(r"\..*\.(partial|unfinished)[.-].*")
@@ -35,15 +38,14 @@ def files_of(folder: Path) -> dict[str, Path]:
 def differences(one: Path, two: Path, timed: Collection[str] = ()) -> list[str]:
     """The places of files that only one of the folders has, or that differ.
 
-    timed : of these the numbers may differ, as they do between two runs that nobody disturbed
+    timed : patterns of files of which the numbers may differ, for they are those of a clock
     """
     here, there = files_of(one), files_of(two)
-    shared = here.keys() & there.keys()
-    unlike = [
-        name
-        for name in sorted(shared)
-        if content(here[name], name in timed) != content(there[name], name in timed)
-    ]
+    unlike = []
+    for name in sorted(here.keys() & there.keys()):
+        by_clock = any(fnmatchcase(name, pattern) for pattern in timed)
+        if content(here[name], by_clock) != content(there[name], by_clock):
+            unlike.append(name)
     return sorted(here.keys() ^ there.keys()) + unlike
 
 
@@ -58,5 +60,6 @@ def content(path: Path, timed: bool = False) -> Any:
         table = pyarrow.parquet.read_table(path)
         return table.schema.names, table.num_rows
     if path.suffix in _TEXTS:
-        return _NUMBERS.sub("#", path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        return _NUMBERS.sub("#", body_of(text) or text)
     return path.stat().st_size > 0

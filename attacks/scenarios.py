@@ -40,7 +40,7 @@ app()
 """
 _TISSUE, _MODEL, _REGIONS = "tissue/manifest.csv", "model.histodict", "regions.histodict"
 _TRAIN = ("train", _TISSUE, "-o", "OUT/m.histodict", "--cache", "OUT/c")
-_REPORT = ("report.html",)
+_TIMES = ("report.html", "timing.csv", "timing.parquet", "trials/*.json")
 _EVALUATE = ("evaluate", _TISSUE, "-o", "OUT", "--methods", "dfdl", "--folds", "2", *_SET)
 
 
@@ -50,8 +50,7 @@ class Scenario:
 
     status : with which it ends if nobody disturbs it
     has_workers : whether processes of their own do a part of the work
-    timed : files that hold how long it took or the minute in which they were made, also where two
-        runs happen to agree
+    timed : files that hold how long it took or the minute in which they were made, as patterns
     """
 
     name: str
@@ -164,15 +163,15 @@ SCENARIOS = {
         Scenario("detect", ("detect", _REGIONS, "tissue/inflamed", "-o", "OUT")),
         Scenario("adapt", ("adapt", _MODEL, "tissue", "-o", "OUT/m.histodict")),
         Scenario("atoms", ("atoms", _MODEL, _TISSUE, "-o", "OUT/atoms.html", "--cache", "OUT/c")),
-        Scenario("evaluate", (*_EVALUATE, "--jobs", "1"), timed=_REPORT),
-        Scenario("evaluate --jobs", (*_EVALUATE, "--jobs", "2"), has_workers=True, timed=_REPORT),
+        Scenario("evaluate", (*_EVALUATE, "--jobs", "1"), timed=_TIMES),
+        Scenario("evaluate --jobs", (*_EVALUATE, "--jobs", "2"), has_workers=True, timed=_TIMES),
         Scenario(
             "evaluate --cluster",
             (*_EVALUATE, "--cluster", "local:2"),
             has_workers=True,
-            timed=_REPORT,
+            timed=_TIMES,
         ),
-        Scheduled("evaluate --cluster tcp", _EVALUATE, has_workers=True, timed=_REPORT),
+        Scheduled("evaluate --cluster tcp", _EVALUATE, has_workers=True, timed=_TIMES),
         Scenario(
             "textures --jobs",
             (*_TRAIN, "--method", "lbp-colour", "--jobs", "2"),
@@ -183,12 +182,13 @@ SCENARIOS = {
             ("reproduce", "bases", "--quick", "-o", "OUT", "--methods", "dfdl"),
             timed=("index.html", "synthetic/bases.json"),
         ),
-        Scenario("demo", ("demo", "-o", "OUT"), ("-c", _DEMO)),
+        Scenario("demo", ("demo", "-o", "OUT"), ("-c", _DEMO), timed=("index.html",)),
         Serving(
             "serve",
             ("serve", ".", "--workspace", "OUT", "--no-browser"),
             has_workers=True,
             status=_STOPPED,
+            timed=("*/JOB/job.json", "*/JOB/state.json"),
         ),
     )
 }

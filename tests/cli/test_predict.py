@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 from histodict.cli import app
 from histodict.demo.sets import write_synthetic_set
+from histodict.execution.sealed import read_sealed, write_sealed
 from histodict.patches.patch_map import BLANK
 
 
@@ -131,11 +132,15 @@ def test_what_is_damaged_or_was_done_otherwise_is_done_again(trained, tissue, tm
     assert CliRunner().invoke(app, arguments).exit_code == 0
     (done,) = (out / "done").iterdir()
     before = rows_of(out)
-    for content in ("", "{}", json.dumps(json.loads(done.read_text()) | {"stamp": ["old", None]})):
-        done.write_text(content)
+    whole = done.read_bytes()
+    write_sealed(done, read_sealed(done) | {"stamp": ["old", None]})
+    old = done.read_bytes()
+    label = whole.replace(b"healthy", b"hoalthy", 1)
+    for content in (b"", b"{}", label, old):
+        done.write_bytes(content)
         again = CliRunner().invoke(app, arguments)
         assert again.exit_code == 0 and "were done before" not in again.output
-        assert is_warned_of("is damaged", recwarn) == (content in ("", "{}"))
+        assert is_warned_of("is damaged", recwarn) == (content != old)
         assert rows_of(out) == before
 
 

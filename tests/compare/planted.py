@@ -5,7 +5,6 @@ Nothing is trained, so every figure of the tables and the page can be known befo
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from histodict.compare import evaluation, measures
 from histodict.compare.evaluation import Evaluation
 from histodict.compare.tasks import Task
 from histodict.evaluation.splits import Splits
+from histodict.execution.sealed import write_sealed
 from histodict.execution.work import Work
 from histodict.images.manifest import Manifest, Record, read_manifest
 from histodict.pipeline import Plan
@@ -68,7 +68,7 @@ def evaluate_planted(
                 tested = manifest.select(split.test).records
                 content = _content([answer(record, seed, split.name) for record in tested])
                 key = task.trial(manifest, Work()).key
-                (folder / "trials" / f"{key}.json").write_text(json.dumps(content))
+                write_sealed(folder / "trials" / f"{key}.json", content)
     with patch.object(measures, "N_DRAWS", 100):  # enough to see whether figures agree
         return evaluation.evaluate(
             manifest, plans, splits, folder, seeds=seeds, work=Work(n_jobs=1)

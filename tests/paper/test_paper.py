@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import re
 import shutil
 from collections import Counter
@@ -15,6 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from histodict.execution.sealed import read_sealed
 from histodict.execution.work import Work
 from histodict.images.manifest import Manifest, Record
 from histodict.paper import (
@@ -455,7 +455,7 @@ def test_other_data_has_the_papers_figures_beside_it(output, tmp_path):
     assert roc.more["points"][0]["false_alarm"] == pytest.approx(rates["UDH", "DCIS"])
     assert roc.more["points"][0]["miss"] == pytest.approx(rates["DCIS", "UDH"])
     assert roc.rows[0]["miss"] == 1 and roc.rows[0]["false_alarm"] == 0
-    entry = json.loads((tmp_path / "breast" / "roc.json").read_text())
+    entry = read_sealed(tmp_path / "breast" / "roc.json")
     assert "NO PATIENT" in entry["warnings"][0]
     assert "NO PATIENT" in (tmp_path / "index.html").read_text()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import replace
 
@@ -11,6 +10,7 @@ import pytest
 from PIL import Image
 
 from histodict.demo.sets import write_synthetic_set
+from histodict.execution.sealed import read_sealed, write_sealed
 from histodict.images.manifest import read_manifest
 from histodict.pipeline import Panel, RegionDetector, TissueClassifier, trials
 from histodict.pipeline.trials import Trial, Trials
@@ -115,19 +115,23 @@ def test_rows_in_another_order_are_not_mixed_up(sides, tmp_path):
     assert keeper.hold(trial_of(turned)).scores == one[::-1]
 
 
-@pytest.mark.parametrize("content", ["", "{}", "[]", '{"labels": []}', "\0\0", None])
+@pytest.mark.parametrize("content", ["", "{}", "[]", '{"labels": []}', "\0\0", "fewer", "flip"])
 def test_a_damaged_file_is_said_and_made_anew(sides, tmp_path, content):
     keeper = Trials(tmp_path / "kept")
     one = keeper.hold(trial_of(sides))
     (file,) = (tmp_path / "kept").glob("*.json")
-    whole = json.loads(file.read_text())
-    if content is None:  # answers for fewer images
-        content = json.dumps(whole | {"labels": whole["labels"][:2]})
-    file.write_text(content)
+    whole, bits = read_sealed(file), file.read_text()
+    if content == "fewer":  # answers than images
+        write_sealed(file, whole | {"labels": whole["labels"][:2]})
+    elif content == "flip":  # a digit of a score, for one
+        digit = bits.index(".", bits.index("scores")) + 1
+        file.write_text(bits[:digit] + chr(ord(bits[digit]) ^ 1) + bits[digit + 1 :])
+    else:
+        file.write_text(content)
     with pytest.warns(UserWarning, match="is damaged and made anew"):
         again = keeper.hold(trial_of(sides))
     assert again.scores == one.scores
-    assert json.loads(file.read_text())["labels"] == whole["labels"]
+    assert read_sealed(file)["labels"] == whole["labels"]
 
 
 def test_maps_of_wrong_answers_are_kept(sides, tmp_path):

@@ -6,7 +6,6 @@ a folder to keep a picture of every page.
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import time
@@ -22,6 +21,7 @@ pytest.importorskip("uvicorn", reason="the web app is not installed: pip install
 pytest.importorskip("playwright", reason="Playwright is not installed")
 
 from histodict.demo.sets import write_synthetic_set
+from histodict.web.workspace import read_json
 from tests.web.browser import Server, find_chromium, open_browser
 
 if find_chromium() is None:
@@ -257,7 +257,7 @@ def test_a_crash_of_the_worker_is_told_and_nothing_is_lost(page, server):
     (alive,) = (
         path
         for path in server.workspace.glob("users/local/jobs/*/alive")
-        if json.loads((path.parent / "state.json").read_text())["state"] == "running"
+        if read_json(path.parent / "state.json")["state"] == "running"
     )
     os.kill(int(alive.read_text()), signal.SIGKILL)
     page.locator("#job-error").wait_for()

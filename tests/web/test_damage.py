@@ -12,7 +12,8 @@ pytest.importorskip("uvicorn", reason=MISSING)
 
 from tests.web.app import OWN, open_client, open_data, start, wait_for
 
-HOW = {"empty": b"", "an object": b"{}", "garbage": b"\x00\xff}{", "folder": None}
+FLIP = b"?"
+HOW = {"empty": b"", "an object": b"{}", "garbage": b"\x00\xff}{", "folder": None, "bit": FLIP}
 HOW_JSON = HOW | {"a list": b"[1]", "deep": b"[" * 100_000}
 
 
@@ -34,11 +35,14 @@ def made(tissue, tmp_path_factory):
 
 
 def damage(path, how):
+    content, whole = HOW_JSON[how], path.read_bytes()
     path.unlink()
-    if HOW_JSON[how] is None:
+    if content is None:
         path.mkdir()
+    elif content is FLIP:
+        path.write_bytes(whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:])
     else:
-        path.write_bytes(HOW_JSON[how])
+        path.write_bytes(content)
 
 
 @pytest.fixture
@@ -115,11 +119,12 @@ def test_damaged_corrections_are_named_and_kept(whole, tissue, how):
     workspace, user, data, image, _ = whole
     path = user / "data" / data / "corrections.json"
     damage(path, how)
+    damaged = None if path.is_dir() else path.read_bytes()
     with open_client([tissue], workspace) as client:
         body = {"image": image, "label": "inflamed"}
         answer = client.post(f"/api/data/{data}/correct", json=body, headers=OWN)
         assert answer.status_code == 400 and "corrections.json" in answer.json()["error"]
-        assert path.is_dir() or path.read_bytes() == HOW_JSON[how]
+        assert path.is_dir() or path.read_bytes() == damaged
         assert client.get("/api/session").status_code == 200
 
 

@@ -124,9 +124,9 @@ def test_a_worker_that_vanished_with_the_machine_counts_as_interrupted(
     tissue, tmp_path, monkeypatch, stamp
 ):
     """Also if the clock has gone back since."""
+    from histodict.execution.sealed import write_sealed
     from histodict.web import jobs
     from histodict.web.jobs import RUNNING, Job
-    from histodict.web.workspace import write_json
 
     monkeypatch.setattr(jobs, "_SILENCE", 1.0)
 
@@ -136,7 +136,7 @@ def test_a_worker_that_vanished_with_the_machine_counts_as_interrupted(
         client.post(f"/api/jobs/{job}/cancel", headers=OWN)
     folder = tmp_path / "users" / "local" / "jobs" / job
     (folder / "cancel").unlink()
-    write_json(folder / "state.json", {"state": RUNNING, "run": 3, "at": stamp, "error": ""})
+    write_sealed(folder / "state.json", {"state": RUNNING, "run": 3, "at": stamp, "error": ""})
     (folder / "alive").touch()
     os.utime(folder / "alive", (stamp, stamp))
     with open_client([tissue], tmp_path) as client:
@@ -204,14 +204,14 @@ def test_a_job_that_could_not_be_written_leaves_nothing(tmp_path, monkeypatch):
     from histodict.web import jobs
     from histodict.web.workspace import User
 
-    write = jobs.write_json
+    write = jobs.write_sealed
 
     def full(path, content):
         if path.name == "job.json":
             raise OSError(28, "No space left on device", str(path))
         write(path, content)
 
-    monkeypatch.setattr(jobs, "write_json", full)
+    monkeypatch.setattr(jobs, "write_sealed", full)
     user = User.of(tmp_path, "ann")
     with pytest.raises(OSError, match="No space left"):
         jobs.new_job(user, {})

@@ -13,6 +13,7 @@ from .conftest import MISSING
 pytest.importorskip("starlette.testclient", reason=MISSING)
 pytest.importorskip("uvicorn", reason=MISSING)
 
+from histodict.web.workspace import read_json
 from tests.web.browser import Server
 from tests.web.test_jobs import LONG, is_running, pid_of
 
@@ -68,7 +69,7 @@ def test_workers_end_with_the_server_and_the_next_one_goes_on(server, job, how):
     os.kill(server.process.pid, signal.Signals[how])
     server.process.wait(5)
     assert wait_until(lambda: not is_running(pid), 5)
-    assert json.loads((folder / "state.json").read_text())["state"] == "waiting"
+    assert read_json(folder / "state.json")["state"] == "waiting"
 
 
 def test_a_request_that_computes_does_not_hold_the_server(tissue, tmp_path):
@@ -79,5 +80,5 @@ def test_a_request_that_computes_does_not_hold_the_server(tissue, tmp_path):
         server.opener.open(f"{server.address}/api/session", timeout=1)
     started = time.monotonic()
     os.kill(server.process.pid, signal.SIGINT)
-    server.process.wait(8)
+    assert server.process.wait(8) == 128 + signal.SIGINT
     assert time.monotonic() - started < 6

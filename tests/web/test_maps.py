@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 from histodict.batch import image_key
+from histodict.execution.sealed import write_sealed
 from histodict.patches.grid import PatchGrid
 from histodict.patches.patch_map import BLANK, PatchMap
 from histodict.web.maps import answer_image, map_picture, outlines, stored_answer, stored_map
-from histodict.web.workspace import read_json, write_json
+from histodict.web.workspace import read_json
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +90,7 @@ def make_old(folder, record):
     facts = read_json(folder / f"{key}.json")
     del facts["form"]
     facts["grid"] |= {"patch_px": 12, "stride_px": 12, "downsample": 1.0}
-    write_json(folder / f"{key}.json", facts)
+    write_sealed(folder / f"{key}.json", facts)
     margins = patch_map.margins.astype(np.float16)
     np.savez_compressed(folder / f"{key}.npz", winners=patch_map.winners, margins=margins)
 

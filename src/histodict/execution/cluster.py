@@ -32,9 +32,7 @@ _CONNECT_SECONDS = 30
 def open_cluster(text: str) -> Iterator[Cluster]:
     """The cluster that `text` names, as above; what was started for it is ended with it."""
     distributed = _load("distributed", "'histodict[cluster]'")
-    for name in ("distributed", "distributed.client"):  # what matters we say ourselves
-        logging.getLogger(name).setLevel(logging.CRITICAL)
-    with _start(text) as place:
+    with _silent("distributed", "distributed.client"), _start(text) as place:
         try:
             client = distributed.Client(place, timeout=_CONNECT_SECONDS, set_as_default=False)
         except OSError as error:
@@ -43,6 +41,20 @@ def open_cluster(text: str) -> Iterator[Cluster]:
             _wait_for_a_worker(client, text)
             _check_versions(client)
             yield Cluster(client)
+
+
+@contextmanager
+def _silent(*names: str) -> Iterator[None]:
+    """Of these loggers: what matters we say ourselves."""
+    loggers = [logging.getLogger(name) for name in names]
+    before = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, before, strict=True):
+            logger.setLevel(level)
 
 
 def _wait_for_a_worker(client: Any, text: str) -> None:

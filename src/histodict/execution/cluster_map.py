@@ -71,7 +71,8 @@ class Cluster:
             raise
         finally:
             if self.client.status == "running":
-                self.client.cancel([task.future for task in waiting])
+                with suppress(OSError):  # with the scheduler, what it was told is lost as well
+                    self.client.cancel([task.future for task in waiting])
 
     def keep(self, open_items: OpenItems) -> OpenItems:
         try:

@@ -8,14 +8,14 @@ they were made alike: rows of two models or settings in one table could not be t
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from .files import content_digest, written_whole
+from .files import content_digest
+from .sealed import read_sealed, write_sealed
 
 Content = dict[str, Any]
 
@@ -35,7 +35,7 @@ class RunFolder:
         places = self._places()
         for place in places:
             with suppress(OSError, ValueError):  # who asks for it is told
-                content = json.loads(place.read_text(encoding="utf-8"))
+                content = read_sealed(place)
                 if isinstance(content, dict) and "row" in content:
                     self.kept[place.stem] = content
         if not places and (folder / f"{table}.csv").exists():
@@ -96,8 +96,7 @@ class RunFolder:
         for name in set(before) - set(content["files"]):
             with suppress(OSError):
                 (self.folder / name).unlink()
-        with written_whole(self._place(key)) as partial:
-            partial.write_text(json.dumps(content), encoding="utf-8")
+        write_sealed(self._place(key), content)
         self.kept[key] = content
         return content
 

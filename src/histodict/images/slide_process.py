@@ -316,7 +316,10 @@ class Slide:
         with self._lock:
             if self._opener[0] is lost:
                 opener = _leased(new=True)
-                _ask_or_let_go(opener, "open", str(self._path))
+                facts = _ask_or_let_go(opener, "open", str(self._path))
+                if json.loads(facts.tobytes()) != self.facts:
+                    _give_back(opener)
+                    raise SlideRefusedError("it was replaced by another slide while it was read")
                 self._opener[0] = opener
             return self._opener[0]
 

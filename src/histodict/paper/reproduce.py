@@ -8,7 +8,6 @@ OUTPUT/DATA/results.csv, …             the tables of `histodict evaluate` behi
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
@@ -18,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from ..demo.sets import drawn_set
-from ..execution.files import written_whole
 from ..execution.progress import Progress
+from ..execution.sealed import read_sealed, write_sealed
 from ..execution.tables import write_table
 from ..execution.work import Work
 from ..images.manifest import read_manifest
@@ -133,8 +132,7 @@ def _write(outcome: Outcome, output: Path, dataset: str) -> None:
         "made": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "version": version("histodict"),
     }
-    with written_whole(folder / f"{outcome.name}.json") as partial:
-        partial.write_text(json.dumps(entry, indent=1, ensure_ascii=False), encoding="utf-8")
+    write_sealed(folder / f"{outcome.name}.json", entry)
     content = {"title": "The paper's experiments", "lead": _LEAD, "entries": _entries(output)}
     write_page(output / _PAGE, "paper/page.html.j2", content)
 
@@ -142,7 +140,7 @@ def _write(outcome: Outcome, output: Path, dataset: str) -> None:
 def _entry(file: Path) -> dict[str, Any] | None:
     """What was written beside an experiment's figure; None if it was not made, or is damaged."""
     try:
-        entry: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        entry: dict[str, Any] = read_sealed(file)
         if not entry["files"] or not {"experiment", "dataset", "title"} <= entry.keys():
             raise ValueError("entries are missing")
     except FileNotFoundError:

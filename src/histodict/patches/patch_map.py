@@ -174,7 +174,7 @@ class PatchMap:
     def load(cls, path: Path) -> PatchMap:
         """A ValueError says what is damaged, or was written by an earlier version."""
         try:
-            with np.load(path, allow_pickle=False) as arrays:
+            with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
                 facts = json.loads(str(arrays["facts"]))
                 return cls(
                     PatchGrid(**facts["grid"]),

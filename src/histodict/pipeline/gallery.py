@@ -84,7 +84,7 @@ class Gallery:
     def read(cls, path: Path) -> Gallery:
         """A ValueError says that the file is damaged."""
         try:
-            with np.load(path, allow_pickle=False) as arrays:
+            with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
                 parts = arrays["data"], arrays["indices"], arrays["indptr"]
                 codes = csr_array(parts, shape=tuple(arrays["shape"]))
                 return cls(arrays["images"], arrays["corners"], arrays["side"], codes)

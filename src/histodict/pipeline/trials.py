@@ -23,8 +23,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ..execution.executor import Executor
-from ..execution.files import content_digest, written_whole
+from ..execution.files import content_digest
 from ..execution.progress import Callback
+from ..execution.sealed import read_sealed, write_sealed
 from ..images.manifest import Manifest, Record
 from ..images.pixel_size import GivenSize
 from ..patches.patch_map import PatchMap
@@ -131,8 +132,7 @@ class Trials:
             return None
         file = self.folder / f"{trial.key}.json"
         try:
-            content = json.loads(file.read_text(encoding="utf-8"))
-            found = Verdicts(**content, maps=file.with_suffix(""))
+            found = Verdicts(**read_sealed(file), maps=file.with_suffix(""))
             if len(found.labels) != len(trial.test.records):
                 raise ValueError("it has answers for other images")
             for name, digest in found.map_digests.items():
@@ -162,8 +162,7 @@ class Trials:
             patch_map.save(maps / f"{place}.npz")
             made.map_digests[f"{place}.npz"] = content_digest(maps / f"{place}.npz")
         content = {k: v for k, v in asdict(made).items() if k != "maps"}
-        with written_whole(maps.with_suffix(".json")) as partial:  # last: with it, it is finished
-            partial.write_text(json.dumps(content), encoding="utf-8")
+        write_sealed(maps.with_suffix(".json"), content)  # last: with it, it is finished
         return replace(made, maps=maps)
 
 

@@ -31,8 +31,12 @@ class View:
         recipe: Recipe,
         trained_mpp: float | None,
         cache: ArrayCache | None = None,
+        image: list[Any] | None = None,
     ) -> None:
+        """`image` : its key from before it was opened, to keep what is made of it in the cache."""
+        assert cache is None or image
         self._source = source
+        self._image = image or []
         self._recipe = recipe
         self._vectors = vectors_named(recipe.vectors)
         self._vectors.check(recipe.patch_px, recipe.grid_stride_px)
@@ -49,7 +53,7 @@ class View:
     @property
     def pixels_key(self) -> list[Any]:
         """All that decides its pixels."""
-        return [*image_key(self._source.path), self._recipe.stain, self.downsample]
+        return [*self._image, self._recipe.stain, self.downsample]
 
     def read(
         self, x: int, y: int, width: int, height: int, downsample: float = 1.0
@@ -95,8 +99,9 @@ def open_view(
     cache: ArrayCache | None = None,
 ) -> Iterator[View]:
     """The image at `path`; mpp overrides its pixel size, trained_mpp is what it must match."""
+    key = image_key(path) if cache else None  # first: it may be replaced while it is open
     with open_image(path, mpp) as source:
-        yield View(source, recipe, trained_mpp, cache)
+        yield View(source, recipe, trained_mpp, cache, key)
 
 
 def _downsample(source: ImageSource, recipe: Recipe, trained_mpp: float | None) -> float:

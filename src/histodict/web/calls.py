@@ -118,9 +118,11 @@ class Call:
 
         def opened() -> tuple[View, int]:
             source, patches = self.context.tiles.open(record), model.model_
-            return View(source, model.recipe, patches.mpp_, patches.cache), source.held_bytes
+            view = View(source, model.recipe, patches.mpp_, patches.cache, image)
+            return view, source.held_bytes
 
-        key = (*file_key(self.job().model_file), *file_key(record.path), record.mpp)
+        image = file_key(record.path)
+        key = (*file_key(self.job().model_file), *image, record.mpp)
         return self.context.views.get(key, opened)
 
     def learn_and_test(self) -> tuple[Manifest, Manifest]:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from ..execution.files import written_whole
+from ..execution.sealed import write_sealed
 from ..images.manifest import Manifest, Record
 from ..images.masks import RegionMask
 from ..images.readers import open_image
@@ -30,7 +31,6 @@ from .workspace import (
     read_json,
     say_once,
     short_id,
-    write_json,
 )
 
 _LONGEST_MARK = 4096
@@ -85,7 +85,7 @@ def open_dataset(user: User, sources: DataSources, source: Path) -> Dataset:
     """Read a folder or table and remember it; all its files must lie in the data folders."""
     source = sources.folders.check(source)
     dataset = _load(user, sources, source)
-    write_json(dataset.folder / "source.json", str(source))
+    write_sealed(dataset.folder / "source.json", str(source))
     return dataset
 
 
@@ -135,13 +135,13 @@ def add_correction(dataset: Dataset, image_id: str, label: str, box: list[int] |
             name = dataset.manifest.name(record)
             found = {"id": new_id(), "image": image_id, "name": name, "label": label, "box": box}
             kept.append(found)
-        write_json(dataset.folder / "corrections.json", kept)
+        write_sealed(dataset.folder / "corrections.json", kept)
 
 
 def remove_correction(dataset: Dataset, correction_id: str) -> None:
     with _CHANGING:
         kept = [c for c in dataset.corrections() if c["id"] != correction_id]
-        write_json(dataset.folder / "corrections.json", kept)
+        write_sealed(dataset.folder / "corrections.json", kept)
 
 
 def _check_box(record: Record, box: list[int]) -> list[int]:

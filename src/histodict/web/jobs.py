@@ -28,6 +28,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
+from ..execution.sealed import write_sealed
 from .workspace import (
     DamagedFileError,
     User,
@@ -36,7 +37,6 @@ from .workspace import (
     new_id,
     read_fields,
     say_once,
-    write_json,
 )
 
 WAITING, RUNNING, DONE = "waiting", "running", "done"
@@ -115,7 +115,7 @@ class Job:
 
     def set_state(self, state: str, run: int, error: str = "") -> None:
         content = {"state": state, "run": run, "at": time.time(), "error": error}
-        write_json(self.folder / "state.json", content)
+        write_sealed(self.folder / "state.json", content)
 
     def progress(self) -> list[dict[str, Any]]:
         """The steps so far; a line that is being written just now, or is none, is left out."""
@@ -174,7 +174,7 @@ def new_job(user: User, request: dict[str, Any]) -> Job:
     job = Job(user.folder / "jobs" / new_id())
     try:
         job.set_state(WAITING, 0)  # first: it is the request that makes it a job
-        write_json(job.folder / "job.json", request | {"made": time.time()})
+        write_sealed(job.folder / "job.json", request | {"made": time.time()})
     except OSError:  # a full disk: nobody would look at what was written of it
         shutil.rmtree(job.folder, ignore_errors=True)
         raise

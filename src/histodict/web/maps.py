@@ -14,15 +14,16 @@ from numpy.typing import NDArray
 
 from ..batch import image_key
 from ..execution.files import file_key
+from ..execution.sealed import write_sealed
 from ..images.manifest import Record
 from ..images.pixel_size import GivenSize
 from ..patches.grid import PatchGrid
 from ..patches.patch_map import PatchMap
 from ..pipeline import Model
-from .workspace import DamagedFileError, read_fields, say_once, write_json
+from .workspace import DamagedFileError, read_fields, say_once
 
 _MOST_OUTLINES = 400
-_FORM = 4  # of these files; those of earlier versions are made anew
+_FORM = 5  # of these files; those of earlier versions are made anew
 _FACTS: dict[str, Any] = {
     "answer": object,
     "score": object,
@@ -50,7 +51,7 @@ def answer_image(model: Model, record: Record, folder: Path) -> dict[str, Any]:
     }
     if patch_map is not None:  # before the answer that tells of it
         patch_map.save(_file(folder, record.path, "npz"))
-    write_json(_file(folder, record.path, "json"), facts | {"form": _FORM, "of": state})
+    write_sealed(_file(folder, record.path, "json"), facts | {"form": _FORM, "of": state})
     return facts
 
 

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from importlib.resources import files
 from pathlib import Path
+from types import FrameType
 
 import uvicorn
 from starlette.applications import Starlette
@@ -166,9 +167,15 @@ def _share_the_cores() -> None:
 class _Server(uvicorn.Server):
     """Ends soon after it was told to, even where a request computes for minutes."""
 
+    _told = int(signal.SIGTERM)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self._told = sig
+        super().handle_exit(sig, frame)
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         # The threads of such requests cannot be stopped; files are whole whenever they end.
-        last = threading.Timer(_LAST, os._exit, [128 + signal.SIGTERM])
+        last = threading.Timer(_LAST, os._exit, [128 + self._told])
         last.daemon = True
         last.start()
         await super().shutdown(sockets)

@@ -23,6 +23,7 @@ from typing import Any
 
 from ..execution.leaving import end_with
 from ..execution.progress import Callback, Progress
+from ..execution.sealed import write_sealed
 from ..images.manifest import Manifest
 from ..model_file import ModelFileError
 from ..pipeline import Model, Plan, load_model, save_model
@@ -30,7 +31,7 @@ from ..pipeline.gallery import Gallery
 from .jobs import CANCELLED, DONE, FAILED, RUNNING, Job
 from .maps import answer_image, answer_once
 from .training import request_manifest, train_and_test
-from .workspace import read_json, short_id, write_json
+from .workspace import read_json, short_id
 
 _BEAT = 1.0
 _NICE = 10  # a tenth of a core that the server wants, too; all that nobody wants
@@ -106,7 +107,7 @@ def train(job: Job, tell: Callback) -> None:
     rows = _answers(model, test, job.folder / "maps", tell)
     point = model.operating_point and model.operating_point.to_dict()
     results = {"classes": model.classes_, "operating_point": point, "images": rows}
-    write_json(job.folder / "results.json", results)
+    write_sealed(job.folder / "results.json", results)
 
 
 def _kept_model(job: Job) -> Model | None:

@@ -10,7 +10,6 @@ WORKSPACE/users/NAME/jobs/ID/        a training: request, state, progress, model
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
 import secrets
@@ -23,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from ..execution.files import written_whole
+from ..execution.sealed import body_of
 from ..execution.texts import one_line, parse_json
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
@@ -38,7 +38,9 @@ class DamagedFileError(ValueError):
 def read_json(path: Path, kind: Kind = object) -> Any:
     """The content of a file, which must be of this kind."""
     try:
-        content = parse_json(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        body = body_of(text)  # earlier versions wrote theirs without a digest
+        content = parse_json(text if body is None else body)
     except (OSError, ValueError) as error:
         raise damage(path, one_line(error)) from error
     if not isinstance(content, kind):
@@ -63,12 +65,6 @@ def damage(path: Path, reason: str) -> DamagedFileError:
 def say_once(words: str) -> None:
     """To whoever runs the server."""
     print(f"Warning: {words}", file=sys.stderr, flush=True)
-
-
-def write_json(path: Path, content: Any) -> None:
-    with written_whole(path) as partial:
-        # In ASCII: names of files may hold bytes that are no characters. Paths as text.
-        partial.write_text(json.dumps(content, default=os.fspath), encoding="ascii")
 
 
 def new_id() -> str:
