@@ -161,7 +161,7 @@ SCENARIOS = {
         Scenario("train", (*_TRAIN, *_SET)),
         Scenario("predict", ("predict", _MODEL, "tissue/healthy", "-o", "OUT")),
         Scenario("detect", ("detect", _REGIONS, "tissue/inflamed", "-o", "OUT")),
-        Scenario("adapt", ("adapt", _MODEL, "tissue", "-o", "OUT/m.histodict")),
+        Scenario("adapt", ("adapt", _MODEL, "tissue", "--anyway", "-o", "OUT/m.histodict")),
         Scenario("atoms", ("atoms", _MODEL, _TISSUE, "-o", "OUT/atoms.html", "--cache", "OUT/c")),
         Scenario("evaluate", (*_EVALUATE, "--jobs", "1"), timed=_TIMES),
         Scenario("evaluate --jobs", (*_EVALUATE, "--jobs", "2"), has_workers=True, timed=_TIMES),

@@ -106,7 +106,11 @@ class Result:
             self.stride, self.side = float(arrays["stride"]), float(arrays["side"])
         text = (folder / "geojson" / f"{key}.geojson").read_text("utf-8")
         self.features = json.loads(text)["features"]
-        self.overlay = np.asarray(Image.open(folder / "overlays" / f"{key}.png"))
+        picture = np.asarray(Image.open(folder / "overlays" / f"{key}.png"))
+        with open_image(slide) as source:
+            width, height = source.size
+        # The legend stands below the image.
+        self.overlay = picture[: round(height / width * picture.shape[1])]
 
 
 def predict(model, output, *slides):

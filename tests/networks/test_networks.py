@@ -62,7 +62,7 @@ def test_cells_are_the_modules_feature_map(rng):
     moved = network.cells(np.roll(pixels, CELL, axis=1))
     np.testing.assert_allclose(moved[:, 1:], cells[:, :-1], atol=1e-5)  # strides do not overlap
     batch = (torch.from_numpy(pixels).permute(2, 0, 1)[None].float() - 127) / 128
-    expected = network._module(batch)[0].permute(1, 2, 0).numpy()
+    expected = network._module.cpu()(batch)[0].permute(1, 2, 0).numpy()
     np.testing.assert_allclose(cells, expected, atol=1e-5)
 
 

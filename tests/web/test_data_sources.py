@@ -69,7 +69,7 @@ def test_an_image_among_thousands_is_found_at_once(user, sources, folder):
 
 
 def test_a_table_is_read_once_and_again_when_it_has_changed(sources, folder, monkeypatch):
-    reads = count_calls(monkeypatch, manifest, "_from_csv")
+    reads = count_calls(monkeypatch, manifest, "_rows")
     table = folder / "set.csv"
     write_table(table, ["a/1.png,x,1", "b/3.png,y,2"])
     settle(folder)
@@ -86,7 +86,7 @@ def test_a_table_is_read_once_and_again_when_it_has_changed(sources, folder, mon
 
 def test_what_has_just_changed_is_not_trusted(sources, folder, monkeypatch):
     """Two changes in one step of the file system's clock look like one."""
-    reads = count_calls(monkeypatch, manifest, "_from_csv")
+    reads = count_calls(monkeypatch, manifest, "_rows")
     table = folder / "set.csv"
     write_table(table, ["a/1.png,x,1", "b/3.png,y,2"])
     for _ in range(3):

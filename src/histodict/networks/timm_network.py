@@ -29,7 +29,7 @@ class TimmNetwork(TorchNetwork):
             if found.missing_keys:
                 raise ValueError(f"{file}: these are not weights of {name}: {found.missing_keys}")
         data = timm.data.resolve_model_data_config(module)
-        cell_px = int(module.feature_info.reduction()[-1])
+        cell_px = int(module.feature_info[-1]["reduction"])
         mean, std = (tuple(255 * value for value in data[key]) for key in ("mean", "std"))
 
         def feature_map(batch: torch.Tensor) -> torch.Tensor:

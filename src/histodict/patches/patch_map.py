@@ -78,7 +78,7 @@ class PatchMap:
             return self
         beyond = np.where(self.tissue, self.margins[..., 1] - np.float64(margin), 0)
         winners = np.where(self.tissue, beyond > 0, BLANK).astype(np.int16)
-        margins = np.stack([-beyond, beyond], axis=2).astype(np.float32)
+        margins = _held(np.stack([-beyond, beyond], axis=2))
         return replace(self, winners=winners, margins=margins)
 
     def centred(self, parts: NDArray[np.float64], scores: NDArray[np.float64]) -> PatchMap:
@@ -92,7 +92,7 @@ class PatchMap:
             values = np.concatenate([-values, values], axis=2)
         # A value of 0 is no more than 0, and so the first class's, as the image's would be.
         winners = np.where(self.tissue, values.argmax(axis=2), BLANK).astype(np.int16)
-        margins = np.where(self.tissue[..., None], values, 0).astype(np.float32)
+        margins = _held(np.where(self.tissue[..., None], values, 0))
         return replace(self, winners=winners, margins=margins)
 
     # --- in the image ---------------------------------------------------------------------------
@@ -189,3 +189,9 @@ class PatchMap:
             raise
         except DAMAGED_ARRAYS as error:
             raise ValueError(f"{path}: not a patch map of this version") from error
+
+
+def _held(margins: NDArray[np.float64]) -> NDArray[np.float32]:
+    """Within what a file of the map can hold: its numbers have half precision."""
+    most = float(np.finfo(np.float16).max)
+    return margins.clip(-most, most).astype(np.float32)
