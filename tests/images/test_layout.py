@@ -41,6 +41,14 @@ def test_images_beside_the_patients_have_none(tmp_path):
     assert any("NO PATIENT is given for 1 image" in words for words in manifest.warnings)
 
 
+def test_images_beside_the_classes_are_left_out_by_name(tmp_path):
+    names = ("a/1.png", "b/2.png", "3.png", "4.webp", "notes.txt")
+    manifest = read_manifest(lay_out(tmp_path, *names))
+    assert len(manifest.records) == 2
+    (words,) = (words for words in manifest.warnings if "no folder of a class" in words)
+    assert words.endswith(": 3.png, 4.webp")
+
+
 def test_folders_of_splits_are_no_classes(tmp_path):
     names = ("train/normal/1.png", "train/tumour/2.png", "Test/normal/3.png", "Test/tumour/4.png")
     manifest = read_manifest(lay_out(tmp_path, *names))

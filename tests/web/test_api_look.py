@@ -83,7 +83,7 @@ def test_a_why_lists_no_images(looked_at, monkeypatch):
     client.get(address)
     places = [f"{address}/why?row={row}&column={row}" for row in range(10)]
     place = next(place for place in places if client.get(place).json()["winner"])  # no glass
-    tables = count_calls(monkeypatch, manifest, "_rows")
+    tables = count_calls(monkeypatch, manifest, "_from_rows")
     requests = count_calls(monkeypatch, training, "request_manifest")
     assert len(client.get(place).json()["similar"]) == 6
     assert (len(tables), len(requests)) == (0, 0)

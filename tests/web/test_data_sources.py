@@ -69,7 +69,7 @@ def test_an_image_among_thousands_is_found_at_once(user, sources, folder):
 
 
 def test_a_table_is_read_once_and_again_when_it_has_changed(sources, folder, monkeypatch):
-    reads = count_calls(monkeypatch, manifest, "_rows")
+    reads = count_calls(monkeypatch, manifest, "_from_rows")
     table = folder / "set.csv"
     write_table(table, ["a/1.png,x,1", "b/3.png,y,2"])
     settle(folder)
@@ -86,7 +86,7 @@ def test_a_table_is_read_once_and_again_when_it_has_changed(sources, folder, mon
 
 def test_what_has_just_changed_is_not_trusted(sources, folder, monkeypatch):
     """Two changes in one step of the file system's clock look like one."""
-    reads = count_calls(monkeypatch, manifest, "_rows")
+    reads = count_calls(monkeypatch, manifest, "_from_rows")
     table = folder / "set.csv"
     write_table(table, ["a/1.png,x,1", "b/3.png,y,2"])
     for _ in range(3):
@@ -134,6 +134,42 @@ def test_images_without_classes_are_noticed_at_any_depth(sources, folder):
     names(sources, folder / "a")
     (deep / "7.png").touch()
     assert names(sources, folder / "a") == {"1.png", "2.png", "7.png"}
+    manifest = sources.listing(folder / "a").manifest
+    assert manifest.classes == []  # one class tells nothing apart
+    assert (
+        "no folders of two or more classes: these images can be looked at" in manifest.warnings[0]
+    )
+
+
+def test_a_new_image_of_a_patient_is_noticed(sources, folder):
+    """class / patient / image: neither the set's folder nor the class's has changed."""
+    for place in ("a/p1", "b/p2"):
+        (folder / place).mkdir()
+        (folder / place / "5.png").touch()
+    settle(folder)
+    assert len(sources.listing(folder).manifest.records) == 6
+    (folder / "a" / "p1" / "6.png").touch()
+    assert "6.png" in names(sources, folder)
+
+
+def test_a_table_without_labels_is_looked_at(sources, folder):
+    table = folder / "set.csv"
+    table.write_text("path,mpp\na/1.png,0.5\nb/3.png,")
+    manifest = sources.listing(table).manifest
+    assert [record.mpp for record in manifest.records] == [0.5, None]
+    assert "can be looked at, not learnt" in manifest.warnings[0]
+    table.write_text("path,label\na/1.png,x\nb/3.png,")
+    with pytest.raises(ValueError, match="line 3: the label is empty"):
+        sources.listing(table)
+
+
+def test_why_a_folder_cannot_be_learnt_and_what_is_left_out_is_said(sources, folder):
+    (folder / "B").mkdir()
+    (folder / "B" / "9.png").touch()
+    (folder / "B" / "8.webp").touch()
+    first, second = sources.listing(folder).manifest.warnings
+    assert "differ only in case" in first and "looked at, not learnt" in first
+    assert "B/8.webp" in second
 
 
 def test_a_file_is_checked_whenever_it_is_read(user, sources, folder, tmp_path):

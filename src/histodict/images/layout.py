@@ -34,10 +34,13 @@ class Place:
 
 @dataclass
 class Layout:
-    """`left_out`: by folder, the names of what is there and was not taken."""
+    """`left_out`: by folder, the names of what is there and was not taken; `loose`: images that lie
+    beside the folders of the classes.
+    """
 
     places: list[Place] = field(default_factory=list)
     left_out: dict[Path, list[str]] = field(default_factory=dict)
+    loose: list[Path] = field(default_factory=list)
     empty: list[Path] = field(default_factory=list)
 
 
@@ -56,11 +59,13 @@ def class_folders(folder: Path) -> Layout:
 
 
 def _folders(folder: Path, layout: Layout) -> list[Path]:
-    """Sub-folders that may hold images; those of masks are left out."""
-    found = [path for path in _entries(folder) if path.is_dir()]
+    """Sub-folders that may hold images; those of masks are left out, and images beside them."""
+    entries = _entries(folder)
+    found = [path for path in entries if path.is_dir()]
     for path in found:
         if _is_masks(path):
             layout.left_out.setdefault(folder, []).append(f"{path.name}/ (masks)")
+    layout.loose += [path for path in entries if path.is_file() and _is_picture(path)]
     return [path for path in found if not _is_masks(path)]
 
 
@@ -108,6 +113,10 @@ def images_below(folder: Path) -> tuple[list[Path], list[Path]]:
 
 def _entries(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+
+
+def _is_picture(path: Path) -> bool:
+    return path.suffix.lower() in (*READERS, *OTHER_PICTURES)
 
 
 def _is_masks(path: Path) -> bool:

@@ -154,6 +154,11 @@ def _from_folder(folder: Path) -> Manifest:
         f"{place}: left out, as they are no images: {some_of(names)}"
         for place, names in found.left_out.items()
     ]
+    if found.loose:
+        names = [name_in(folder, path) for path in found.loose]
+        warnings.append(
+            f"{folder}: left out, as they lie in no folder of a class: {some_of(names)}"
+        )
     warnings += [
         f"{place}: there is no image in this folder; it is not a class" for place in found.empty
     ]

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ..images.layout import images_below
+from ..images.layout import class_folders, images_below
 from ..images.manifest import MANIFEST_NAME, Manifest, ManifestError, Record, read_manifest
+from ..images.records import some_of
 from .bytes_cache import BytesCache
 from .folders import DataFolders
 from .workspace import short_id
@@ -22,6 +23,7 @@ _MOST_BYTES = 256 * 2**20
 # File systems count time in steps of up to two seconds. What has changed within the last one may
 # change once more and look the same: it is listed anew until then.
 _STEP = 2.0
+_ONLY_LOOK = ": these images can be looked at, not learnt"
 
 State = tuple[int, int, int] | None
 
@@ -72,26 +74,59 @@ class DataSources:
 
 
 def _list_images(source: Path, folders: DataFolders) -> tuple[Manifest, dict[Path, State]]:
-    """A labelled set, or, where a folder has no classes, its images to look at.
+    """A labelled set, or, where labels do not tell two classes apart, its images to look at.
 
     With them what they depend on, as it was before: a table, or folders whose entries count.
     """
     table = source / MANIFEST_NAME if source.is_dir() else source
-    if table.is_file():
+    if table.is_file() or not source.is_dir():
         folders.check(table)
         watched = _watch([table])
-        return read_manifest(source), watched
+        return _from_table(table), watched
+    watched = _watch(_folders_below(source))
+    reason = "there are no folders of two or more classes"
     try:
-        watched = _watch([source, *(path for path in source.glob("[!.]*") if path.is_dir())])
-        return read_manifest(source), watched
-    except ManifestError:
-        watched = _watch([Path(folder) for folder, _, _ in os.walk(source)])
-        images = images_below(source)[0] if source.is_dir() else []
+        manifest = read_manifest(source)
+        if len(manifest.classes) > 1:
+            return manifest, watched
+    except ManifestError as error:
+        images, _ = images_below(source)
         if not images:
             raise
-    records = tuple(Record(path, "", path.relative_to(source).as_posix()) for path in images)
-    words = f"{source.name}: no classes were found, so these images can be looked at, not learnt"
-    return Manifest(records, (words,), source), watched
+        if class_folders(source).places:
+            reason = str(error).removeprefix(f"{source}: ")
+    return _to_look_at(source, reason), watched
+
+
+def _from_table(table: Path) -> Manifest:
+    """With labels or masks; a table that has none at all is of images to look at."""
+    try:
+        return read_manifest(table)
+    except ManifestError:
+        manifest = read_manifest(table, labelled=False)
+        if any(record.label or record.mask for record in manifest.records):
+            raise
+    words = f"{table}: there is no column for the label{_ONLY_LOOK}"
+    return replace(manifest, warnings=(words,))
+
+
+def _to_look_at(folder: Path, reason: str) -> Manifest:
+    images, others = images_below(folder)
+    records = tuple(Record(path, "", path.relative_to(folder).as_posix()) for path in images)
+    warnings = [f"{folder}: {reason}{_ONLY_LOOK}"]
+    if others:
+        names = some_of([path.relative_to(folder).as_posix() for path in others])
+        warnings.append(f"{folder}: left out, as no format that is read, or as masks: {names}")
+    return Manifest(records, tuple(warnings), folder)
+
+
+def _folders_below(source: Path) -> list[Path]:
+    """It and all folders that may hold images; a new image changes the one in which it lies."""
+    found = []
+    for folder, inside, _ in os.walk(source):
+        inside[:] = [name for name in inside if not name.startswith(".")]
+        found.append(Path(folder))
+    return found
 
 
 def _watch(paths: list[Path]) -> dict[Path, State]:
