@@ -15,16 +15,18 @@ from starlette.routing import Route
 
 from ..execution.files import file_key
 from ..images.manifest import Manifest, Record
+from ..images.pixel_size import PixelSize, size_warnings
 from ..model_file import read_header
 from ..patches.pictures import encode_jpeg, encode_png, vector_picture
-from ..pipeline import Model, load_model, save_model
+from ..pipeline import Model, save_model
 from ..pipeline.gallery import Gallery
 from ..pipeline.image_model import Atoms
 from ..reports.patch_pictures import outlined, square_around
 from .calls import Call, endpoint, picture
 from .jobs import find_job
 from .lanes import DOWNLOADS
-from .model_report import atom_users, model_card, training_name, write_report
+from .model_report import KeptAnswers, atom_users, model_card, training_name, write_report
+from .words import for_the_page
 from .workspace import short_id
 
 _ATOMS_SHOWN = 40
@@ -43,12 +45,22 @@ def describe(call: Call) -> dict[str, Any]:
         "is_detector": model.finds_regions,
         "card": model_card(model, read_header(job.model_file), job.request),
         "results": job.results(),
+        "warnings": _size_warnings(model, job.results()),
         "atoms": _atoms(model, gallery is not None),
         # What this training is compared with.
         "parent": parent and {"id": parent, "results": find_job(call.user, parent).results()},
         "corrections": job.request["corrections"],
         "test_patients": job.request["test_patients"],
     }
+
+
+def _size_warnings(model: Model, results: dict[str, Any] | None) -> list[str]:
+    """In a line, where pixel sizes of the tested images were taken for granted."""
+    rows = results["images"] if results else []
+    # Results of earlier versions, and images without an answer, do not say.
+    sizes = [PixelSize(row["mpp"], row["mpp_from"]) for row in rows if "mpp_from" in row]
+    found = size_warnings(sizes, model.model_.mpp_, model.recipe.mpp)
+    return [for_the_page(words) for words in found]
 
 
 def _atoms(model: Model, has_gallery: bool) -> list[dict[str, Any]]:
@@ -142,15 +154,8 @@ def _check_place(call: Call, record: Record) -> None:
 # --- downloads ----------------------------------------------------------------------------------
 
 
-def _with_point(call: Call) -> Model:
-    """The model, with the operating point of the query if there is one."""
-    model = load_model(call.job().model_file)
-    text = call.query.get("point")
-    return model if text is None else model.with_operating_point(float(text))
-
-
 def download_model(call: Call) -> Response:
-    model = _with_point(call)
+    model = call.model_at_point()
     return _download(call, ".histodict", "application/octet-stream", partial(save_model, model))
 
 
@@ -159,17 +164,17 @@ def download_report(call: Call) -> Response:
     results = job.results()
     if results is None:
         raise KeyError("this training has no results yet")
-    model = _with_point(call)
+    model = call.model_at_point()
     learn, test = call.learn_and_test()
     for record in (*learn.records, *test.records):
         _check_place(call, record)
     records = {short_id(test.name(record)): record for record in test.records}
     card = model_card(model, read_header(job.model_file), job.request)
     users = atom_users(model, call.model()[1], learn)
-    found = _answers_at_point(model, results), records, job.folder / "maps", users
+    kept = KeptAnswers(records, job.folder / "maps", job.request.get("mpp"), call.model()[0])
 
     def write(path: Path) -> None:
-        write_report(path, model, card, *found)
+        write_report(path, model, card, _answers_at_point(model, results), kept, users)
 
     return _download(call, "-report.html", "text/html; charset=utf-8", write)
 
