@@ -148,4 +148,4 @@ def test_pixel_sizes_are_counted_with_who_says_them(ask, drawn):
 def test_a_warning_says_which_folder_it_is_of(drawn):
     (drawn / "a" / "5.webp").write_bytes(b"x")
     warnings = quick_warnings(read_manifest(drawn))
-    assert "a: left out, as they are no images: 5.webp" in warnings
+    assert "in a: left out, as they are no images: 5.webp" in warnings

@@ -89,7 +89,7 @@ def _within(root: Path, text: str) -> str:
     source, _, words = text.partition(": ")
     folder = Path(source)
     if folder.is_relative_to(root) and folder != root and not folder.is_file():
-        return for_the_page(f"{folder.relative_to(root).as_posix()}: {words}")
+        return for_the_page(f"in {folder.relative_to(root).as_posix()}: {words}")
     return for_the_page(words or text)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..evaluation.metrics import balanced_accuracy, roc_curve, sensitivity, specificity
+from ..execution.texts import counted
 from ..images.manifest import Manifest, Record
 from ..patches.overlay import draw_overlay
 from ..patches.pictures import atom_sheets, image_uri
@@ -24,6 +25,7 @@ from ..reports.pages import write_page
 from .maps import answer_once, redrawn, stored_map
 
 _N_EXAMPLES = 6
+_UNTESTED = "nothing: no patient was kept"
 _N_ATOMS = 8  # of each class, shown with the patches that use them
 
 
@@ -32,7 +34,7 @@ def model_card(model: Model, header: Mapping[str, Any], request: Mapping[str, An
     n_tested, n_corrected = len(request["test_patients"]), len(request["corrections"])
     card = dict(describe_model(header)) | {
         "Decision": model.decision_words(),
-        "Tested on": f"{n_tested} other patients" if n_tested else "nothing: no patient was kept",
+        "Tested on": counted(n_tested, "other patient") if n_tested else _UNTESTED,
         "Corrections": f"{n_corrected} by the user" if n_corrected else "none",
     }
     return list(card.items())
