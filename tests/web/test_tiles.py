@@ -84,6 +84,15 @@ def test_a_thumbnail_stays_until_the_image_changes(tiles, picture):
     assert tiles.thumbnail(record) != first
 
 
+def test_a_slide_of_several_files_has_tiles(tiles, tmp_path):
+    """What it is kept under knows them all."""
+    record = Record(tmp_path / "slide.mrxs", "", "")
+    (tmp_path / "slide").mkdir()
+    for path in (record.path, tmp_path / "slide" / "Data0000.dat"):
+        path.write_bytes(b"x")
+    assert tiles.kept_tile(record, 0, 0, 0) is None
+
+
 def test_an_image_that_hangs_holds_up_no_other(tiles, picture, monkeypatch):
     """Neither its pixels nor its thumbnail keep those of another from being made."""
     record, _ = picture

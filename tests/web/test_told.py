@@ -193,6 +193,18 @@ def test_the_model_has_what_was_said(trained):
     assert "1 unreadable left out" in client.get(f"/api/jobs/{job.id}").json()["words"]
 
 
+def test_a_damaged_list_of_bad_images_is_named(trained):
+    client, _, job, _ = trained
+    path = job.folder / "bad-images.json"
+    whole = path.read_bytes()
+    for content in (b"", b"{}", b"[1]"):
+        path.write_bytes(content)
+        answer = client.get(f"/api/jobs/{job.id}")
+        assert answer.status_code == 400 and path.name in answer.json()["error"]
+    path.write_bytes(whole)
+    assert client.get(f"/api/jobs/{job.id}").status_code == 200
+
+
 def test_started_without_the_bad_images_it_leaves_them_out(trained):
     client, data, _, _ = trained
     checked(client, data)
@@ -211,6 +223,7 @@ def test_a_size_that_is_taken_back_is_assumed_and_said(trained):
     say(client, data, mpp=None)
     after = client.get(address).json()
     assert (after["mpp"], after["mpp_from"]) == (0.5, "assumed")
+    assert "give it on the data page" in after["warnings"][0] and before["warnings"] == []
     assert after["version"] != before["version"]
     say(client, data, mpp=0.5)
     assert client.get(address).json() == before

@@ -10,6 +10,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from ..images.manifest import Record
+from ..images.pixel_size import PixelSize, size_warnings
 from ..patches.patch_map import PatchMap
 from ..patches.pictures import encode_png
 from .api_model import describe_patch, gallery_and_images
@@ -26,6 +27,7 @@ from .maps import (
     stored_answer,
     stored_map,
 )
+from .words import for_the_page
 
 # Up to so many pixels an image is judged while the page waits; a larger one is a job.
 _AT_ONCE = 16_000_000
@@ -54,7 +56,9 @@ def _told(call: Call, facts: dict[str, Any]) -> dict[str, Any]:
         patch_map = _stored(call) if facts["grid"] else None
         moved = redrawn(call.model_at_point(), facts, patch_map, call.record().path)
         facts = facts | answer_facts(moved)
-    return {"state": DONE, **facts}
+    model, size = call.model()[0], PixelSize(facts["mpp"], facts["mpp_from"])
+    found = size_warnings([size], model.model_.mpp_, model.recipe.mpp)
+    return {"state": DONE, "warnings": [for_the_page(words) for words in found], **facts}
 
 
 def _in_background(call: Call, record: Record, folder: Path, mpp: float | None) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from ..images.manifest import Manifest, Record
 from ..images.survey import survey
 from .jobs import Job
 from .words import for_the_page
-from .workspace import read_json, write_json
+from .workspace import damage, read_json, write_json
 
 Bad = list[dict[str, Any]]
 
@@ -52,7 +52,10 @@ def goes_on_without(job: Job) -> bool:
 def bad_images(job: Job) -> Bad:
     """As far as they are known."""
     path = job.folder / "bad-images.json"
-    return list(read_json(path, list)) if path.exists() else []
+    found: Bad = list(read_json(path, list)) if path.exists() else []
+    if not all(isinstance(bad, dict) and {*bad} >= {"name", "reason"} for bad in found):
+        raise damage(path, "an image has no name or no reason")
+    return found
 
 
 def left_out(job: Job) -> frozenset[str]:

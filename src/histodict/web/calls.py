@@ -128,7 +128,7 @@ class Call:
             source, patches = self.context.tiles.open(sized), model.model_
             return View(source, model.recipe, patches.mpp_, patches.cache), source.held_bytes
 
-        key = (*file_key(self.job().model_file), *file_key(record.path), size)
+        key = (*file_key(self.job().model_file), repr(file_key(record.path)), size)
         return self.context.views.get(key, opened)
 
     def learn_and_test(self) -> tuple[Manifest, Manifest]:

@@ -15,7 +15,7 @@ export async function showData(content, [id], session) {
       if (isClass) dispatchEvent(new Event("hashchange")); // its colours are everywhere
       else watchChecks(data, warnings, () => stopped);
     });
-    content.append(heading(data), known.element, warnings, ...groups(data));
+    content.append(heading(data, known.element), warnings, ...groups(data));
     watchChecks(data, warnings, () => stopped);
   } else {
     content.append(h("p", { class: "lead" }, "Choose a folder that holds one sub-folder of images ",
@@ -71,7 +71,7 @@ function row(mark, name, onclick, title = "") {
 
 // --- what there is ------------------------------------------------------------------------------
 
-function heading(data) {
+function heading(data, known) {
   const patients = (images) => new Set(images.map((image) => image.patient)).size;
   const rows = data.classes.map((name) => {
     const own = data.images.filter((image) => image.label === name);
@@ -90,7 +90,7 @@ function heading(data) {
       data.corrections.length
         ? h("p", { class: "changed" }, `${count(data.corrections.length, "correction")} of yours, ` +
             "kept apart from the files and used in the next training.") : null),
-    table);
+    table, known);
 }
 
 function groups(data) {

@@ -102,8 +102,7 @@ async function showMap(state, found) {
       chosen.label ? h("span", {}, "; it is labelled ", classTag(classes, chosen.label), ".") : "."),
     h("p", { class: "soft" }, found.words), h("p", { class: "soft" }, role), shares.length ? h("p", {}, "Patches: ", shares) : "",
     movedLine(state, model),
-    found.mpp_from === "assumed" ? h("p", { class: "warning" }, "The pixel size of this image is not known. It is assumed to be " +
-      `the ${found.mpp} µm that the model was trained on; if it is not, the answer is wrong: give it on the data page.`) : "");
+    ...found.warnings.map((text) => h("p", { class: "warning" }, text[0].toUpperCase() + text.slice(1))));
   if (!found.grid) return;
   state.legend.replaceChildren(...classes.map((name) => classTag(classes, name)));
   const load = guarded(async (only) => {
