@@ -180,6 +180,7 @@ class Found:
     warnings: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)  # why these images cannot be learnt from
     is_ready: bool = False
+    is_forgotten: bool = False  # nobody will ask for it any more
 
     def bad(self, manifest: Manifest) -> list[dict[str, str]]:
         """The images that cannot be read, by name, and why."""
@@ -224,7 +225,7 @@ class Checks:
             self._asked.move_to_end(key)
             found = self._asked[key]
             while len(self._asked) > _MOST_CHECKS:
-                self._asked.popitem(last=False)
+                self._asked.popitem(last=False)[1].is_forgotten = True
         return {
             "ready": found.is_ready,
             "seen": len(found.looks),
@@ -243,7 +244,7 @@ class Checks:
         mpp: float | None,
     ) -> None:
         for record in manifest.records:
-            if self._is_closed:
+            if self._is_closed or found.is_forgotten:
                 return
             found.looks.append(look_at(record, thumbnail, mpp))
         found.warnings = slow_warnings(manifest, found.looks)
