@@ -150,8 +150,8 @@ function rocPoints(model, given) {
 }
 
 const MEANINGS = {
-  proportion: (v, name) => `An image is called ${name} when more than ${(100 * v).toFixed(1)} % of its patches are.`,
-  margin: (v, name) => `An image is called ${name} when its patches lean towards it by more than this on average; 0 is undecided.`,
+  proportion: (v, name, than) => `An image is called ${name} when ${than} than ${(100 * v).toFixed(1)} % of its patches are.`,
+  margin: (v, name, than) => `An image is called ${name} when its patches lean towards it by ${than} than this on average; 0 is undecided.`,
   patches: (v, name) => `A region of ${name} counts from ${count(v, "connected patch").replace("patchs", "patches")} on.`,
   score: (v, name) => `An image is called ${name} when its score is above ${v.toFixed(2)}.`,
 };
@@ -166,7 +166,8 @@ function slider(model, given, point, show) {
     step: whole ? "1" : String((high - low) / 200), value: String(point.value),
     "aria-label": "Operating point", oninput: () => set(Number(input.value)) });
   const say = (value) => {
-    words.textContent = `${SIGNS[given.kind]} = ${whole ? value : value.toFixed(3)}. ` + MEANINGS[given.kind](value, model.classes[1]);
+    words.textContent = `${SIGNS[given.kind]} = ${whole ? value : value.toFixed(3)}. ` +
+      MEANINGS[given.kind](value, model.classes[1], given.rises === false ? "less" : "more");
   };
   const set = (value) => {
     point.value = whole ? Math.round(value) : value;
@@ -175,9 +176,11 @@ function slider(model, given, point, show) {
     input.setAttribute("aria-valuetext", words.textContent);
     show();
   };
+  const ends = ["fewer misses", "fewer false alarms"];
+  if (given.rises === false) ends.reverse();
   const element = h("div", { class: "operating" },
     h("p", { class: "soft" }, "Drag the point on the curve, or the slider. Fewer misses cost more false alarms."),
-    h("div", { class: "ends" }, h("span", {}, "fewer misses"), h("span", {}, "fewer false alarms")), input, words,
+    h("div", { class: "ends" }, ends.map((end) => h("span", {}, end))), input, words,
     h("button", { onclick: () => set(given.value) }, "Back to the model's own"),
     h("p", { class: "soft" }, "Downloads and the images you look at go by the point chosen here. A line chosen on test images makes them look ",
       "better than new ones will: check it on further patients."));
