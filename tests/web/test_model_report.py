@@ -98,3 +98,15 @@ def test_a_label_that_was_never_learnt_has_its_row(model, tmp_path):
     text = (tmp_path / "report.html").read_text(encoding="utf-8")
     miss = '<td class="miss">1</td>'
     assert f"<td>sick</td>{miss}{miss}" in text
+
+
+def test_what_was_assumed_and_what_failed_is_said(model, tmp_path):
+    rows = [row | {"mpp": 0.5, "mpp_from": "assumed"} for row in answered(("healthy", "healthy"))]
+    nothing_said = {"label": "healthy", "answer": None, "patient": "p", "value": None}
+    rows.append(nothing_said | {"name": "far.png", "failure": "has 2 µm per pixel"})
+    rows.append(nothing_said | {"name": "glass.png"})
+    results = {"images": rows, "operating_point": None}
+    write_report(tmp_path / "r.html", model, [], results, nothing(tmp_path, model), [])
+    text = (tmp_path / "r.html").read_text(encoding="utf-8")
+    assert "pixel size of 1 of 1 image is not known; it is assumed to be the 0.5" in text
+    assert "far.png: has 2 µm per pixel" in text and "glass.png: only glass" in text

@@ -15,7 +15,6 @@ from starlette.routing import Route
 
 from ..execution.files import file_key
 from ..images.manifest import Manifest, Record
-from ..images.pixel_size import PixelSize, size_warnings
 from ..model_file import read_header
 from ..patches.pictures import encode_jpeg, encode_png, vector_picture
 from ..pipeline import Model, save_model
@@ -25,8 +24,14 @@ from ..reports.patch_pictures import outlined, square_around
 from .calls import Call, endpoint, picture
 from .jobs import find_job
 from .lanes import DOWNLOADS
-from .model_report import KeptAnswers, atom_users, model_card, training_name, write_report
-from .words import for_the_page
+from .model_report import (
+    KeptAnswers,
+    atom_users,
+    model_card,
+    size_words,
+    training_name,
+    write_report,
+)
 from .workspace import short_id
 
 _ATOMS_SHOWN = 40
@@ -37,30 +42,21 @@ _PATCH_SHOWN_PX = 150
 def describe(call: Call) -> dict[str, Any]:
     job = call.job()
     model, gallery = call.model()
-    parent = job.request.get("parent")
+    parent, results = job.request.get("parent"), job.results()
     return {
         "id": job.id,
         "data": job.request["data"],
         "classes": model.classes_,
         "is_detector": model.finds_regions,
         "card": model_card(model, read_header(job.model_file), job.request),
-        "results": job.results(),
-        "warnings": _size_warnings(model, job.results()),
+        "results": results,
+        "warnings": size_words(model, results["images"] if results else []),
         "atoms": _atoms(model, gallery is not None),
         # What this training is compared with.
         "parent": parent and {"id": parent, "results": find_job(call.user, parent).results()},
         "corrections": job.request["corrections"],
         "test_patients": job.request["test_patients"],
     }
-
-
-def _size_warnings(model: Model, results: dict[str, Any] | None) -> list[str]:
-    """In a line, where pixel sizes of the tested images were taken for granted."""
-    rows = results["images"] if results else []
-    # Results of earlier versions, and images without an answer, do not say.
-    sizes = [PixelSize(row["mpp"], row["mpp_from"]) for row in rows if "mpp_from" in row]
-    found = size_warnings(sizes, model.model_.mpp_, model.recipe.mpp)
-    return [for_the_page(words) for words in found]
 
 
 def _atoms(model: Model, has_gallery: bool) -> list[dict[str, Any]]:

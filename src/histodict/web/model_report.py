@@ -13,6 +13,7 @@ import numpy as np
 from ..evaluation.metrics import balanced_accuracy, roc_curve, sensitivity, specificity
 from ..execution.texts import counted
 from ..images.manifest import Manifest, Record
+from ..images.pixel_size import PixelSize, size_warnings
 from ..patches.overlay import draw_overlay
 from ..patches.pictures import atom_sheets, image_uri
 from ..pipeline import Model
@@ -23,6 +24,7 @@ from ..reports.evaluation_facts import Fact
 from ..reports.model_card import describe_model
 from ..reports.pages import write_page
 from .maps import answer_once, redrawn, stored_map
+from .words import for_the_page
 
 _N_EXAMPLES = 6
 _UNTESTED = "nothing: no patient was kept"
@@ -60,6 +62,14 @@ class KeptAnswers:
         return redrawn(moved, facts, stored_map(self.maps, record, self.mpp), record.path)
 
 
+def size_words(model: Model, rows: list[dict[str, Any]]) -> list[str]:
+    """In a line, where pixel sizes of tested images were taken for granted."""
+    # Results of earlier versions, and images without an answer, do not say.
+    sizes = [PixelSize(row["mpp"], row["mpp_from"]) for row in rows if "mpp_from" in row]
+    found = size_warnings(sizes, model.model_.mpp_, model.recipe.mpp)
+    return [for_the_page(words) for words in found]
+
+
 def write_report(
     path: Path,
     model: Model,
@@ -83,7 +93,12 @@ def write_report(
         "atoms": _atom_sheets(model),
         "atom_classes": users,
         "examples": _examples(model, rows, kept),
-        "n_failed": len(results["images"]) - len(rows),
+        "warnings": size_words(model, rows),
+        "failed": [
+            (row["name"], row.get("failure", "only glass"))
+            for row in results["images"]
+            if row["answer"] is None
+        ],
     }
     write_page(path, "web/report.html.j2", content)
 

@@ -164,7 +164,7 @@ def _answers(job: Job, model: Model, test: Manifest, tell: Callback) -> list[dic
         try:
             facts = answer_once(model, record, folder, mpp)
         except (ValueError, OSError) as error:
-            failure = for_the_page(str(error))
+            failure = for_the_page(str(error).removeprefix(f"{record.path}: "))
             facts = {"answer": None, "score": None, "value": None, "failure": failure}
         name, label = test.name(record), model.truth(record)
         own = {"image": short_id(name), "name": name, "label": label, "patient": record.patient}

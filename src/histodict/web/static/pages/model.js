@@ -90,7 +90,8 @@ function accuracy(model, point) {
   }
   show();
   return h("section", {}, h("h2", {}, "How good it is on patients it never saw"),
-    failed.length ? h("p", { class: "warning" }, `${count(failed.length, "image")} got no answer: only glass, or not readable.`) : null,
+    failed.length ? h("div", { class: "warning", id: "failed" }, h("b", {}, `${count(failed.length, "image")} got no answer:`),
+      h("ul", {}, failed.map((row) => h("li", {}, h("b", {}, row.name), `: ${row.failure ?? "only glass"}`)))) : null,
     h("div", { class: "row" }, parts), h("h3", {}, "By patient"), patients);
 }
 
