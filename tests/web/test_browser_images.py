@@ -23,14 +23,19 @@ BLUE, ORANGE = "#0072b2", "#d55e00"
 
 
 @pytest.fixture(scope="module")
-def page(tissue, tmp_path_factory):
-    """The data page of a set with an image that cannot be read and one of another format."""
-    base = tmp_path_factory.mktemp("seen")
-    folder = lay_out(tissue, base / "folder" / "colon")
+def folder(tissue, tmp_path_factory):
+    """A set with an image that cannot be read and one of another format."""
+    folder = lay_out(tissue, tmp_path_factory.mktemp("seen") / "folder" / "colon")
     broken = min(folder.glob("normal/*/*.jpg"))
     broken.write_bytes(broken.read_bytes()[:500])
     shutil.copy(min(folder.glob("normal/*/*.jpg")), broken.with_name("scan.webp"))
-    server = Server(base / "workspace", [base / "folder"]).start()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def page(folder):
+    """Its data page."""
+    server = Server(folder.parents[1] / "workspace", [folder.parent]).start()
     try:
         with open_browser() as browser:
             page = browser.new_page(viewport=LAPTOP)
@@ -57,6 +62,19 @@ def test_the_guess_is_said_and_the_choice_has_the_warm_colour(page):
     page.locator("#positive").select_option("normal")
     page.get_by_text("As you chose.").wait_for()
     assert colours(page) == {"adenocarcinoma": BLUE, "normal": ORANGE}
+
+
+def test_where_names_do_not_tell_the_page_asks(page, folder):
+    (folder / "normal").rename(folder / "polyp")
+    page.reload()
+    page.get_by_text("The names do not tell").wait_for()
+    assert page.locator("#positive").input_value() == ""
+    page.locator("#positive").select_option("polyp")  # also the one that it is until then
+    page.get_by_text("As you chose.").wait_for()
+    (folder / "polyp").rename(folder / "normal")
+    page.reload()
+    page.locator("#positive").select_option("normal")
+    page.get_by_text("As you chose.").wait_for()
 
 
 def test_what_is_wrong_with_images_is_listed(page):

@@ -3,9 +3,9 @@
 import { choice, count, get, guarded, h, labelled, pause, post, sizeWords } from "../dom.js";
 
 const HOW = {
-  chosen: "As you chose.",
-  "by its name": "Guessed from its name: choose the other one if that is wrong.",
-  unknown: "The names do not tell: choose which one you are looking for.",
+  chosen: () => "As you chose.",
+  "by its name": () => "Guessed from its name: choose the other one if that is wrong.",
+  unknown: (name) => `The names do not tell: choose which one you look for. Until then it is ${name}.`,
 };
 
 /** {element, saved}; `changed(data)` hears what is known now, `saved()` waits until it is stored. */
@@ -28,9 +28,10 @@ export function about(data, changed) {
 function positiveField(data, say) {
   if (!data.positive) return null;
   const { name, how } = data.positive;
-  const field = labelled("Class to be found", choice(data.classes.map((c) => [c, c]), name,
-    (positive) => say({ positive }), { id: "positive" }),
-    `${HOW[how]} It is drawn in orange, and misses and sensitivity are about it.`);
+  const open = how === "unknown" ? [["", "choose…"]] : []; // else nobody could choose what stands there already
+  const field = labelled("Class to be found", choice([...open, ...data.classes.map((c) => [c, c])], open.length ? "" : name,
+    (positive) => positive && say({ positive }), { id: "positive" }),
+    `${HOW[how](name)} It is drawn in orange, and misses and sensitivity are about it.`);
   if (how === "unknown") field.classList.add("asked");
   return field;
 }
