@@ -252,9 +252,13 @@ class ImageClassifier(Estimator):
 
     def _score_of(self, value: float) -> float:
         """The reverse of `_value`, of two classes."""
-        if self.threshold is None:
+        if self.threshold is None or self.rule_ is None:
             return value - self.shift_
-        return (value - self.threshold) / (self.rule_value(1.0) - self.threshold)
+        # Not from a line that may have been moved far away: there 1 is lost beside it.
+        per_score = self.rule_.value_at(self._own_score(1.0)) - self.rule_.value_at(
+            self._own_score(0.0)
+        )
+        return (value - self.threshold) / per_score
 
     def adapted_to(self, scores: Sequence[float], *, anyway: bool = False) -> Self:
         """A copy with a threshold that suits images to which this model gave these scores.
