@@ -121,6 +121,16 @@ def test_images_that_cannot_be_read_are_named_with_the_reason(ask, drawn):
     assert all(entry["reason"] and str(drawn) not in entry["reason"] for entry in bad)
 
 
+def test_an_image_that_memory_does_not_hold_ends_no_check(drawn):
+    def thumbnail(record):
+        raise MemoryError
+
+    checks = Checks()
+    bad = checked(checks, read_manifest(drawn), thumbnail)["bad"]
+    checks.close()
+    assert [entry["reason"] for entry in bad] == ["MemoryError"] * 4
+
+
 def test_an_image_changed_under_its_name_is_looked_at_again(ask, drawn):
     assert ask()["bad"] == []
     (drawn / "a" / "0.png").write_bytes(b"no image")

@@ -59,7 +59,7 @@ def look_at(record: Record, thumbnail: Callable[[Record], Path], mpp: float | No
         # A thumbnail is there only if the image could be read; its mask is another matter.
         if record.mask is not None:
             survey([record], 1).check()
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, MemoryError) as error:
         return Look(record, None, reason=str(error) or type(error).__name__)
     return Look(record, grey, size)
 
