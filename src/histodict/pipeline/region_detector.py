@@ -19,7 +19,7 @@ from ..execution.progress import Callback, ignore
 from ..images.in_memory import ImageFile
 from ..images.manifest import Manifest, Record
 from ..images.masks import RegionMask
-from ..images.pixel_size import GivenSize, Mpp
+from ..images.pixel_size import GivenSize, Mpp, PixelSize
 from ..images.readers import open_image
 from ..model_content import ModelContent, arrays_of
 from ..patches.outlines import label_regions
@@ -31,7 +31,7 @@ from .inputs import Labelled, labelled
 from .patch_model import PatchModel
 from .sizes import check_training_images, left_out
 from .tissue_classifier import recipe_facts
-from .training_patches import HALF, PatchSource
+from .training_patches import HALF, PatchSource, region_classes
 
 _MOST_PATCHES = 1000
 
@@ -130,7 +130,7 @@ class RegionDetector(Estimator):
         """
         manifest = labelled(images, ask_by="" if self.region else "region")
         watch = self._watch(callback)
-        self.classes_ = _choose_classes(manifest, self.region)
+        self.classes_ = region_classes(manifest, self.region)
         records = manifest.records
         check_training_images(manifest, self.n_jobs, watch)
         sources = [s for record in records for s in _sources(record, self.classes_[1])]
@@ -193,15 +193,20 @@ class RegionDetector(Estimator):
         self._check_fitted()
         path = Path(path) if isinstance(path, str) else path
         size = GivenSize.of(mpp).at(path)
-        patch_map, evidence = self.model_.judge(path, size.from_outside)
-        patch_map = patch_map.cut_at(self.cut_)
+        patch_map, _ = self.model_.judge(path, size.from_outside)
+        return self._called(patch_map.cut_at(self.cut_), path, size.beside(self.model_.mpp_))
+
+    def redrawn(self, answer: RegionAnswer) -> RegionAnswer:
+        """What this model says of an image, from its answer with another m; no image is read."""
+        return self._called(answer.patch_map, answer.path, answer.size)
+
+    def _called(self, patch_map: PatchMap, path: ImageFile, size: PixelSize) -> RegionAnswer:
+        """The answer that the sizes of connected patches make."""
         _, sizes = label_regions(patch_map.winners == 1)
-        largest = int(sizes.max(initial=0))
-        found = patch_map.regions(1, self.least_patches_)
-        regions = [_region(patch_map, *region) for region in found]
-        label = self.classes_[int(largest >= self.least_patches_)] if evidence.n_patches else None
-        answer = RegionAnswer(path, label, largest, self.least_patches_, regions, patch_map)
-        return replace(answer, size=size.beside(self.model_.mpp_))
+        largest, least = int(sizes.max(initial=0)), self.least_patches_
+        regions = [_region(patch_map, *region) for region in patch_map.regions(1, least)]
+        label = self.classes_[int(largest >= least)] if patch_map.n_patches else None
+        return RegionAnswer(path, label, largest, least, regions, patch_map, size)
 
     @property
     def predict_proba(self) -> Any:
@@ -302,24 +307,6 @@ def _mask_of(record: Record) -> RegionMask:
     assert record.mask is not None
     with open_image(record.path, record.mpp) as source:
         return RegionMask.read(record.mask, source.size)
-
-
-def _choose_classes(manifest: Manifest, region: str | None) -> list[str]:
-    """[other, region] from the labels; where only masks tell, from the region's name."""
-    labels = manifest.classes
-    if any(record.mask for record in manifest.records):
-        name = region or "region"
-        return [f"no {name}", name]
-    if len(labels) != 2:
-        raise ValueError(
-            "to learn regions, give images with masks (a column 'mask'), or crops of two classes; "
-            f"there are no masks, and the classes are {labels}"
-        )
-    if region is None:
-        return labels
-    if region not in labels:
-        raise ValueError(f"the region {region!r} is not among the classes {labels}")
-    return [next(label for label in labels if label != region), region]
 
 
 def _sources(record: Record, region: str) -> list[PatchSource]:

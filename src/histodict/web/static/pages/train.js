@@ -2,6 +2,7 @@
 import { curves } from "../charts.js";
 import { choice, count, get, guarded, h, isActive, labelled, post } from "../dom.js";
 import { go, here } from "../way.js";
+import { about, badList, watchChecks } from "./about.js";
 
 const STAGES = {
   look: "Looking at the images",
@@ -32,18 +33,26 @@ export async function showTrain(content, [id, jobId]) {
   const { jobs } = await get("/api/jobs");
   const watched = jobId ?? jobs.find(isActive)?.id;
   const side = h("div", {});
-  content.append(h("div", { class: "split wide" }, await form(data), side));
+  let stopped = false;
+  content.append(h("div", { class: "split wide" }, await form(data, () => stopped), side));
   const list = h("div", {});
   const progress = h("section", { class: "card", "aria-live": "polite" });
   side.append(progress, list);
-  return watch(watched, progress, list);
+  const leave = watch(watched, progress, list);
+  return () => { stopped = true; leave(); };
 }
 
 // --- what to learn --------------------------------------------------------------------------------
 
-async function form(data) {
+async function form(data, isOver) {
   const regions = data.classes.length < 2 ? data.classes[0] ?? "region" : null; // masks alone tell
-  const wish = { preset: regions ? "regions" : "quick", method: "dfdl", regions, test_folds: 4, settings: {} };
+  const wish = { preset: regions ? "regions" : "quick", method: "dfdl", regions, test_folds: 4, settings: {}, skip_bad: false };
+  const warnings = h("div", { "aria-live": "polite" });
+  const without = h("label", {}, h("input", { type: "checkbox", id: "skip-bad",
+    onchange: (event) => { wish.skip_bad = event.target.checked; } }), " Go on without them");
+  const look = () => watchChecks(data, warnings, isOver, without);
+  const known = about(data, look);
+  look();
   const settings = h("div", {});
   const refresh = guarded(async () => {
     const found = await get(`/api/choices?preset=${wish.preset}&method=${wish.method}`);
@@ -66,12 +75,13 @@ async function form(data) {
   };
   pick();
   const start = guarded(async () => {
+    await known.saved();
     const { id } = await post("/api/jobs", { data: data.id, ...wish });
     go("train", data.id, id);
   });
   return h("section", { class: "card" }, h("h1", {}, `Train on ${data.name}`),
     h("p", { class: "soft" }, [count(data.images.length, "image"), ...data.classes].join(", ")),
-    question(data, ask), picker,
+    known.element, warnings, question(data, ask), picker,
     labelled("Method", choice(methods, wish.method, (value) => { wish.method = value; refresh(); })),
     labelled("Patients kept for testing", choice([[4, "a quarter"], [3, "a third"], [2, "half"],
       [5, "a fifth"], [0, "none: the result stays unknown"]], wish.test_folds,
@@ -142,8 +152,8 @@ function watch(jobId, place, list) {
 }
 
 function jobView(job, again) {
-  const act = (name, words) => h("button", { onclick: guarded(async () => {
-    await post(`/api/jobs/${job.id}/${name}`);
+  const act = (name, words, body = {}) => h("button", { onclick: guarded(async () => {
+    await post(`/api/jobs/${job.id}/${name}`, body);
     again();
   }) }, words);
   const parts = [h("h2", {}, `${job.name}: `, h("span", { class: `state ${job.state}`, id: "job-state" }, job.state)),
@@ -156,7 +166,9 @@ function jobView(job, again) {
     parts.push(h("p", {}, left === null ? "Estimating the time…" : `About ${duration(left)} left.`), act("cancel", "Cancel"));
   }
   if (job.error) parts.push(h("p", { class: "warning", id: "job-error" }, job.error));
-  if (["failed", "cancelled", "interrupted"].includes(job.state)) {
+  if (job.state === "failed" && job.bad.length && !job.goes_on) {
+    parts.push(badList(job.bad, act("resume", "Go on without them", { skip_bad: true })));
+  } else if (["failed", "cancelled", "interrupted"].includes(job.state)) {
     parts.push(h("p", {}, "What was finished is kept. ", act("resume", "Go on")));
   }
   if (job.state === "done") {
