@@ -23,6 +23,7 @@ from .network import (
     Network,
     forget_networks,
     is_asked_for,
+    missing_module,
     open_network,
     register_network,
 )
@@ -32,6 +33,7 @@ __all__ = [
     "Network",
     "forget_networks",
     "is_asked_for",
+    "missing_module",
     "open_network",
     "register_network",
     "vectors_named",

