@@ -221,13 +221,28 @@ PRESETS = {
         components=200,
         rule="proportion",
     ),
-    # For regions: a patch alone says little where tissue is mixed, so its neighbours have a say.
+    # For regions: a patch alone says little where tissue is mixed, so it is seen with its
+    # surroundings, and its neighbours have a say.
     "regions": Recipe(
+        method_parameters={"penalty": 0.4},
         patches_per_class=6_000,
         turn_patches=True,
         vectors="centred",
-        neighbours=1,
+        context=2,
+        neighbours=2,
     ),
+}
+# What presets are when they are to find regions, beside that neighbours have a say. Cells half way
+# through the network are smaller, and know less of what lies around them. The stain is left as it
+# is: the mean colour of an image tells how much of it is region.
+_FOR_REGIONS: dict[str, dict[str, Any]] = {
+    "embeddings": {
+        "method_parameters": {"rho": 0.1, "penalty": 0.3, "n_atoms": 150},
+        "patch_px": 16,
+        "stain": "none",
+        "vectors": "efficientnet-lite0-half",
+        "neighbours": 2,
+    }
 }
 
 
@@ -244,7 +259,8 @@ def preset(name: str, method: str | None = None, *, regions: bool = False) -> Re
             f"preset must be one of {sorted(PRESETS)}, not {name!r}; Panel also knows auto, which "
             "is several models, and Plan.named files of settings"
         )
-    made = for_method(PRESETS[name], method or "dfdl", published=name == "paper")
+    base = replace(PRESETS[name], **(_FOR_REGIONS.get(name, {}) if regions else {}))
+    made = for_method(base, method or "dfdl", published=name == "paper")
     if not regions or name == "paper":
         return made
     rule = "margin" if vectors_named(made.vectors).are_pictures else "proportion"

@@ -143,7 +143,7 @@ def test_regions_are_of_pixels_where_no_network_is_installed_and_that_is_said(
     assert "by the preset regions, of pixels, as torch is not installed" in said
     assert "pip install 'histodict[networks]'" in said
     recipe = load_model(model).recipe
-    assert (recipe.vectors, recipe.neighbours, recipe.rule) == ("centred", 1, "margin")
+    assert (recipe.vectors, recipe.neighbours, recipe.rule) == ("centred", 2, "margin")
 
 
 def test_regions_are_of_cells_of_a_network_where_one_is_installed_and_that_is_said(
@@ -157,24 +157,24 @@ def test_regions_are_of_cells_of_a_network_where_one_is_installed_and_that_is_sa
     assert run.exit_code == 0, run.output
     assert "by the preset embeddings, as a pretrained network" in " ".join(run.stderr.split())
     recipe = load_model(model).recipe
-    assert (recipe.vectors, recipe.neighbours) == ("efficientnet-lite0", 1)
+    assert (recipe.vectors, recipe.neighbours) == ("efficientnet-lite0-half", 2)
     assert load_model(model).cut_ == 0  # fitted on cells learnt from, it would miss much
 
 
 @pytest.mark.parametrize(
     ("settings", "missing", "vectors"),
     [
-        ({}, None, "efficientnet-lite0"),
+        ({}, None, "efficientnet-lite0-half"),
         ({}, "torch", "centred"),
         ({"patch_px": 16}, None, "centred"),
         ({"vectors": "rgb"}, None, "rgb"),
         ({"vectors": "efficientnet-lite0"}, "torch", "efficientnet-lite0"),
-        ({"neighbours": 2}, None, "efficientnet-lite0"),
+        ({"neighbours": 3}, None, "efficientnet-lite0-half"),
     ],
 )
 def test_the_same_default_in_python(monkeypatch, settings, missing, vectors):
     monkeypatch.setattr(recipes, "missing_module", lambda name: missing)
     made = RegionDetector(region="tumour", **settings)
     assert made.recipe.vectors == vectors
-    assert made.recipe.neighbours == settings.get("neighbours", 1)
+    assert made.recipe.neighbours == settings.get("neighbours", 2)
     assert made.get_params(deep=False)["recipe"] is None

