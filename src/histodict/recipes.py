@@ -237,7 +237,7 @@ PRESETS = {
 # is: the mean colour of an image tells how much of it is region.
 _FOR_REGIONS: dict[str, dict[str, Any]] = {
     "embeddings": {
-        "method_parameters": {"rho": 0.1, "penalty": 0.3, "n_atoms": 150},
+        "method_parameters": {"rho": 0.1, "penalty": 0.3},
         "patch_px": 16,
         "stain": "none",
         "vectors": "efficientnet-lite0-half",

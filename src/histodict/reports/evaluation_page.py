@@ -51,7 +51,7 @@ def write_evaluation_page(path: Path, evaluation: Evaluation, example: Example |
 def _about(done: Evaluation) -> dict[str, Any]:
     made = provenance(done)
     return {
-        "title": f"Evaluation: {' / '.join(done.classes)}",
+        "title": f"Evaluation: {_subject(done)}",
         "methods": done.methods,
         "classes": done.classes,
         "region": done.region,
@@ -78,6 +78,10 @@ def _about(done: Evaluation) -> dict[str, Any]:
             ("Python, machine", f"{made['python']}, {made['machine']}"),
         ],
     }
+
+
+def _subject(done: Evaluation) -> str:
+    return f"regions of {done.region}" if done.region else " / ".join(done.classes)
 
 
 # --- results ------------------------------------------------------------------------------------
