@@ -18,7 +18,7 @@ from histodict.cli.answer import _counts
 from histodict.demo.sets import write_synthetic_set
 from histodict.images.manifest import read_manifest
 from histodict.patches.patch_map import PatchMap
-from histodict.pipeline.region_detector import true_patches
+from histodict.pipeline.region_truth import true_patches
 
 MODELS = Path(__file__).parents[1] / "data" / "models"
 

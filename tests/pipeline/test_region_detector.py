@@ -20,7 +20,7 @@ from histodict.demo.tissue import draw_region_image
 from histodict.images.manifest import read_manifest
 from histodict.patches.patch_map import BLANK
 from histodict.pipeline import load_model, save_model
-from histodict.pipeline.region_detector import true_patches
+from histodict.pipeline.region_truth import true_patches
 from histodict.recipes import Recipe, preset
 
 FAST = Recipe(

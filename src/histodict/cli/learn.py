@@ -18,11 +18,12 @@ from .options import (
     ModelOutput,
     PartOptions,
     PositiveOption,
+    RegionsOption,
     SettingOption,
     TrustOption,
     WorkOptions,
 )
-from .reading import pairs, warn_of_masks, with_positive
+from .reading import chosen_preset, pairs, warn_of_masks, with_positive
 
 if TYPE_CHECKING:
     from ..pipeline import Model
@@ -40,7 +41,8 @@ class LearnOptions:
         str | None,
         typer.Option(
             help="Settings to start from: default, paper, auto, embeddings, regions, or a .json "
-            "file of settings."
+            "file of settings. With --regions and none named: embeddings where a pretrained "
+            "network is installed, else regions, which is of pixels."
         ),
     ] = None
     method: Annotated[
@@ -50,14 +52,7 @@ class LearnOptions:
             "dfdl."
         ),
     ] = None
-    regions: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Learn to find regions of this name: the class of the crops that show it, or "
-            "what the masks (column mask) outline.",
-        ),
-    ] = None
+    regions: RegionsOption = None
     setting: SettingOption = None
     start_from: Annotated[
         Path | None,
@@ -74,9 +69,10 @@ class LearnOptions:
         """What is to learn."""
         from ..pipeline import Plan
 
-        name = self.preset or ("regions" if self.regions else "default")
+        settings = pairs("--set", self.setting)
+        name = chosen_preset(self.preset, settings, regions=self.regions is not None)
         plan = Plan.named(name, self.method, regions=self.regions is not None)
-        plan = plan.with_settings(pairs("--set", self.setting))
+        plan = plan.with_settings(settings)
         return plan.model(region=self.regions, random_state=self.seed, n_jobs=jobs, cache=cache)
 
     def start(self, model: Model) -> Any:

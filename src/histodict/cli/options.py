@@ -103,6 +103,14 @@ PositiveOption = Annotated[
     ),
 ]
 
+RegionsOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Find regions of this name instead of telling images apart: the class of the crops "
+        "that show it, or what the masks (column mask) outline.",
+    ),
+]
 ColumnOption = Annotated[
     list[str] | None,
     typer.Option(

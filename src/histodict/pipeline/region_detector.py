@@ -18,20 +18,19 @@ from ..execution.executor import Executor
 from ..execution.progress import Callback, ignore
 from ..images.in_memory import ImageFile
 from ..images.manifest import Manifest, Record
-from ..images.masks import RegionMask
 from ..images.pixel_size import GivenSize, Mpp, PixelSize
-from ..images.readers import open_image
 from ..model_content import ModelContent, arrays_of
 from ..patches.outlines import label_regions
 from ..patches.patch_map import PatchMap, Ring, Window
-from ..recipes import Recipe
+from ..recipes import Recipe, regions_preset
 from .answers import Region, RegionAnswer
 from .estimator import Estimator, no_probabilities
 from .inputs import Labelled, labelled
 from .patch_model import PatchModel
+from .region_truth import image_truth, in_region, region_classes, true_patches
 from .sizes import check_training_images, left_out
 from .tissue_classifier import recipe_facts
-from .training_patches import HALF, PatchSource, region_classes
+from .training_patches import PatchSource
 
 _MOST_PATCHES = 1000
 
@@ -45,7 +44,8 @@ class RegionDetector(Estimator):
 
     Parameters
     ----------
-    recipe : a `Recipe`, or the name of a preset
+    recipe : a `Recipe`, or the name of a preset; None takes embeddings where a pretrained network
+        is installed and the settings leave it its cells, else regions, which is of pixels
     method : the method to take in it, one that works on patches
     region : the name of what is looked for: the positive class's label, or any name for masks;
         with two classes and no masks, None takes the second
@@ -78,7 +78,7 @@ class RegionDetector(Estimator):
 
     def __init__(
         self,
-        recipe: Recipe | str = "regions",
+        recipe: Recipe | str | None = None,
         *,
         method: str | None = None,
         region: str | None = None,
@@ -88,7 +88,8 @@ class RegionDetector(Estimator):
         verbose: bool | int = False,
         **settings: Any,
     ) -> None:
-        self.recipe = self._recipe_of(recipe, method, settings)
+        chosen = regions_preset(settings)[0] if recipe is None else recipe
+        self.recipe = self._recipe_of(chosen, method, settings)
         self._take(
             settings,
             recipe=recipe,
@@ -238,14 +239,12 @@ class RegionDetector(Estimator):
 
     def truth(self, record: Record) -> str:
         """Whether the record's mask or, without one, its label shows any region."""
-        if record.mask is None:
-            return self.classes_[int(record.label == self.classes_[1])]
-        return self.classes_[int(_mask_of(record).region.any())]
+        return image_truth(record, self.classes_)
 
     def labels_at(self, record: Record, corners: NDArray[np.int64], side: float) -> list[str]:
         """Of patches with these corners (n, 2): at least half in the mask, or by the label."""
         x, y = corners.T.astype(np.float64)
-        inside = _in_region(record, self.classes_[1], x, y, side)
+        inside = in_region(record, self.classes_[1], x, y, side)
         return [self.classes_[int(is_inside)] for is_inside in inside.tolist()]
 
     def decided_by(self) -> list[Any]:
@@ -287,26 +286,6 @@ class _Seen:
 
     def findings(self, cut: float) -> Findings:
         return compare((self.margins > np.float64(cut)) & self.tissue, self.truth, self.tissue)
-
-
-def true_patches(record: Record, patch_map: PatchMap) -> NDArray[np.bool_]:
-    """Which patches of the map are region by the record's mask, or by its label without one."""
-    return _in_region(record, patch_map.classes[1], *patch_map.corners(), patch_map.grid.patch_side)
-
-
-def _in_region(
-    record: Record, region: str, x: NDArray[np.float64], y: NDArray[np.float64], side: float
-) -> NDArray[np.bool_]:
-    """Of squares with these corners, x and y of one shape: whether they are region."""
-    if record.mask is None:
-        return np.full(x.shape, record.label == region)
-    return _mask_of(record).share(x, y, side) >= HALF
-
-
-def _mask_of(record: Record) -> RegionMask:
-    assert record.mask is not None
-    with open_image(record.path, record.mpp) as source:
-        return RegionMask.read(record.mask, source.size)
 
 
 def _sources(record: Record, region: str) -> list[PatchSource]:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ..execution.array_cache import ArrayCache
 from ..execution.executor import Executor
 from ..execution.progress import Callback, Progress
-from ..images.manifest import Manifest, Record
+from ..images.manifest import Record
 from ..images.masks import RegionMask
 from ..patches.sampling import Allowed
 from ..recipes import Recipe
@@ -90,21 +90,3 @@ def _allowed_corners(source: PatchSource, view: View, patch_px: int) -> Allowed 
         return share >= HALF if source.inside else share == 0
 
     return allowed
-
-
-def region_classes(manifest: Manifest, region: str | None) -> list[str]:
-    """[other, region] from the labels; where only masks tell, from the region's name."""
-    labels = manifest.classes
-    if any(record.mask for record in manifest.records):
-        name = region or "region"
-        return [f"no {name}", name]
-    if len(labels) != 2:
-        raise ValueError(
-            "to learn regions, give images with masks (a column 'mask'), or crops of two classes; "
-            f"there are no masks, and the classes are {labels}"
-        )
-    if region is None:
-        return labels
-    if region not in labels:
-        raise ValueError(f"the region {region!r} is not among the classes {labels}")
-    return [next(label for label in labels if label != region), region]

@@ -120,7 +120,7 @@ def model_card(done: Evaluation) -> list[Fact]:
     n_sites = len({record.site for record in done.manifest.records if record.site})
     return [
         ("What it is", f"{method}: {method_entry(plan.recipe.method).summary}"),
-        ("What it does", f"tells apart images of {' / '.join(done.classes)}"),
+        ("What it does", _task_words(done)),
         ("Settings", facts.plan_words(plan)),
         ("Learnt from", f"{facts.side_words(done, 'train')}, see Protocol"),
         ("How well", _performance(done, method)),
@@ -129,11 +129,19 @@ def model_card(done: Evaluation) -> list[Fact]:
     ]
 
 
+def _task_words(done: Evaluation) -> str:
+    if done.region:
+        return f"finds regions of {done.region}"
+    return f"tells apart images of {' / '.join(done.classes)}"
+
+
 def limits(done: Evaluation, n_sites: int) -> list[str]:
     n_patients = len(facts.tested_patients(done))
     said = [
         f"Tested on {counted(n_patients, 'patient')}: the intervals say how much that leaves open.",
-        "An image of another kind than these is put into one of the classes all the same.",
+        "In tissue of another kind than these regions are found all the same."
+        if done.region
+        else "An image of another kind than these is put into one of the classes all the same.",
     ]
     if facts.split_by_image(done):
         said.insert(0, "Split by image: all figures are too good.")

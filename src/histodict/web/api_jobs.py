@@ -13,6 +13,7 @@ from ..images.stain import NORMALISERS
 from ..images.survey import with_pixel_size
 from ..methods.registry import METHODS, method_entry
 from ..patches.vectors import VECTORS
+from ..recipes import regions_preset
 from .bad_images import bad_images, go_on_without, goes_on_without, left_out, refusal
 from .calls import Call, endpoint
 from .datasets import Dataset, find_dataset, relabelled
@@ -25,9 +26,10 @@ _IMAGE_STAGES = dict(look=2, features=60, train=45, answer=10)
 
 
 def choices(call: Call) -> dict[str, Any]:
-    """What can be chosen, and what a preset means for a method."""
+    """What can be chosen, and what a preset means for a method; `regions`: to find them."""
     offer, method = call.query.get("preset", "default"), call.query.get("method", "dfdl")
-    plan = offered_plan(offer, method)
+    plan = offered_plan(offer, method, regions=bool(call.query.get("regions")))
+    for_regions, why = regions_preset({})
     parameters = inspect.signature(method_entry(method).load()).parameters
     own = {
         name: plan.recipe.method_parameters.get(name, parameter.default)
@@ -38,6 +40,7 @@ def choices(call: Call) -> dict[str, Any]:
     del fields["method"], fields["method_parameters"]
     return {
         "presets": OFFERS,
+        "for_regions": {"preset": for_regions, "why": why},
         "methods": {name: entry.summary for name, entry in METHODS.items()},
         "stains": sorted(NORMALISERS),
         "vectors": sorted({*VECTORS, plan.recipe.vectors}),

@@ -10,7 +10,7 @@ from typing import Any
 from ..evaluation.protocols import k_folds
 from ..images.manifest import Manifest, Record
 from ..pipeline import Plan
-from ..pipeline.training_patches import region_classes
+from ..pipeline.region_truth import region_classes
 from .datasets import Dataset, corrected
 
 # What the page offers, in words for people.

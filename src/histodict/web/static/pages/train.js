@@ -46,7 +46,7 @@ export async function showTrain(content, [id, jobId]) {
 
 async function form(data, isOver) {
   const regions = data.classes.length < 2 ? data.classes[0] ?? "region" : null; // masks alone tell
-  const wish = { preset: regions ? "regions" : "quick", method: "dfdl", regions, test_folds: 4, settings: {}, skip_bad: false };
+  const wish = { preset: "quick", method: "dfdl", regions, test_folds: 4, settings: {}, skip_bad: false };
   const warnings = h("div", { "aria-live": "polite" });
   const without = h("label", {}, h("input", { type: "checkbox", id: "skip-bad",
     onchange: (event) => { wish.skip_bad = event.target.checked; } }), " Go on without them");
@@ -55,21 +55,28 @@ async function form(data, isOver) {
   look();
   const settings = h("div", {});
   const refresh = guarded(async () => {
-    const found = await get(`/api/choices?preset=${wish.preset}&method=${wish.method}`);
+    const query = `preset=${wish.preset}&method=${wish.method}${wish.regions ? "&regions=1" : ""}`;
+    const found = await get(`/api/choices?${query}`);
     wish.settings = {};
     settings.replaceChildren(...settingFields(found, wish));
     return found;
   });
   const first = await refresh();
   if (!first) return h("div", {});
+  const usual = (regions) => { wish.preset = regions ? first.for_regions.preset : "quick"; };
+  if (regions) {
+    usual(regions);
+    await refresh();
+  }
   const presets = () => Object.entries(first.presets);
   const methods = Object.entries(first.methods).map(([name, words]) => [name, `${name}: ${words}`]);
   const picker = h("div", {});
   const pick = () => picker.replaceChildren(labelled("Preset", choice(presets(), wish.preset,
-    (value) => { wish.preset = value; refresh(); })));
+    (value) => { wish.preset = value; refresh(); }),
+    wish.regions ? `For regions usually ${first.for_regions.preset}, ${first.for_regions.why}.` : ""));
   const ask = (regions) => {
     wish.regions = regions;
-    wish.preset = regions ? "regions" : "quick";
+    usual(regions);
     pick();
     refresh();
   };
