@@ -199,6 +199,8 @@ def test_the_usual_comparison_is_of_the_network_and_pixels(monkeypatch, capsys):
             assert "the preset embeddings, as a pretrained network is installed" in said
         assert all(plan.recipe.neighbours == 2 for plan in plans.values())
     assert list(MethodsOptions(preset="paper").plans("tumour")) == ["dfdl"]
+    MethodsOptions(methods="paper:dfdl,regions:odl").plans("tumour")
+    assert not capsys.readouterr().err  # none was chosen
     assert list(MethodsOptions().plans(None)) == ["dfdl", "lbp-colour"]
 
 

@@ -60,17 +60,20 @@ class MethodsOptions:
         from ..compare.choices import choose_plans
 
         settings = pairs("--set", self.setting)
-        preset = chosen_preset(self.preset, settings, regions=region is not None)
-        names = self.methods or self._usual(region, preset)
-        return choose_plans(names.split(","), preset, settings, region)
+        # Where every method names its preset, there is none to be chosen, or to be told of.
+        asked = (self.methods or "").split(",")
+        named = self.preset or ("regions" if all(":" in name for name in asked) else None)
+        preset = chosen_preset(named if region else self.preset, settings, regions=bool(region))
+        names = self.methods.split(",") if self.methods else self._usual(region, preset)
+        return choose_plans(names, preset, settings, region)
 
-    def _usual(self, region: str | None, preset: str) -> str:
+    def _usual(self, region: str | None, preset: str) -> list[str]:
         """What is compared where no method is named."""
         if region is None:
-            return "dfdl,lbp-colour"
+            return ["dfdl", "lbp-colour"]
         # Is the network worth it? Only where it was taken without being asked for.
         both = preset == "embeddings" and self.preset is None
-        return "embeddings:dfdl,regions:dfdl" if both else "dfdl"
+        return ["embeddings:dfdl", "regions:dfdl"] if both else ["dfdl"]
 
 
 @dataclass(frozen=True)
