@@ -132,9 +132,10 @@ def evaluate(
     with plain_errors():
         check_new_folder(output)
         check_room(output, _REPORT_BYTES)
+        plans = compared.plans()
         manifest = data.read(whole_paths=work.cluster is not None)
         warn_of_masks(manifest)
-        plans, splits = compared.plans(), protocol.splits(manifest)
+        splits = protocol.splits(manifest)
         seeds = whole_numbers("--seeds", protocol.seeds)
         keeps()
         with work.begin(cache) as begun:

@@ -86,6 +86,7 @@ def progress_bars() -> Iterator[Callback]:
         TimeRemainingColumn(),
         console=_errors,
         transient=True,
+        disable=not _errors.is_terminal,  # a file would get an empty line in their place
     ) as bars:
         yield show
 

@@ -63,7 +63,9 @@ def _parameters(call: Any) -> list[Parameter]:
 
 # --- single options -----------------------------------------------------------------------------
 
-ModelArgument = Annotated[Path, typer.Argument(help="Model file, from `histodict train`.")]
+ModelArgument = Annotated[
+    Path, typer.Argument(metavar="MODEL", help="Model file, from `histodict train`.")
+]
 ModelOutput = Annotated[Path, typer.Option("--output", "-o", help="Model file to write.")]
 ResultsOutput = Annotated[Path, typer.Option("--output", "-o", help="Folder for the results.")]
 FolderOutput = Annotated[Path, typer.Option("--output", "-o", help="Folder to write to.")]
@@ -155,14 +157,20 @@ class ModelOptions:
 class FinderOptions(ModelOptions):
     """A model that finds regions."""
 
-    model: Annotated[Path, typer.Argument(help="Model file, from `histodict train --regions`.")]
+    model: Annotated[
+        Path,
+        typer.Argument(metavar="MODEL", help="Model file, from `histodict train --regions`."),
+    ]
 
 
 @dataclass(frozen=True)
 class DataOptions:
     """Labelled images."""
 
-    data: Annotated[Path, typer.Argument(help="Folder with one sub-folder per class, or a CSV.")]
+    data: Annotated[
+        Path,
+        typer.Argument(metavar="DATA", help="Folder with one sub-folder per class, or a CSV."),
+    ]
     column: ColumnOption = None
     mpp: MppOption = None
     override_mpp: OverrideMppOption = None
@@ -218,8 +226,9 @@ class ImageOptions:
     paths: Annotated[
         list[Path],
         typer.Argument(
+            metavar="IMAGES",
             help="Images, slides, folders of them, or a CSV with a column path and, if known, mpp, "
-            "patient, label and mask."
+            "patient, label and mask.",
         ),
     ]
     mpp: MppOption = None
