@@ -18,7 +18,7 @@ import typer
 
 from .console import progress_bars, warn
 from .leaving import leaving
-from .reading import check_sizes, in_split, pairs, warn_of_skipped
+from .reading import check_sizes, in_split, note_tables, pairs, warn_of_skipped
 
 if TYPE_CHECKING:
     from ..execution.executor import Executor
@@ -255,6 +255,7 @@ class ImageOptions:
         tables = [path for path in self.paths if path.suffix.lower() in _TABLES and path.is_file()]
         if not tables and (self.column or self.split):
             raise ValueError("--column and --split are of a CSV: name one among the images")
+        note_tables(self.paths)
         listed = [record for table in tables for record in self._listed(table)]
         images, left_out = find_images([path for path in self.paths if path not in tables])
         if not images and not listed:
