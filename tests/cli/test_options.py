@@ -78,7 +78,8 @@ def test_a_command_explains_all_it_takes(command):
     run = CliRunner().invoke(app, [command.__name__, "--help"], env={"COLUMNS": "100"})
     assert run.exit_code == 0
     for option in made.params:
-        assert (option.opts[0] if option.opts[0].startswith("-") else option.name) in run.output
+        shown = option.metavar or option.name
+        assert (option.opts[0] if option.opts[0].startswith("-") else shown) in run.output
 
 
 def test_what_several_commands_take_is_said_in_the_same_words():
