@@ -132,7 +132,7 @@ def test_patches_are_held_against_masks(tissue, tmp_path):
     assert scores["Dice"]["value"] == pytest.approx(dice)
     assert scores["sensitivity"]["value"] == pytest.approx(found[truth].mean())
     assert scores["specificity"]["value"] == pytest.approx((~found[~truth]).mean())
-    assert "patches, Dice" in run.output
+    assert "Dice of patches" in run.output
 
 
 def test_a_mask_that_is_gone_since_is_named_and_left_out_of_the_scores(tissue, tmp_path):

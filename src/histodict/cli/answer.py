@@ -154,10 +154,10 @@ def _tell_scores(scores: dict[str, Any] | None) -> None:
         warn(f"left out of the scores, as labels that are no class of the model: {names}")
     if not scores["n_images"]:
         return
-    known = counted(scores["n_images"], "image")
-    typer.echo(f"Against what is known of {known}, {counted(scores['n_patients'], 'patient')}:")
-    parts = {"": scores["metrics"], "patches, ": scores.get("patches", {})}
-    named = {f"{kind}{name}": m for kind, part in parts.items() for name, m in part.items()}
+    known = [counted(scores[f"n_{what}s"], what) for what in ("image", "patient")]
+    typer.echo(f"How good, against what is known of {' of '.join(known)}:")
+    parts = {"": scores["metrics"], " of patches": scores.get("patches", {})}
+    named = {f"{name}{kind}": m for kind, part in parts.items() for name, m in part.items()}
     print_table(("", "value", "95 % interval"), [_line(n, m) for n, m in named.items()])
     for note in dict.fromkeys(m["note"] for m in named.values() if "note" in m):
         concerned = [name for name, m in named.items() if m.get("note") == note]
