@@ -37,7 +37,7 @@ _SHELL, _PYTHON, _MORE, _NOTE = "$ ", ">>> ", "... ", "# "
 _RECORDED_ON = f"{_NOTE}Recorded on "
 _COLUMNS = "100"
 _SMALL = {"n_atoms": 12, "n_iter": 2}
-_DRAWN = {"n_patients": 6, "images_per_patient": 2, "size": (224, 168)}
+_DRAWN = {"n_patients": 6, "images_per_patient": 2, "size": (160, 120)}
 # What differs from run to run or from machine to machine, and says nothing.
 _MASKS = (
     (r"\bin \d+ s\b", "in … s"),
