@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
-from reprlib import repr as short
 from typing import Any
 
 from .decisions.image_rules import RULES
@@ -13,7 +12,7 @@ from .execution.texts import parse_json
 from .images.stain import NORMALISERS
 from .methods.registry import METHODS, method_entry
 from .networks import missing_module, vectors_named
-from .parameters import check_kind, check_names, check_number, check_whole_number
+from .parameters import check_choice, check_kind, check_names, check_number, check_whole_number
 from .patches.vectors import VECTORS
 
 _MOST_REDUCED = 10_000.0  # times; and µm per pixel: no image is seen so from afar
@@ -78,8 +77,7 @@ class Recipe:
             ("stain", self.stain, NORMALISERS),
             ("rule", self.rule, RULES),
         ):
-            if value not in known:
-                raise ValueError(f"{name} must be one of {sorted(known)}, not {short(value)}")
+            check_choice(name, value, known)
         self._check_vectors()
 
     def _check_vectors(self) -> None:
@@ -109,6 +107,16 @@ class Recipe:
     @property
     def grid_stride_px(self) -> int:
         return self.stride_px or self.patch_px
+
+    def shown(self, *, regions: bool = False) -> str:
+        """In a line: the preset that it is, or all that differs from the plainest recipe."""
+        for name in PRESETS:
+            if preset(name, regions=regions) == self:
+                return repr(name)
+        plain = Recipe()
+        own = ((f.name, getattr(self, f.name)) for f in fields(self))
+        apart = (f"{name}={value!r}" for name, value in own if value != getattr(plain, name))
+        return f"Recipe({', '.join(apart)})"
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

@@ -174,8 +174,9 @@ def evaluate(
     with plain_errors():
         check_new_folder(output)
         check_room(output, _REPORT_BYTES)
+        plans = compared.plans(data.regions)
         manifest = data.read(whole_paths=work.cluster is not None)
-        plans, splits = compared.plans(data.regions), protocol.splits(manifest)
+        splits = protocol.splits(manifest)
         seeds = whole_numbers("--seeds", protocol.seeds)
         keeps()
         with work.begin(cache) as begun:
@@ -187,15 +188,18 @@ def evaluate(
     if as_json:
         print_json({"results": done.values, "comparisons": done.comparisons})
     else:
-        _print_values(done.values, list(done.measures) if data.regions else [done.main_measure])
+        if data.regions:
+            _print_values(done.values, list(done.measures), " of patches")
+        else:
+            _print_values(done.values, [done.main_measure])
         typer.echo(f"See {output / 'report.html'}")
     end_with(f"{f.task.method}, {f.task.split.name}: {f.error}" for f in done.failures)
 
 
-def _print_values(values: list[Row], shown: list[str]) -> None:
+def _print_values(values: list[Row], shown: list[str], of_what: str = "") -> None:
     for measure in shown:
         print_table(
-            ("method", "images per class", measure, "95 % interval"),
+            ("method", "images per class", f"{measure}{of_what}", "95 % interval"),
             [
                 (
                     row["method"],

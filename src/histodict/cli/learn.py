@@ -116,13 +116,13 @@ def train(
     with plain_errors():
         started = time.perf_counter()
         check_new_file(output)
+        model = learning.model(work.jobs, cache)
         manifest = data.read(whole_paths=work.cluster is not None)
         if learning.regions is None:
             warn_of_masks(manifest)
             manifest = with_positive(manifest, positive)
         elif positive is not None:
             raise ValueError("--positive: leave it out, as --regions names what is to be found")
-        model = learning.model(work.jobs, cache)
         check_room(output, _model_bytes(model, len(manifest.classes)))
         start = learning.start(model)
         if cache is not None:
@@ -140,7 +140,8 @@ def _tell_learnt(model: Model, output: Path, seconds: float, as_json: bool) -> N
         warn(f"a view was left out: {failure}")
     if not as_json:
         names = " / ".join(model.classes_)
-        typer.echo(f"Learnt {names} from {counted(n_images, 'image')} in {seconds:.0f} s: {output}")
+        what = f"to find {model.classes_[1]}" if model.finds_regions else names
+        typer.echo(f"Learnt {what} from {counted(n_images, 'image')} in {seconds:.0f} s: {output}")
         return
     facts = {
         "model": str(output),

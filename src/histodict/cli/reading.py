@@ -70,6 +70,15 @@ def warn_of_masks(manifest: Manifest) -> None:
         warn(f"{counted(n_masks, 'mask')} not used: `--regions NAME` finds what masks outline")
 
 
+def note_tables(folders: Sequence[Path]) -> None:
+    """Where `train` would read the table of a folder, `predict` takes the folder's images."""
+    from ..images.manifest import MANIFEST_NAME
+
+    for table in (folder / MANIFEST_NAME for folder in folders):
+        if table.is_file():
+            warn(f"give {table} to use the pixel sizes and labels that it names", "Note")
+
+
 def warn_of_skipped(reasons: list[str], n_images: int) -> None:
     if reasons:
         lines = "".join(f"\n  {reason}" for reason in reasons)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ..decisions.image_rules import Evidence
 from ..decisions.operating_point import OperatingPoint
-from ..decisions.regions import Findings, SizeCurve, best_margin, compare
+from ..decisions.regions import Findings, SizeCurve, best_margin, compare, decision_words
 from ..execution.array_cache import ArrayCache
 from ..execution.executor import Executor
 from ..execution.progress import Callback, ignore
@@ -235,7 +235,7 @@ class RegionDetector(Estimator):
 
     def decision_words(self) -> str:
         """How it decides, for a model card."""
-        return f"a region counts from {self.least_patches_} connected patches on"
+        return decision_words(self.least_patches_)
 
     def truth(self, record: Record) -> str:
         """Whether the record's mask or, without one, its label shows any region."""

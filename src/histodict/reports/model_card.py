@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..compare.evaluation import Evaluation
+from ..decisions.regions import decision_words
 from ..execution.texts import counted
 from ..images.records import some_of
 from ..methods.registry import method_entry
@@ -93,7 +94,7 @@ def _patch_words(recipe: Recipe) -> str:
 
 def _decision_words(header: Mapping[str, Any], recipe: Recipe) -> str:
     if "least_patches" in header["decision"]:
-        return f"a region counts from {header['decision']['least_patches']} connected patches on"
+        return decision_words(header["decision"]["least_patches"])
     if len(header["members"]) > 1:
         return f"by a panel of {len(header['members'])}; maps and atoms are those of the first"
     if not recipe.on_patches:
