@@ -19,6 +19,7 @@ ONE: dict[str, Draw] = {
     "heavy tails (t, 4 d.f.)": lambda rng, n: rng.standard_t(4, size=n),
     "skewed (Gumbel)": lambda rng, n: rng.gumbel(size=n),
     "very skewed (exponential)": lambda rng, n: rng.exponential(size=n),
+    "shares of 25 patches, 2 % wrong": lambda rng, n: rng.binomial(25, 0.02, n) / 25,
     "flat (uniform)": lambda rng, n: rng.uniform(size=n),
 }
 

@@ -42,7 +42,7 @@ from .reports.geojson import features, save_geojson
 SCORES = "scores.json"
 # Of a file's name that goes into KEY: with it, no name may become longer than file systems allow.
 _MOST_BYTES = 200
-_FORM = 5  # goes up when an image's files are written otherwise
+_FORM = 6  # goes up when an image's files are written otherwise
 
 
 @dataclass(frozen=True)
@@ -106,12 +106,14 @@ def run_images(
     callback(Progress("answer", 0, len(images)))
     for n, (record, key, stamp) in enumerate(zip(images, keys, stamps, strict=True)):
         content = finished[n] or next(results)
-        if not isinstance(content, str):
-            content = _with_truth(model, content, record, run.kept.get(key))
         if isinstance(content, str):
             stays = "; its earlier answer stays in the table" if key in run.kept else ""
             failures.append((record.path, content + stays))
         else:
+            before = run.kept.get(key, {})
+            is_same = before.get("stamp", {}).get("file") == stamp["file"]
+            content, wrong = _with_truth(model, content, record, before if is_same else {})
+            failures += [(record.path, wrong)] if wrong else []
             done.append(run.keep(key, content, stamp))
         callback(Progress("answer", n + 1, len(images)))
     earlier = run.earlier({content["row"]["key"] for content in done})
@@ -169,10 +171,12 @@ def _text(path: Path) -> str:
     return os.fsencode(path).decode("utf-8", "replace")
 
 
-def _stamp(record: Record, given: GivenSize) -> list[Any]:
+def _stamp(record: Record, given: GivenSize) -> Content:
     """Changes when the image does, or what is said of its pixel size."""
-    state = file_key(record.path) if record.path.exists() else []
-    return [*astuple(given.with_table(record.mpp)), *state]
+    return {
+        "size": list(astuple(given.with_table(record.mpp))),
+        "file": file_key(record.path) if record.path.exists() else [],
+    }
 
 
 def _whole(record: Record) -> Record:
@@ -182,33 +186,36 @@ def _whole(record: Record) -> Record:
 
 
 def _with_truth(
-    model: Model, content: Content, record: Record, before: Content | None
-) -> Content | str:
-    """With the path that was asked for, and what is known of the image; or why that fails.
+    model: Model, content: Content, record: Record, before: Content
+) -> tuple[Content, str]:
+    """With the path that was asked for, and what is known of the image; and what of that fails.
 
-    What an earlier run knew stays, if this one was not told anything.
+    before : of an earlier run on the same file; what it knew stays, if this one was told nothing
     """
-    before = before or {"row": {}}
-    known = before.get("known")
-    told = {name: before["row"][name] for name in ("truth", "patient") if name in before["row"]}
+    known, earlier, wrong = before.get("known"), before.get("row", {}), ""
+    told = {name: earlier[name] for name in ("truth", "patient") if name in earlier}
     row = content["row"] | told | {"path": _text(record.path)}
     if record.patient:
         row["patient"] = record.patient
-    if record.label or record.mask:
-        try:
+    try:
+        if record.label or record.mask:
             truth = model.truth(record)
-        except (ValueError, OSError) as error:
-            return str(error)
-        row |= {"truth": truth} if truth else {}
-        whole = _whole(record)
-        known = {
-            "path": str(whole.path),
-            "label": record.label,
-            "mpp": record.mpp,
-            "mask": str(whole.mask) if whole.mask else None,
-        }
+            row |= {"truth": truth} if truth else {}
+            known = _known(_whole(record))
+    except (ValueError, OSError) as error:  # of its mask: the answer stays
+        wrong = f"is not scored: {error}"
     regions = [region | {"path": row["path"]} for region in content["regions"]]
-    return content | {"row": row, "regions": regions, "known": known}
+    return content | {"row": row, "regions": regions, "known": known}, wrong
+
+
+def _known(record: Record) -> Content:
+    """What a later run needs to score the map."""
+    return {
+        "path": str(record.path),
+        "label": record.label,
+        "mpp": record.mpp,
+        "mask": str(record.mask) if record.mask else None,
+    }
 
 
 def _answer_one(model: Model, folder: Path, given: GivenSize, record: Record) -> Content | str:

@@ -230,3 +230,26 @@ def test_a_run_in_which_all_failed_leaves_the_table_as_it_was(tissue, tmp_path):
     run = answer("predict", "dfdl", images, "-o", out)
     assert run.exit_code == 1 and "its earlier answer stays in the table" in run.output
     assert table(out / "predictions.csv") == before
+
+
+def test_what_was_known_of_a_file_is_not_known_of_another_in_its_place(tissue, tmp_path):
+    records = read_manifest(tissue / "manifest.csv").records
+    image, other = tmp_path / "a.jpg", records[-1].path
+    shutil.copy(records[0].path, image)
+    known = write(tmp_path / "a.csv", "path,label,patient,mpp", "a.jpg,healthy,one,0.5")
+    assert answer("predict", "dfdl", known, "-o", tmp_path / "o").exit_code == 0
+    shutil.copy(other, image)
+    told_nothing = write(tmp_path / "b.csv", "path,mpp", "a.jpg,0.5")
+    assert answer("predict", "dfdl", told_nothing, "-o", tmp_path / "o").exit_code == 0
+    (row,) = table(tmp_path / "o" / "predictions.csv")
+    assert not row.get("truth") and not (tmp_path / "o" / "scores.json").exists()
+
+
+def test_a_bad_mask_costs_the_score_and_not_the_answer(tissue, tmp_path):
+    image = read_manifest(tissue / "manifest.csv").records[0].path
+    (tmp_path / "mask.png").write_bytes(b"no picture")
+    listed = write(tmp_path / "a.csv", "path,mask,mpp", f"{image},mask.png,0.5")
+    run = answer("detect", "regions", listed, "-o", tmp_path / "o")
+    assert run.exit_code == 1 and "is not scored" in run.output and "mask.png" in run.output
+    (row,) = table(tmp_path / "o" / "detections.csv")
+    assert row["path"] == str(image) and not row.get("truth")

@@ -22,8 +22,11 @@ def rate(draw, n_images):
         lambda rng, n: rng.normal(3, 2, n),
         lambda rng, n: rng.standard_t(4, n),
         lambda rng, n: -rng.gumbel(size=n),
+        lambda rng, n: rng.binomial(25, 0.02, n) / 25,
+        lambda rng, n: rng.binomial(10, 0.2, n) / 10,
+        lambda rng, n: rng.binomial(k := rng.integers(15, 40, n), 0.03) / k,
     ],
-    ids=["normal", "heavy tails", "skewed"],
+    ids=["normal", "heavy tails", "skewed", "few wrong patches", "ten patches", "any number"],
 )
 def test_one_group_is_taken_for_two_at_the_stated_rate(draw, n_images):
     allowed = ERROR_RATE + 3 * np.sqrt(ERROR_RATE * (1 - ERROR_RATE) / N_SETS)
@@ -36,6 +39,13 @@ def test_two_groups_far_apart_are_seen(n_images, least):
         return rng.normal(size=n) + 5 * (np.arange(n) % 2)
 
     assert rate(draw, n_images) >= least
+
+
+def test_two_groups_of_shares_are_seen():
+    def draw(rng, n):
+        return rng.binomial(25, np.where(np.arange(n) % 2, 0.02, 0.98)) / 25
+
+    assert rate(draw, 20) >= 0.97
 
 
 def test_scale_and_place_and_sign_do_not_matter(rng):

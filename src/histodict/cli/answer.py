@@ -96,7 +96,7 @@ def _run(
 
     check_new_folder(output)
     found = images.find()
-    check_room(output, sum(_result_bytes(record.path) for record in found))
+    check_room(output, sum(_result_bytes(record.path, output) for record in found))
     keeps()
     with work.begin() as begun:
         result = run_images(
@@ -112,9 +112,12 @@ def _run(
     return result
 
 
-def _result_bytes(image: Path) -> int:
-    """What an overlay, a map and outlines take at least, about."""
-    return min(2**20, 2 * image.stat().st_size) if image.is_file() else 0
+def _result_bytes(image: Path, output: Path) -> int:
+    """What an overlay, a map and outlines take at least, about; nothing of what is there."""
+    from ..batch import image_key
+
+    is_done = (output / "done" / f"{image_key(image)}.json").is_file()
+    return 0 if is_done or not image.is_file() else min(2**20, 2 * image.stat().st_size)
 
 
 def _tell(result: RunResult, words: str, tables: str, as_json: bool) -> None:

@@ -142,13 +142,14 @@ def evaluate(
     done = Evaluation(
         manifest, splits, dict(plans), list(seeds), results, [], [], timing_rows(results), region
     )
+    # First: whatever cannot be measured of them, the answers are there.
+    write_table(folder / "answers", answer_rows(manifest, results), ("method", "seed", "split"))
+    write_table(folder / "timing", done.timing, ("method", "seed", "split"))
     measured = done.gathered, done.sizes(), done.methods, done.measures
     done.values.extend(values(*measured))
     done.comparisons.extend(comparisons(*measured))
-    write_table(folder / "answers", answer_rows(manifest, results), ("method", "seed", "split"))
     write_table(folder / "results", done.values, ("method", "n_per_class", "metric", "value"))
     write_table(folder / "comparisons", done.comparisons, ("method", "against"))
-    write_table(folder / "timing", done.timing, ("method", "seed", "split"))
     with written_whole(folder / "provenance.json") as partial_file:
         partial_file.write_text(json.dumps(provenance(done), indent=1), encoding="utf-8")
     return done

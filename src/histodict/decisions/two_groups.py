@@ -26,7 +26,23 @@ def are_two_groups(scores: NDArray[np.float64]) -> bool:
     """Whether scores (n_images,) are of two groups, with an error rate of 5 % if they are not."""
     if np.ptp(scores) == 0:
         return False
-    return bool(_closing_widths(scores[None])[0] > _critical(min(len(scores), _MOST_IMAGES)))
+    width = _closing_widths(_untied(scores)[None])[0]
+    return bool(width > _critical(min(len(scores), _MOST_IMAGES)))
+
+
+def _untied(scores: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Sorted; scores that are the same are spread evenly about their place, as far as the next one.
+
+    Shares of few patches are multiples of one number, and what is between them is no valley. Of
+    scores with two or three values alone nothing can be told, and they count as one group.
+    """
+    values, counts = np.unique(scores, return_counts=True)
+    gaps = np.diff(values)
+    nearest = np.minimum(np.append(gaps[:1], gaps), np.append(gaps, gaps[-1:]))
+    nth = np.arange(len(scores)) - np.repeat(np.cumsum(counts) - counts, counts)
+    place = np.repeat(np.arange(len(values)), counts)
+    share = (2 * nth + 1) / counts[place] - 1  # from -1 to 1, and 0 of one alone
+    return np.asarray(values[place] + share * nearest[place])
 
 
 @lru_cache(maxsize=100)

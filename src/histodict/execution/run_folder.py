@@ -8,6 +8,7 @@ they were made alike: rows of two models or settings in one table could not be t
 
 from __future__ import annotations
 
+import json
 import warnings
 from collections.abc import Collection, Mapping
 from contextlib import suppress
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from .files import content_digest
-from .sealed import read_sealed, write_sealed
+from .sealed import body_of, write_sealed
 
 Content = dict[str, Any]
 
@@ -34,17 +35,27 @@ class RunFolder:
         self.kept: dict[str, Content] = {}
         places = self._places()
         for place in places:
-            with suppress(OSError, ValueError):  # who asks for it is told
-                content = read_sealed(place)
-                if isinstance(content, dict) and "row" in content:
-                    self.kept[place.stem] = content
+            self._take(place)
         if not places and (folder / f"{table}.csv").exists():
             raise ValueError(
                 f"{folder}: has a {table}.csv, but not the answers that it was made of (done/): "
                 "choose another folder (--output), or remove it"
             )
-        for content in self.kept.values():
-            self._check(content.get("settings", {}), self.settings)
+
+    def _take(self, place: Path) -> bool:
+        """Keep what a file holds, if it is whole; refuses what was made otherwise."""
+        try:
+            text = place.read_text(encoding="utf-8")
+            body = body_of(text)
+            content = json.loads(text if body is None else body)
+        except (OSError, ValueError, RecursionError):  # who asks for it is told
+            return False
+        if not isinstance(content, dict) or "row" not in content:
+            return False
+        # An earlier version wrote its answers without a digest.
+        self._check(content.get("settings", {}) if body else {}, self.settings)
+        self.kept[place.stem] = content
+        return True
 
     def begin(self, keys: Collection[str], options: Mapping[str, Any]) -> None:
         """`options`: settings that may change for images that are given again, with these keys."""
@@ -68,7 +79,7 @@ class RunFolder:
             "folder (--output), or remove this one"
         )
 
-    def find(self, key: str, stamp: list[Any]) -> Content | None:
+    def find(self, key: str, stamp: Content) -> Content | None:
         """The content kept under a key, if it has this stamp and all of its files are whole."""
         place = self._place(key)
         if not place.exists():
@@ -86,7 +97,7 @@ class RunFolder:
             warnings.warn(words, stacklevel=3)
             return None
 
-    def keep(self, key: str, content: Content, stamp: list[Any]) -> Content:
+    def keep(self, key: str, content: Content, stamp: Content) -> Content:
         """On disk; files that the image had before and has no longer are removed."""
         made = {"settings": self.settings, "options": self.options, "stamp": stamp}
         content = content | made
@@ -101,9 +112,15 @@ class RunFolder:
         return content
 
     def earlier(self, keys: Collection[str]) -> list[Content]:
-        """What other runs left, beside these keys, in the order of their paths."""
+        """What other runs left, beside these keys, in the order of their paths; also of one that
+        fills the folder at the same time.
+        """
         for place in self._places():
-            if place.stem not in self.kept and place.stem not in keys:
+            if place.stem in self.kept or place.stem in keys:
+                continue
+            if self._take(place):
+                self._check(self.kept[place.stem].get("options", {}), self.options)
+            else:
                 words = f"{place}: is damaged: give its image once more, and it is in the table"
                 warnings.warn(words, stacklevel=3)
         others = [content for key, content in self.kept.items() if key not in keys]

@@ -37,6 +37,7 @@ from .words import for_the_page
 from .workspace import read_json, short_id
 
 _BEAT = 1.0
+_NOT_KNOWN = "not known"  # the truth of an image whose mask has become unreadable
 _NICE = 10  # a tenth of a core that the server wants, too; all that nobody wants
 
 
@@ -162,12 +163,14 @@ def _answers(job: Job, model: Model, test: Manifest, tell: Callback) -> list[dic
     tell(Progress("answer", 0, len(test.records)))
     for record in test.records:
         facts: dict[str, Any]
+        label = _NOT_KNOWN
         try:
+            label = model.truth(record)
             facts = answer_once(model, record, folder, mpp)
         except (ValueError, OSError) as error:
             failure = for_the_page(str(error).removeprefix(f"{record.path}: "))
             facts = {"answer": None, "score": None, "value": None, "failure": failure}
-        name, label = test.name(record), model.truth(record)
+        name = test.name(record)
         own = {"image": short_id(name), "name": name, "label": label, "patient": record.patient}
         rows.append(own | facts)
         tell(Progress("answer", len(rows), len(test.records)))

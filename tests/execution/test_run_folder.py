@@ -1,0 +1,56 @@
+"""A folder that several runs fill: nothing is lost, and nothing of another kind is mixed in."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from histodict.execution.run_folder import RunFolder
+
+SETTINGS, STAMP = {"model": "m"}, {"file": []}
+
+
+def content(name):
+    return {"row": {"path": name, "key": name}, "regions": [], "files": {}}
+
+
+def begun(folder, settings=SETTINGS):
+    run = RunFolder(folder, settings, "table")
+    run.begin([], {})
+    return run
+
+
+def test_what_another_run_finished_meanwhile_is_in_the_table(tmp_path, recwarn):
+    one, two = begun(tmp_path), begun(tmp_path)
+    one.keep("a", content("a"), STAMP)
+    two.keep("b", content("b"), STAMP)
+    assert [kept["row"]["path"] for kept in two.earlier({"b"})] == ["a"]
+    assert not recwarn
+
+
+def test_what_another_run_makes_otherwise_is_refused_also_at_the_end(tmp_path):
+    one, two = begun(tmp_path), begun(tmp_path, {"model": "other"})
+    one.keep("a", content("a"), STAMP)
+    with pytest.raises(ValueError, match="model was m, is other"):
+        two.earlier(set())
+
+
+def test_answers_of_an_earlier_version_are_refused_and_stay(tmp_path):
+    (tmp_path / "done").mkdir()
+    file = tmp_path / "done" / "a.json"
+    file.write_text(json.dumps(content("a") | {"settings": SETTINGS, "stamp": STAMP}))
+    with pytest.raises(ValueError, match="an earlier version made them"):
+        begun(tmp_path)
+    assert file.exists()
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[1]", "{" * 10_000, '{"sha256": "'])
+def test_a_damaged_file_is_named_and_stops_nobody(tmp_path, text):
+    begun(tmp_path).keep("a", content("a"), STAMP)
+    (tmp_path / "done" / "a.json").write_text(text)
+    run = begun(tmp_path)
+    with pytest.warns(UserWarning, match=r"a\.json: is damaged"):
+        assert run.find("a", STAMP) is None
+    with pytest.warns(UserWarning, match=r"a\.json: is damaged"):
+        assert run.earlier(set()) == []
