@@ -1,7 +1,8 @@
 """Comb moments: parallel lines across the image, like the teeth of a comb, in four directions.
 
-Mean, standard deviation, skewness and kurtosis along every line; of each, the shares of the lines
-in three equal steps between the least and the greatest.
+Mean, standard deviation, skewness and kurtosis along every line; of each, how many of the lines
+lie in three equal steps between the least and the greatest. Lines are a tenth of a side apart,
+over twice the image: those that miss it count as zeros.
 """
 
 from __future__ import annotations
@@ -10,40 +11,40 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ..pixels import Plane
-from .distributions import Entries, moments, numbered, shares
+from .distributions import Entries, Plane, histogram, moments, numbered
 
-_N_LINES = 20
-_MOMENTS = ("mean", "deviation", "skewness", "kurtosis")
+# The order of the original.
+_MOMENTS = {"kurtosis": 3, "mean": 0, "skewness": 2, "deviation": 1}
 
 
 def comb_moments(plane: Plane) -> Entries:
     """Four directions, four moments, three steps."""
     combs = {
         "0°": _rows(plane),
-        "45°": _diagonals(plane[::-1]),
         "90°": _rows(plane.T),
         "135°": _diagonals(plane),
+        "45°": _diagonals(plane[:, ::-1]),
     }
     entries: Entries = {}
     for direction, lines in combs.items():
         values = np.array([moments(line) for line in lines])
-        for moment, column in zip(_MOMENTS, values.T, strict=True):
-            entries |= numbered(f"{direction} {moment}", shares(column, 3))
+        for moment, column in _MOMENTS.items():
+            entries |= numbered(f"{direction} {moment}", histogram(values[:, column], 3))
     return entries
 
 
-def _places(n: int) -> list[int]:
-    """_N_LINES places spread over 0 … n − 1."""
-    return [int((i + 0.5) * n / _N_LINES) for i in range(_N_LINES)]
+def _offsets(n: int) -> range:
+    """Places from 1 − n to n, a tenth of n apart."""
+    return range(1 - n, n + 1, max(1, int(n / 10 + 0.5)))
 
 
 def _rows(plane: Plane) -> Iterator[Plane]:
-    return (plane[row] for row in _places(len(plane)))
+    """Rows about the middle one; an empty line for a place outside."""
+    n = len(plane)
+    places = (n // 2 - 1 - offset for offset in _offsets(n))
+    return (plane[place] if 0 <= place < n else plane[:0, 0] for place in places)
 
 
 def _diagonals(plane: Plane) -> Iterator[Plane]:
-    """Lines down to the right, those that begin or end near a corner left out."""
-    height, width = plane.shape
-    first = -height // 2
-    return (plane.diagonal(first + place) for place in _places((height + width) // 2 + 1))
+    """Lines down to the right."""
+    return (plane.diagonal(offset) for offset in _offsets(len(plane)))
