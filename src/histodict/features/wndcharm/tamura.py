@@ -17,6 +17,8 @@ from scipy.ndimage import correlate
 
 from .distributions import Entries, Plane, histogram, moments, numbered
 
+_Region = tuple[slice, slice]
+
 _N_SCALES = 7
 _N_DIRECTIONS = 125
 _MARGIN = 32
@@ -40,17 +42,21 @@ def tamura_textures(plane: Plane) -> Entries:
     }
 
 
-def coarsest_scales(plane: Plane) -> NDArray[np.int64]:
+def coarsest_scales(plane: Plane) -> NDArray[np.uint8]:
     """Per pixel the k, from 1 to 7, whose windows of 2^k pixels differ most; 0 where none do."""
-    best, strongest = np.zeros(plane.shape, np.int64), np.zeros(plane.shape)
-    sums = plane.cumsum(axis=0)
+    best, strongest = np.zeros(plane.shape, np.uint8), np.zeros(plane.shape)
+    most = 2 ** (_N_SCALES - 1)
+    padded = np.pad(plane, [(0, most), (most, 0)], mode="edge")
+    sums = plane[: 2 * most].cumsum(axis=0)
     for k in range(1, _N_SCALES + 1):
         half = 2 ** (k - 1)
-        means = _window_means(plane, sums, half)
-        for axis in (1, 0):
-            step = _opposite_differences(means, half, axis)
-            np.copyto(best, k, where=step > strongest)
-            np.maximum(strongest, step, out=strongest)
+        means = _window_means(padded, sums, half)
+        for there, one, other in _opposites(plane.shape, half):
+            step = means[one] - means[other]
+            np.abs(step, out=step)
+            better = step > strongest[there]
+            best[there][better] = k
+            np.maximum(strongest[there], step, out=strongest[there])
     return best
 
 
@@ -77,28 +83,35 @@ def directionality(plane: Plane) -> float:
     return float(abs(np.log(spread / energy + 1e-7)))
 
 
-def _window_means(plane: Plane, sums: Plane, half: int) -> Plane:
+def _window_means(padded: Plane, sums: Plane, half: int) -> Plane:
     """What is left of the mean over [y − half, y + half) × [x − half, x + half) of each pixel.
 
     The pixel at the window's lower left over the window's area inside the image; where the window
-    reaches the upper border, the sum of the column down to that pixel.
+    reaches the upper border, the sum of the column down to that pixel. `padded` goes on below and
+    left with the border's pixels; `sums` are down the columns.
     """
-    (top, bottom), (left, right) = (_reach(side, half) for side in plane.shape)
-    values = plane[np.ix_(bottom, left)]
-    above = top == 0
-    values[above] = sums[np.ix_(bottom[above], left)]
-    return values / np.outer(bottom - top + 1, right - left + 1)
+    most = 2 ** (_N_SCALES - 1)
+    height, width = (side - most for side in padded.shape)
+    values = padded[half - 1 : half - 1 + height, most - half : most - half + width].copy()
+    above = np.arange(min(half + 1, height))
+    left = np.maximum(np.arange(width) - half, 0)
+    values[: len(above)] = sums[np.ix_(np.minimum(above + half - 1, height - 1), left)]
+    down, across = (_extents(side, half) for side in (height, width))
+    values /= down[:, None] * across
+    return values
 
 
-def _reach(n: int, half: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _extents(n: int, half: int) -> NDArray[np.float64]:
+    """How much of [place − half, place + half) lies inside, for each place."""
     places = np.arange(n)
-    return np.maximum(places - half, 0), np.minimum(places + half - 1, n - 1)
+    inside = np.minimum(places + half, n) - np.maximum(places - half, 0)
+    return inside.astype(np.float64)
 
 
-def _opposite_differences(means: Plane, half: int, axis: int) -> Plane:
-    """|difference| of the windows half a window before and behind; 0 where one is outside."""
-    means = np.moveaxis(means, axis, 0)
-    differences = np.zeros_like(means)
-    if len(means) > 2 * half:
-        differences[half:-half] = np.abs(means[2 * half :] - means[: -2 * half])
-    return np.moveaxis(differences, 0, axis)
+def _opposites(shape: tuple[int, ...], half: int) -> list[tuple[_Region, _Region, _Region]]:
+    """Pixels with windows on both sides, and the middles of these: across, then down."""
+    (height, width), whole = shape, slice(None)
+    places = slice(half, -half), slice(2 * half, None), slice(None, -2 * half)
+    across = [(whole, place) for place in places] if width > 2 * half else []
+    down = [(place, whole) for place in places] if height > 2 * half else []
+    return [(pair[0], pair[1], pair[2]) for pair in (across, down) if pair]

@@ -40,7 +40,9 @@ def _geometric_moments(plane: Plane) -> NDArray[np.float64]:
     inside = (r > np.finfo(np.float64).eps) & (r <= 1)
     weighted = np.divide(plane, r, out=np.zeros_like(plane), where=inside)
     powers = np.arange(_DEGREE + 2)[:, None]
-    return (x**powers) @ weighted.T @ (y**powers).T
+    # Outside the disc nothing counts, and the disc can be far away: of values that cancel out.
+    x, y = (np.clip(steps, -1, 1) ** powers for steps in (x, y))
+    return x @ weighted.T @ y.T
 
 
 @cache
