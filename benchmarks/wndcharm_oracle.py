@@ -99,7 +99,9 @@ def main() -> int:
     arguments = parser.parse_args()
     pairs = list(images(arguments.folder)) if arguments.folder else []
     if not pairs:
-        print(f"no images with .sig files in {arguments.folder}: name their folder", file=sys.stderr)
+        print(
+            f"no images with .sig files in {arguments.folder}: name their folder", file=sys.stderr
+        )
         return 1
     for path, signatures in pairs:
         table(path, ours(path), original(signatures), arguments.planes)
@@ -119,7 +121,7 @@ def table(path: Path, mine: Numbers, theirs: Numbers, planes: bool) -> None:
         errors = np.concatenate([relative_errors(mine[key], theirs[key]) for key in keys])
         agree = int(sum(agreeing(mine[key], theirs[key]).sum() for key in keys))
         moves = len(a) > 1 and a.std() > 0 and b.std() > 0
-        correlation = f"{np.corrcoef(a, b)[0, 1]:.4f}" if moves else "–"
+        correlation = f"{np.corrcoef(a, b)[0, 1]:.4f}" if moves else "-"
         figures = f"{np.median(errors):.1e} | {errors.max():.1e} | {correlation}"
         print(f"| {family} | {plane} | {len(a)} | {agree} | {figures} |")
     keys = list(theirs)

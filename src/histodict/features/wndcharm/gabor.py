@@ -10,11 +10,12 @@ IEEE Transactions on Image Processing, 2002.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.signal import fftconvolve
+from scipy import fft
 
 from .distributions import Entries, Plane
 from .otsu import otsu
@@ -32,22 +33,23 @@ def gabor_textures(plane: Plane) -> Entries:
 
     Over those whose response to a slow wave is above 0.4 of the strongest; 0 where there is none.
     """
-    slow = _response(plane, _LOW_FREQUENCY)
+    slow, *others = _responses(plane, (_LOW_FREQUENCY, *_FREQUENCIES))
     known = int((slow > 0.4 * slow.max()).sum())
-    entries: Entries = {}
-    for frequency in _FREQUENCIES:
-        response = _response(plane, frequency)
-        strong = int((response > otsu(response)).sum())
-        entries[f"frequency {frequency}"] = strong / known if known else 0.0
-    return entries
+    return {
+        f"frequency {frequency}": int((one > otsu(one)).sum()) / known if known else 0.0
+        for frequency, one in zip(_FREQUENCIES, others, strict=True)
+    }
 
 
-def _response(plane: Plane, frequency: float) -> Plane:
-    """|response|, over the strongest."""
-    whole = np.abs(fftconvolve(plane, _filter(frequency)))
-    start, (height, width) = _SIDE // 2, plane.shape
-    part = whole[start : start + height, start : start + width]
-    return part / (part.max() or 1.0)
+def _responses(plane: Plane, frequencies: Sequence[float]) -> Iterator[Plane]:
+    """|response| to each filter, over the strongest; beyond the border there is nothing."""
+    height, width = plane.shape
+    shape = [fft.next_fast_len(side + _SIDE - 1) for side in plane.shape]
+    spectrum, start = fft.fft2(plane, shape), _SIDE // 2
+    for frequency in frequencies:
+        whole = fft.ifft2(spectrum * fft.fft2(_filter(frequency), shape))
+        part = np.abs(whole[start : start + height, start : start + width])
+        yield part / (part.max() or 1.0)
 
 
 @cache

@@ -64,8 +64,7 @@ def statistics(p: Shares) -> dict[str, float]:
     margin = p.sum(axis=0)
     mean = float(margin @ steps)
     variance = float(margin @ (steps - mean) ** 2)
-    sums = np.bincount((i + j).ravel(), p.ravel())
-    differences = np.bincount(np.abs(i - j).ravel(), p.ravel())
+    sums, differences = _totals(i + j, p), _totals(np.abs(i - j), p)
     entropy, sum_entropy = _entropy(p), _entropy(sums)
     independent = np.outer(margin, margin)
     known = entropy - _entropy(p, independent)
@@ -89,6 +88,11 @@ def statistics(p: Shares) -> dict[str, float]:
         "sum variance": float(sums @ (np.arange(len(sums)) - sum_entropy) ** 2),
         "variance": variance,
     }
+
+
+def _totals(places: NDArray[np.intp], p: Shares) -> Shares:
+    """The sum of the shares at each place."""
+    return np.bincount(places.ravel(), p.ravel()).astype(np.float64)
 
 
 def _entropy(p: Shares, other: Shares | None = None) -> float:

@@ -65,6 +65,9 @@ def _polynomials() -> NDArray[np.complex128]:
 
 
 def radial(n: int, m: int, k: int) -> float:
-    """Coefficient of r^(n − 2k) in R_nm: (−1)^k (n − k)! / (k! ((n + m)/2 − k)! ((n − m)/2 − k)!)."""
+    """Coefficient of r^(n − 2k) in R_nm.
+
+    (−1)^k (n − k)! / (k! ((n + m)/2 − k)! ((n − m)/2 − k)!).
+    """
     below = factorial(k) * factorial((n + m) // 2 - k) * factorial((n - m) // 2 - k)
     return (-1) ** k * factorial(n - k) / below
