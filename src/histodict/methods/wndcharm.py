@@ -5,9 +5,10 @@ within the classes,
 
     w_f = 1/(c − 1)·Σ_i (μ_fi − μ̄_f)²  /  1/c·Σ_i σ²_fi,     μ̄_f = 1/c·Σ_i μ_fi.
 
-The best features are kept, standardised and multiplied by their scores. Then either a support
-vector machine decides, or the weighted neighbour distance: with t over the training samples of a
-class, its similarity to x is
+The best features are kept, brought to 0 … 1 between the least and the greatest of the training
+samples, what lies beyond to the nearer of the two, and multiplied by their scores. Then either a
+support vector machine decides, or the weighted neighbour distance: with t over the training samples
+of a class, its similarity to x is
 
     ρ_i = mean_t (Σ_f w_f² (x_f − t_f)²)^−5,     and ρ_i / Σ ρ its marginal probability.
 
@@ -64,7 +65,7 @@ class WNDCHARM(ClassifierMixin, BaseEstimator):
     classes_ : (n_classes,)
     kept_ : (n_kept,), places of the kept features, best first
     weights_ : (n_kept,), their Fisher scores, the best as 1
-    mean_, scale_ : (n_kept,), of the training samples
+    least_, span_ : (n_kept,), least value of the training samples and range; 1 of equal values
     samples_, labels_ : weighted training samples and places of their classes, for "neighbours"
     support_vectors_, dual_coefficients_, intercepts_, gamma_ : of "svm"; see `Machines`
     """
@@ -93,8 +94,8 @@ class WNDCHARM(ClassifierMixin, BaseEstimator):
         return {
             "kept_": Learnt("kept", "different places of features"),
             "weights_": Learnt("kept"),
-            "mean_": Learnt("kept"),
-            "scale_": Learnt("kept", "positive numbers"),
+            "least_": Learnt("kept"),
+            "span_": Learnt("kept", "positive numbers"),
             **_STATE[self.decision],
         }
 
@@ -102,12 +103,13 @@ class WNDCHARM(ClassifierMixin, BaseEstimator):
         """Learn from samples X (n_samples, n_features) and their labels."""
         self.check_parameters()
         samples, labels = labelled_samples(self, X, y)
-        scaler = StandardScaler().fit(samples)
-        scores = fisher_scores(scaler.transform(samples), labels)
+        scores = fisher_scores(StandardScaler().fit_transform(samples), labels)
         n_kept = max(1, round(self.kept_share * samples.shape[1]))
         self.kept_ = np.argsort(-scores, kind="stable")[:n_kept]
         self.weights_ = scores[self.kept_] / (scores.max() or 1.0)
-        self.mean_, self.scale_ = scaler.mean_[self.kept_], scaler.scale_[self.kept_]
+        kept = samples[:, self.kept_]
+        self.least_, span = kept.min(axis=0), np.ptp(kept, axis=0)
+        self.span_ = np.where(span > 0, span, 1.0)
         weighted = self._weighted(samples)
         if self.decision == "svm":
             Machines.fit(
@@ -162,7 +164,8 @@ class WNDCHARM(ClassifierMixin, BaseEstimator):
         check_machine_parameters(self.kernel, self.C, self.gamma)
 
     def _weighted(self, samples: NDArray[np.float64]) -> NDArray[np.float64]:
-        return (samples[:, self.kept_] - self.mean_) / self.scale_ * self.weights_
+        unit = (samples[:, self.kept_] - self.least_) / self.span_
+        return np.clip(unit, 0, 1) * self.weights_
 
 
 def fisher_scores(Z: NDArray[np.float64], labels: NDArray[np.int64]) -> NDArray[np.float64]:

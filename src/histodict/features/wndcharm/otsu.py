@@ -13,7 +13,7 @@ _N_LEVELS = 1024
 def otsu(values: NDArray[np.float64]) -> float:
     """The threshold among 1024 levels between the least and the greatest value.
 
-    It makes ω_0·ω_1·(μ_1 − μ_0)² of the classes' shares ω and means μ largest; the first of several.
+    It makes ω_0·ω_1·(μ_1 − μ_0)² of the classes' shares and means largest; the first of several.
     """
     share = histogram(values, _N_LEVELS) / values.size
     below, mass = share.cumsum(), (share * np.arange(_N_LEVELS)).cumsum()
