@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.wndcharm_oracle import images, original, ours, relative_errors
+from benchmarks.wndcharm_oracle import images, main, original, ours, relative_errors, table
 
 FOLDER = Path(os.environ.get("HISTODICT_DATA", "."), "../wndcharm")
 PAIRS = {path.name: (path, numbers) for path, numbers in images(FOLDER)}
@@ -46,3 +46,15 @@ def test_nearly_all_numbers_are_the_originals_to_rounding(both):
     mine, theirs = both
     errors = np.concatenate([relative_errors(mine[key], theirs[key]) for key in theirs])
     assert (errors < ROUNDING).mean() > 0.98
+
+
+def test_the_table_counts_what_agrees(both, capsys):
+    table(Path("an image"), *both, planes=False)
+    *_, last = capsys.readouterr().out.splitlines()
+    agree, total = (int(word) for word in last.split() if word.isdigit())
+    assert 0.98 * total < agree <= total == sum(map(len, both[1].values()))
+
+
+def test_a_folder_without_the_originals_numbers_is_named(tmp_path, capsys):
+    assert main([str(tmp_path)]) == 1
+    assert f"{tmp_path}: no images with .sig files" in capsys.readouterr().err
