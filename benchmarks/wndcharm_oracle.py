@@ -99,9 +99,8 @@ def main(words: list[str] | None = None) -> int:
     arguments = parser.parse_args(words)
     pairs = list(images(arguments.folder)) if arguments.folder else []
     if not pairs:
-        print(
-            f"no images with .sig files in {arguments.folder}: name their folder", file=sys.stderr
-        )
+        where = arguments.folder or "HISTODICT_DATA is not set"
+        print(f"{where}: no images with .sig files; name their folder", file=sys.stderr)
         return 1
     for path, signatures in pairs:
         table(path, ours(path), original(signatures), arguments.planes)
