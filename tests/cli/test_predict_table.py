@@ -18,7 +18,7 @@ from histodict.cli.answer import _counts
 from histodict.demo.sets import write_synthetic_set
 from histodict.images.manifest import read_manifest
 from histodict.patches.patch_map import PatchMap
-from histodict.pipeline.region_detector import true_patches
+from histodict.pipeline.region_truth import true_patches
 
 MODELS = Path(__file__).parents[1] / "data" / "models"
 
@@ -73,7 +73,7 @@ def test_a_table_with_labels_is_scored_and_the_figures_are_those_of_its_rows(tis
     (healthy, _) = scores["confusion"]
     counted = sum(t == "healthy" and s == "inflamed" for t, s in zip(truth, said, strict=True))
     assert healthy["truth"] == "healthy" and healthy["inflamed"] == counted
-    for words in ("8 images, 4 patients", "balanced accuracy", "AUC", "said healthy"):
+    for words in ("8 images of 4 patients", "balanced accuracy", "AUC", "said healthy"):
         assert words in run.output
 
 
@@ -132,7 +132,7 @@ def test_patches_are_held_against_masks(tissue, tmp_path):
     assert scores["Dice"]["value"] == pytest.approx(dice)
     assert scores["sensitivity"]["value"] == pytest.approx(found[truth].mean())
     assert scores["specificity"]["value"] == pytest.approx((~found[~truth]).mean())
-    assert "patches, Dice" in run.output
+    assert "Dice of patches" in run.output
 
 
 def test_a_mask_that_is_gone_since_is_named_and_left_out_of_the_scores(tissue, tmp_path):

@@ -199,7 +199,7 @@ def command_cases(folder: Path, tissue: Path) -> dict[str, dict[str, str]]:
     size += ["--set", "patch_px=12", "--set", "downsample=1"]
     model, finder = folder / "m.histodict", folder / "r.histodict"
     call("train", tissue, "-o", model, *size)
-    call("train", tissue, "-o", finder, "--regions", "inflamed", *size)
+    call("train", tissue, "-o", finder, "--regions", "inflamed", "--preset", "regions", *size)
     found: dict[str, dict[str, str]] = {}
     for name, file, command in (("predict", model, "predict"), ("detect", finder, "detect")):
         out = folder / name

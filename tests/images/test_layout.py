@@ -83,6 +83,7 @@ def test_a_folder_of_masks_alone_is_refused(tmp_path):
 
 def test_images_below_folders(tmp_path):
     lay_out(tmp_path, "1.png", "p/2.jpg", "masks/3.png", ".hidden/4.png", "p/5.gif", "notes.txt")
+    lay_out(tmp_path, "p/._2.jpg")  # as other systems leave them beside an image
     images, others = images_below(tmp_path)
     assert images == [tmp_path / "1.png", tmp_path / "p" / "2.jpg"]
     assert others == [tmp_path / "masks", tmp_path / "p" / "5.gif"]

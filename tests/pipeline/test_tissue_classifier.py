@@ -207,3 +207,27 @@ def test_a_model_that_has_learnt_nothing_says_so(tmp_path):
         Panel([FAST]).predict(tmp_path / "a.png")
     with pytest.raises(ValueError, match="call fit first"):
         RegionDetector("regions").predict(tmp_path / "a.png")
+
+
+@pytest.mark.parametrize("rule", ["margin", "proportion", "margin-and-codes"])
+def test_an_answer_is_redrawn_where_the_line_was_moved(halves, rule):
+    """As the moved model would say, without the image: label, score, words and map."""
+    few = {"n_atoms": 12, "n_iter": 2}
+    small = replace(FAST, rule=rule, method_parameters=few, patches_per_class=200)
+    model = TissueClassifier(small).fit(halves[0])
+    records = halves[1].records[:6]
+    before = [model.answer(record.path, mpp=record.mpp) for record in records]
+    values = sorted(answer.value for answer in before)
+    moved = model.with_operating_point((values[1] + values[2]) / 2)
+    for record, answer in zip(records, before, strict=True):
+        redrawn, asked = moved.redrawn(answer), moved.answer(record.path, mpp=record.mpp)
+        assert redrawn.label == asked.label
+        assert redrawn.words() == asked.words()
+        assert redrawn.scores == pytest.approx(asked.scores)
+        assert redrawn.row() == pytest.approx(asked.row())
+        assert (redrawn.patch_map.winners == asked.patch_map.winners).mean() > 0.99
+        np.testing.assert_allclose(redrawn.patch_map.margins, asked.patch_map.margins, atol=1e-4)
+        assert model.redrawn(answer).words() == answer.words()
+        assert model.redrawn(answer).patch_map is answer.patch_map
+    labels = [moved.redrawn(answer).label for answer in before]
+    assert labels != [answer.label for answer in before]

@@ -83,6 +83,11 @@ def test_a_folder_is_chosen_and_shown_by_class_and_patient(page):
     assert page.locator(".patient").count() == 8
     assert page.locator(".counts tr.total").inner_text().split() == ["together", "16", "4"]
     page.get_by_text("Checked: no warnings.").wait_for()
+    assert page.locator("#sizes td").all_inner_texts() == [
+        "0.5 µm per pixel, said by the table",
+        "16",
+    ]
+    assert page.locator("#positive").input_value() == "inflamed"
     images = page.locator(".thumbs img")
     assert images.first.evaluate("image => image.decode().then(() => image.naturalWidth)") > 100
     keep_picture(page, "data")
@@ -135,6 +140,22 @@ def test_the_operating_point_moves_the_counts(page):
     assert counts(page)["inflamed/inflamed"] == 4
     page.get_by_role("button", name="Back to the model's own").click()
     assert counts(page) == own
+
+
+def test_a_moved_line_holds_for_the_images_looked_at(page):
+    """An image that the table counts as a miss is looked at as one: label, words and map."""
+    page.locator("#operating").focus()
+    page.keyboard.press("End")
+    assert "sensitivity 0 %" in page.locator("#sensitivity").inner_text()
+    page.locator(".image-link", has_text="inflamed, called healthy").first.click()
+    page.locator("#moved").wait_for(timeout=SLOW)
+    assert page.locator("#answer b").first.inner_text() == "healthy"
+    assert page.locator("#map-legend").inner_text().split() == ["healthy", "inflamed"]
+    keep_picture(page, "look-moved")
+    page.get_by_role("button", name="Back to the model's own").click()
+    page.locator("#moved").wait_for(state="detached")
+    page.keyboard.press("Alt+3")
+    page.locator("#operating").wait_for()
 
 
 def test_building_blocks_and_who_uses_them(page):

@@ -128,6 +128,20 @@ def test_damaged_corrections_are_named_and_kept(whole, tissue, how):
         assert client.get("/api/session").status_code == 200
 
 
+@pytest.mark.parametrize("how", [how for how in HOW_JSON if how != "folder"])
+def test_what_was_said_of_a_set_is_named_when_it_is_damaged(tissue, tmp_path, how):
+    """Taken for nothing, it would change colours and sizes in silence."""
+    with open_client([tissue], tmp_path) as client:
+        data = open_data(client)
+        path = tmp_path / "users" / "local" / "data" / data / "about.json"
+        path.write_bytes(HOW_JSON[how])
+        answer = client.get(f"/api/data/{data}")
+        assert answer.status_code == 400 and "about.json: is damaged" in answer.json()["error"]
+        assert client.get("/api/session").status_code == 200
+        path.unlink()
+        assert client.get(f"/api/data/{data}").status_code == 200
+
+
 @pytest.mark.parametrize("how", HOW_JSON)
 def test_a_data_set_whose_place_is_lost_is_left_out(whole, tissue, how, capsys):
     workspace, user, data, *_ = whole

@@ -1,5 +1,6 @@
 """Warnings: each is given where it is due, and not where it is not."""
 
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,7 +9,15 @@ import pytest
 from PIL import Image
 
 from histodict.images.manifest import Manifest, Record, read_manifest
-from histodict.web.data_checks import Look, likely_duplicates, quick_warnings, slow_warnings
+from histodict.images.pixel_size import PixelSize
+from histodict.web.data_checks import (
+    Checks,
+    Look,
+    likely_duplicates,
+    quick_warnings,
+    slow_warnings,
+)
+from histodict.web.tiles import Tiles
 
 
 def records(labels: str, patients: str) -> tuple[Record, ...]:
@@ -55,7 +64,7 @@ def test_different_and_blank_images_are_no_copies(greys):
 
 def test_copies_under_two_patients_and_labels_are_pointed_out(greys):
     manifest = Manifest(records("ab", "12"))
-    looks = [Look(record, greys[0], 0.5) for record in manifest.records]
+    looks = [Look(record, greys[0], PixelSize(0.5, "file")) for record in manifest.records]
     (words,) = slow_warnings(manifest, looks)
     assert "Likely duplicates" in words and "0.png and 1.png" in words
     assert "Pairs listed under different patients: 1" in words
@@ -66,19 +75,87 @@ def test_copies_under_two_patients_and_labels_are_pointed_out(greys):
     ("sizes", "words"),
     [
         ((0.25, 0.5), "Mixed pixel sizes, from 0.25 to 0.5"),
-        ((0.5, None), "1 images is not known"),
-        ((None, None), "shown in pixels"),
+        ((0.5, None), "pixel size of 1 of 2 images is not known; that of the others is"),
+        ((None, None), "pixel size of 2 of 2 images is not known: lengths are shown in pixels"),
         ((0.5, 0.51), None),
     ],
 )
 def test_pixel_sizes(greys, sizes, words):
     manifest = Manifest(records("ab", "12"))
     rows = zip(manifest.records, greys, sizes, strict=False)
-    found = slow_warnings(manifest, [Look(record, grey, mpp) for record, grey, mpp in rows])
+    looks = [Look(record, grey, PixelSize(mpp, "file")) for record, grey, mpp in rows]
+    found = slow_warnings(manifest, looks)
     assert [words in text for text in found] == ([True] if words else [])
 
 
-def test_unreadable_images_are_named():
-    manifest = Manifest(records("ab", "12"))
-    looks = [Look(record, None, reason="damaged") for record in manifest.records]
-    assert slow_warnings(manifest, looks) == ["2 images cannot be read: 0.png; 1.png"]
+def checked(checks, manifest, thumbnail, mpp=None):
+    """What a check found in the end."""
+    while not (found := checks.ask(manifest, thumbnail, mpp))["ready"]:
+        time.sleep(0.01)
+    return found
+
+
+@pytest.fixture
+def drawn(tmp_path, rng):
+    """Four images of two classes; the set as it is now."""
+    for place, name in enumerate(("a/0.png", "a/1.png", "b/2.png", "b/3.png")):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        pixels = rng.integers(0, 255, (40 + place, 40, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(path)
+    return tmp_path
+
+
+@pytest.fixture
+def ask(drawn, tmp_path_factory):
+    checks, tiles = Checks(), Tiles(tmp_path_factory.mktemp("thumbnails"))
+    yield lambda mpp=None: checked(checks, read_manifest(drawn), tiles.thumbnail, mpp)
+    checks.close()
+
+
+def test_images_that_cannot_be_read_are_named_with_the_reason(ask, drawn):
+    (drawn / "a" / "0.png").write_bytes(b"no image")
+    (drawn / "b" / "2.png").write_bytes((drawn / "b" / "3.png").read_bytes()[:200])
+    bad = ask()["bad"]
+    assert [entry["name"] for entry in bad] == ["a/0.png", "b/2.png"]
+    assert all(entry["reason"] and str(drawn) not in entry["reason"] for entry in bad)
+
+
+def test_an_image_that_memory_does_not_hold_ends_no_check(drawn):
+    def thumbnail(record):
+        raise MemoryError
+
+    checks = Checks()
+    bad = checked(checks, read_manifest(drawn), thumbnail)["bad"]
+    checks.close()
+    assert [entry["reason"] for entry in bad] == ["MemoryError"] * 4
+
+
+def test_an_image_changed_under_its_name_is_looked_at_again(ask, drawn):
+    assert ask()["bad"] == []
+    (drawn / "a" / "0.png").write_bytes(b"no image")
+    assert [entry["name"] for entry in ask()["bad"]] == ["a/0.png"]
+
+
+def test_the_same_image_in_two_classes_is_refused_by_name(ask, drawn):
+    (drawn / "b" / "4.png").write_bytes((drawn / "a" / "1.png").read_bytes())
+    (words,) = ask()["refused"]
+    assert words.startswith("a/1.png and b/4.png are the same image, once as 'a' and once as 'b'")
+
+
+def test_pixel_sizes_are_counted_with_who_says_them(ask, drawn):
+    assert ask()["sizes"] == [{"mpp": None, "from": "unknown", "n_images": 4}]
+    lines = ["path,label,mpp", "a/0.png,a,0.25", "a/1.png,a,0.25", "b/2.png,b,"]
+    (drawn / "manifest.csv").write_text("\n".join(lines))
+    found = ask(0.5)
+    assert found["sizes"] == [
+        {"mpp": 0.25, "from": "table", "n_images": 2},
+        {"mpp": 0.5, "from": "command", "n_images": 1},
+    ]
+    assert "Mixed pixel sizes" in found["warnings"][0]
+
+
+def test_a_warning_says_which_folder_it_is_of(drawn):
+    (drawn / "a" / "5.webp").write_bytes(b"x")
+    warnings = quick_warnings(read_manifest(drawn))
+    assert "in a: left out, as they are no images: 5.webp" in warnings

@@ -13,6 +13,7 @@ from .conftest import MISSING
 pytest.importorskip("starlette.testclient", reason=MISSING)
 pytest.importorskip("uvicorn", reason=MISSING)
 
+from histodict import recipes
 from tests.web.app import OWN, open_client, open_data, start, wait_for
 
 LONG = {"n_atoms": "40", "n_iter": "5000", "tol": "0", "patches_per_class": "400", "patch_px": "12"}
@@ -162,6 +163,16 @@ def test_a_large_image_is_judged_in_the_background(client, monkeypatch):
     assert wait_for(client, first["job"], "done", "failed")["state"] == "done"
     assert client.get(address).json()["grid"]["n_rows"] == 10
     assert [entry["id"] for entry in client.get("/api/jobs").json()["jobs"]] == [job]
+
+
+def test_what_is_usual_for_regions_is_told_with_its_reason(client, monkeypatch):
+    for missing, preset in ((None, "embeddings"), ("torch", "regions")):
+        monkeypatch.setattr(recipes, "missing_module", lambda name, missing=missing: missing)
+        told = client.get("/api/choices").json()["for_regions"]
+        assert told["preset"] == preset and "installed" in told["why"]
+    for more, neighbours in (("", 0), ("&regions=1", 2)):
+        found = client.get("/api/choices?preset=embeddings" + more).json()["recipe"]
+        assert found["neighbours"] == neighbours
 
 
 def test_regions_are_learnt_from_masks(client):

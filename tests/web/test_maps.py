@@ -2,16 +2,29 @@
 
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from histodict.batch import image_key
 from histodict.execution.sealed import write_sealed
+from histodict.images.pixel_size import GivenSize
 from histodict.patches.grid import PatchGrid
 from histodict.patches.patch_map import BLANK, PatchMap
-from histodict.web.maps import answer_image, map_picture, outlines, stored_answer, stored_map
+from histodict.pipeline import load_model
+from histodict.web.maps import (
+    answer_facts,
+    answer_image,
+    map_picture,
+    outlines,
+    redrawn,
+    stored_answer,
+    stored_map,
+)
 from histodict.web.workspace import read_json
+
+MODELS = Path(__file__).parents[1] / "data" / "models"
 
 
 @pytest.fixture(scope="module")
@@ -133,3 +146,24 @@ def test_every_flipped_bit_of_a_map_is_refused_in_words_or_read(patch_map, tmp_p
             refused += 1
             assert str(file) in str(error)
     assert refused > 50
+
+
+@pytest.mark.parametrize("name", ["dfdl", "textures", "panel", "regions", "three"])
+def test_a_kept_answer_is_redrawn_as_the_model_would_answer(name, manifest, tmp_path):
+    """Whatever kind of model it is, and wherever its line was moved; as it is, nothing changes."""
+    model = load_model(MODELS / f"schema-4-{name}.histodict")
+    record = manifest.records[0]
+    kept = answer_image(model, record, tmp_path)
+    patch_map = stored_map(tmp_path, record) if kept["grid"] else None
+    same = answer_facts(redrawn(model, kept, patch_map, record.path))
+    assert same.pop("score") == pytest.approx(kept["score"])
+    assert same == {key: kept[key] for key in same}
+    if model.operating_point is None:
+        return
+    by = max(1, 0.2 * abs(kept["value"])) if model.finds_regions else 0.05 + abs(kept["value"])
+    moved = model.with_operating_point(kept["value"] + by)
+    found = answer_facts(redrawn(moved, kept, patch_map, record.path))
+    asked = answer_facts(moved.answer(record.path, mpp=GivenSize(table=record.mpp)))
+    assert found["answer"] == asked["answer"] == model.classes_[0]
+    assert found["words"] == asked["words"] != kept["words"]
+    assert found["shares"] == pytest.approx(asked["shares"], abs=0.02)

@@ -4,7 +4,12 @@ import pytest
 
 from histodict.pipeline import TissueClassifier
 from histodict.pipeline.gallery import Gallery
-from histodict.web.model_report import atom_users, confusion_table, write_report
+from histodict.web.model_report import KeptAnswers, atom_users, confusion_table, write_report
+
+
+def nothing(folder, model):
+    """No tested image is there any more."""
+    return KeptAnswers({}, folder, None, model)
 
 
 @pytest.mark.parametrize("components", [0, 6])
@@ -14,7 +19,7 @@ def test_the_report_shows_who_uses_the_atoms(recipe, manifest, tmp_path, compone
     gallery = Gallery.of(model.model_, manifest.records, 0)
     users = atom_users(model, gallery, manifest)
     results = {"images": [], "operating_point": None}
-    write_report(tmp_path / "report.html", model, [], results, {}, tmp_path, users)
+    write_report(tmp_path / "report.html", model, [], results, nothing(tmp_path, model), users)
     text = (tmp_path / "report.html").read_text(encoding="utf-8")
     n_atoms = sum(len(group["rows"]) for group in users)
     assert text.count('class="atom-picture"') == (0 if components else n_atoms)
@@ -51,7 +56,7 @@ def test_the_curve_passes_the_operating_point(model, tmp_path, point, rates):
         )
     ]
     results = {"images": rows, "operating_point": point}
-    write_report(tmp_path / "report.html", model, [], results, {}, tmp_path, [])
+    write_report(tmp_path / "report.html", model, [], results, nothing(tmp_path, model), [])
     text = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert f"at the operating points: the model {rates}" in text
     assert "&lt;3&gt;.png, &lt;4&gt;.png" in text  # wrong answers, as text
@@ -89,7 +94,19 @@ def test_a_label_that_was_never_learnt_has_its_row(model, tmp_path):
         ("sick", [1, 1]),
     ]
     results = {"images": rows, "operating_point": None}
-    write_report(tmp_path / "report.html", model, [], results, {}, tmp_path, [])
+    write_report(tmp_path / "report.html", model, [], results, nothing(tmp_path, model), [])
     text = (tmp_path / "report.html").read_text(encoding="utf-8")
     miss = '<td class="miss">1</td>'
     assert f"<td>sick</td>{miss}{miss}" in text
+
+
+def test_what_was_assumed_and_what_failed_is_said(model, tmp_path):
+    rows = [row | {"mpp": 0.5, "mpp_from": "assumed"} for row in answered(("healthy", "healthy"))]
+    nothing_said = {"label": "healthy", "answer": None, "patient": "p", "value": None}
+    rows.append(nothing_said | {"name": "far.png", "failure": "has 2 µm per pixel"})
+    rows.append(nothing_said | {"name": "glass.png"})
+    results = {"images": rows, "operating_point": None}
+    write_report(tmp_path / "r.html", model, [], results, nothing(tmp_path, model), [])
+    text = (tmp_path / "r.html").read_text(encoding="utf-8")
+    assert "pixel size of 1 of 1 image is not known; it is assumed to be the 0.5" in text
+    assert "far.png: has 2 µm per pixel" in text and "glass.png: only glass" in text

@@ -1,13 +1,18 @@
 """Tiles show the image's own pixels, at every level, and what is kept stays bounded."""
 
 import io
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from histodict.images.manifest import Record
+from histodict.images.readers import open_image
+from histodict.web import tiles as tiles_module
 from histodict.web.tiles import TILE_SIDE, Tiles, n_levels
+from tests.web.app import count_calls
 
 
 @pytest.fixture
@@ -77,3 +82,45 @@ def test_a_thumbnail_stays_until_the_image_changes(tiles, picture):
     assert tiles.thumbnail(record) == first
     Image.fromarray(255 - pixels).save(record.path)
     assert tiles.thumbnail(record) != first
+
+
+def test_a_slide_of_several_files_has_tiles(tiles, tmp_path):
+    """What it is kept under knows them all."""
+    record = Record(tmp_path / "slide.mrxs", "", "")
+    (tmp_path / "slide").mkdir()
+    for path in (record.path, tmp_path / "slide" / "Data0000.dat"):
+        path.write_bytes(b"x")
+    assert tiles.kept_tile(record, 0, 0, 0) is None
+
+
+def test_an_image_that_hangs_holds_up_no_other(tiles, picture, monkeypatch):
+    """Neither its pixels nor its thumbnail keep those of another from being made."""
+    record, _ = picture
+    hung = Record(record.path.with_name("hung.png"), "", "")
+    hung.path.write_bytes(record.path.read_bytes())
+    held, begun = threading.Event(), threading.Semaphore(0)
+
+    def opened(path, mpp=None):
+        if path == hung.path:
+            begun.release()
+            held.wait(10)
+        return open_image(path, mpp)
+
+    monkeypatch.setattr("histodict.web.tiles.open_image", opened)
+    with ThreadPoolExecutor(20) as pool:
+        behind = [pool.submit(tiles.open, hung), pool.submit(tiles.thumbnail, hung)]
+        begun.acquire(timeout=5), begun.acquire(timeout=5)
+        done = [pool.submit(tiles.tile, record, 2, column, 0) for column in range(3)]
+        done.append(pool.submit(tiles.thumbnail, record))
+        try:
+            assert all(future.result(5) for future in done)
+        finally:
+            held.set()
+        assert behind[0].result(5).size == (1300, 900)
+
+
+def test_one_image_is_opened_once_however_many_ask(tiles, picture, monkeypatch):
+    calls = count_calls(monkeypatch, tiles_module, "open_image")
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda place: tiles.tile(picture[0], 2, *place), [(0, 0), (1, 0), (2, 1)]))
+    assert len(calls) == 1

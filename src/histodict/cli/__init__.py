@@ -12,6 +12,7 @@ open       demo, serve
 
 from __future__ import annotations
 
+from inspect import cleandoc
 from typing import Annotated
 
 import typer
@@ -22,7 +23,7 @@ from .compare import evaluate, reproduce
 from .learn import train
 from .look import atoms, info, methods
 from .open import demo, serve
-from .options import flat
+from .options import Command, flat
 
 _GROUPS = {
     "From images to answers": (train, predict, detect, adapt),
@@ -30,10 +31,21 @@ _GROUPS = {
     "How good is it": (evaluate, reproduce),
     "Try it": (demo, serve),
 }
+
+
+def _help(command: Command) -> str:
+    """Its docstring, in which a paragraph is a line: the terminal is to break them.
+
+    Indented paragraphs are commands to be copied.
+    """
+    paragraphs = cleandoc(command.__doc__ or "").split("\n\n")
+    return "\n\n".join(p if p.startswith(" ") else p.replace("\n", " ") for p in paragraphs)
+
+
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 for _title, _commands in _GROUPS.items():
     for _command in _commands:
-        app.command(rich_help_panel=_title)(flat(_command))
+        app.command(rich_help_panel=_title, help=_help(_command))(flat(_command))
 
 
 def _tell_version(wanted: bool) -> None:

@@ -2,4 +2,4 @@
 
 from . import app
 
-app()
+app(prog_name="histodict")

@@ -136,10 +136,13 @@ def _tell(result: RunResult, words: str, tables: str, as_json: bool) -> None:
         if result.n_earlier:
             typer.echo(f"In the table, too, from earlier runs: {result.n_earlier}")
         _tell_scores(result.scores)
-    end_with(
-        reason if reason.startswith(str(path)) else f"{path}: {reason}"
-        for path, reason in result.failures
-    )
+    end_with(_named(path, reason) for path, reason in result.failures)
+
+
+def _named(path: Path, reason: str) -> str:
+    """The reason with the image's name, once, and as it was given."""
+    reason = reason.replace(str(path.absolute()), str(path))
+    return reason if reason.startswith(str(path)) else f"{path}: {reason}"
 
 
 def _tell_scores(scores: dict[str, Any] | None) -> None:
@@ -151,14 +154,15 @@ def _tell_scores(scores: dict[str, Any] | None) -> None:
         warn(f"left out of the scores, as labels that are no class of the model: {names}")
     if not scores["n_images"]:
         return
-    known = counted(scores["n_images"], "image")
-    typer.echo(f"Against what is known of {known}, {counted(scores['n_patients'], 'patient')}:")
-    parts = {"": scores["metrics"], "patches, ": scores.get("patches", {})}
-    named = {f"{kind}{name}": m for kind, part in parts.items() for name, m in part.items()}
+    known = [counted(scores[f"n_{what}s"], what) for what in ("image", "patient")]
+    typer.echo(f"How good, against what is known of {' of '.join(known)}:")
+    parts = {"": scores["metrics"], " of patches": scores.get("patches", {})}
+    named = {f"{name}{kind}": m for kind, part in parts.items() for name, m in part.items()}
     print_table(("", "value", "95 % interval"), [_line(n, m) for n, m in named.items()])
     for note in dict.fromkeys(m["note"] for m in named.values() if "note" in m):
         concerned = [name for name, m in named.items() if m.get("note") == note]
-        warn(f"{', '.join(concerned)}: {note}", "Note")
+        lacks = "no interval of " * all(named[name]["value"] is not None for name in concerned)
+        warn(f"{lacks}{', '.join(concerned)}: {note}", "Note")
     header, *_ = confusion = scores["confusion"]
     rows = [[str(value) for value in line.values()] for line in confusion]
     print_table(("truth", *(f"said {name}" for name in list(header)[1:])), rows)

@@ -17,10 +17,11 @@ from .options import (
     JobsOption,
     JsonOption,
     PositiveOption,
+    RegionsOption,
     SettingOption,
     WorkOptions,
 )
-from .reading import pairs, warn_of_masks, whole_numbers, with_positive
+from .reading import chosen_preset, pairs, warn_of_masks, whole_numbers, with_positive
 
 if TYPE_CHECKING:
     from ..evaluation.splits import Splits
@@ -38,20 +39,41 @@ class MethodsOptions:
     """What is compared."""
 
     methods: Annotated[
-        str,
+        str | None,
         typer.Option(
             help="Methods to compare, separated by commas; PRESET:METHOD takes another preset, "
             "such as paper:dfdl; METHOD+unlabelled adapts the threshold to the test images, whose "
-            "labels it does not see. The first is compared with all others."
+            "labels it does not see. The first is compared with all others. Left out: "
+            "dfdl,lbp-colour; with --regions dfdl, by pixels and by what a pretrained network sees."
         ),
-    ] = "dfdl,lbp-colour"
-    preset: Annotated[str, typer.Option(help="The preset of methods that name none.")] = "default"
+    ] = None
+    preset: Annotated[
+        str | None,
+        typer.Option(
+            help="The preset of methods that name none; left out: default, or with --regions the "
+            "one that `train --regions` takes."
+        ),
+    ] = None
     setting: SettingOption = None
 
-    def plans(self) -> dict[str, Plan]:
+    def plans(self, region: str | None) -> dict[str, Plan]:
         from ..compare.choices import choose_plans
 
-        return choose_plans(self.methods.split(","), self.preset, pairs("--set", self.setting))
+        settings = pairs("--set", self.setting)
+        # Where every method names its preset, there is none to be chosen, or to be told of.
+        asked = (self.methods or "").split(",")
+        named = self.preset or ("regions" if all(":" in name for name in asked) else None)
+        preset = chosen_preset(named if region else self.preset, settings, regions=bool(region))
+        names = self.methods.split(",") if self.methods else self._usual(region, preset)
+        return choose_plans(names, preset, settings, region)
+
+    def _usual(self, region: str | None, preset: str) -> list[str]:
+        """What is compared where no method is named."""
+        if region is None:
+            return ["dfdl", "lbp-colour"]
+        # Is the network worth it? Only where it was taken without being asked for.
+        both = preset == "embeddings" and self.preset is None
+        return ["embeddings:dfdl", "regions:dfdl"] if both else ["dfdl"]
 
 
 @dataclass(frozen=True)
@@ -98,12 +120,27 @@ class ProtocolOptions:
 
 @dataclass(frozen=True)
 class ClassedOptions(DataOptions):
-    """Labelled images, of which one class may be the one to be found."""
+    """Labelled images, of which one class may be the one to be found; or with regions to find."""
 
     positive: PositiveOption = None
+    regions: RegionsOption = None
 
     def choose(self, manifest: Manifest) -> Manifest:
-        return with_positive(manifest, self.positive)
+        if self.regions is None:
+            return with_positive(manifest, self.positive)
+        if self.positive is not None:
+            raise ValueError("--positive: leave it out, as --regions names what is to be found")
+        return manifest
+
+    def read(self, *, whole_paths: bool = False) -> Manifest:
+        """For regions, images are labelled by whether they show any."""
+        from ..pipeline.region_truth import labelled_by_region
+
+        manifest = super().read(whole_paths=whole_paths)
+        if self.regions is None:
+            warn_of_masks(manifest)
+            return manifest
+        return labelled_by_region(manifest, self.regions)
 
 
 def evaluate(
@@ -124,6 +161,11 @@ def evaluate(
     A run that was stopped goes on where it was:
 
         histodict evaluate tissue.csv --methods dfdl,odl,lbp-colour --folds 2 --repeats 5 -o out/
+
+    Where regions are to be found (masks in the column mask, or crops), patches are measured: AUC,
+    Dice, sensitivity and specificity:
+
+        histodict evaluate tiles.csv --regions tumour -o out/
     """
     from ..compare.evaluation import evaluate as run_evaluation
     from ..compare.example import train_example
@@ -132,37 +174,43 @@ def evaluate(
     with plain_errors():
         check_new_folder(output)
         check_room(output, _REPORT_BYTES)
+        plans = compared.plans(data.regions)
         manifest = data.read(whole_paths=work.cluster is not None)
-        warn_of_masks(manifest)
-        plans, splits = compared.plans(), protocol.splits(manifest)
+        splits = protocol.splits(manifest)
         seeds = whole_numbers("--seeds", protocol.seeds)
         keeps()
         with work.begin(cache) as begun:
-            done = run_evaluation(manifest, plans, splits, output, seeds=seeds, work=begun)
+            done = run_evaluation(
+                manifest, plans, splits, output, seeds=seeds, work=begun, region=data.regions
+            )
             example = train_example(done, output / "models", begun)
             write_evaluation_page(output / "report.html", done, example)
     if as_json:
         print_json({"results": done.values, "comparisons": done.comparisons})
     else:
-        _print_values(done.values)
+        if data.regions:
+            _print_values(done.values, list(done.measures), " of patches")
+        else:
+            _print_values(done.values, [done.main_measure])
         typer.echo(f"See {output / 'report.html'}")
     end_with(f"{f.task.method}, {f.task.split.name}: {f.error}" for f in done.failures)
 
 
-def _print_values(values: list[Row]) -> None:
-    print_table(
-        ("method", "images per class", "balanced accuracy", "95 % interval"),
-        [
-            (
-                row["method"],
-                str(row["n_per_class"] or "all"),
-                f"{row['value']:.3f}",
-                f"{row['low']:.3f} to {row['high']:.3f}",
-            )
-            for row in values
-            if row["metric"] == "balanced accuracy"
-        ],
-    )
+def _print_values(values: list[Row], shown: list[str], of_what: str = "") -> None:
+    for measure in shown:
+        print_table(
+            ("method", "images per class", f"{measure}{of_what}", "95 % interval"),
+            [
+                (
+                    row["method"],
+                    str(row["n_per_class"] or "all"),
+                    f"{row['value']:.3f}",
+                    f"{row['low']:.3f} to {row['high']:.3f}",
+                )
+                for row in values
+                if row["metric"] == measure
+            ],
+        )
 
 
 @dataclass(frozen=True)

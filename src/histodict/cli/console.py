@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor
@@ -19,6 +20,7 @@ from rich.table import Table
 from ..execution.progress import STAGES, Callback, Progress
 
 _errors = Console(stderr=True)
+_IN_PYTHON = re.compile(r" \(in Python (?:[^()]|\([^()]*\))*\)")
 signals: list[int] = []  # that this process got: whatever fails then fails for that reason
 
 
@@ -86,6 +88,7 @@ def progress_bars() -> Iterator[Callback]:
         TimeRemainingColumn(),
         console=_errors,
         transient=True,
+        disable=not _errors.is_terminal,  # a file would get an empty line in their place
     ) as bars:
         yield show
 
@@ -106,7 +109,12 @@ def warn(words: str, head: str = "Warning") -> None:
 
 def _in_a_line(message: Warning | str, *place: Any, **more: Any) -> str:
     """A warning of ours or of a library, without the line of source that gave it."""
-    return f"Warning: {printable(' '.join(str(message).split()))}\n"
+    return f"Warning: {printable(_for_a_terminal(' '.join(str(message).split())))}\n"
+
+
+def _for_a_terminal(words: str) -> str:
+    """Without what is said "(in Python …)": the option that does the same stands before it."""
+    return _IN_PYTHON.sub("", words)
 
 
 def end_with(failures: Iterable[str]) -> None:
@@ -135,4 +143,4 @@ def printable(text: str) -> str:
 
 
 def _say(head: str, words: str) -> None:
-    _errors.print(f"{head} {escape(printable(words))}", soft_wrap=True)
+    _errors.print(f"{head} {escape(printable(_for_a_terminal(words)))}", soft_wrap=True)

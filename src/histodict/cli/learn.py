@@ -18,11 +18,12 @@ from .options import (
     ModelOutput,
     PartOptions,
     PositiveOption,
+    RegionsOption,
     SettingOption,
     TrustOption,
     WorkOptions,
 )
-from .reading import pairs, warn_of_masks, with_positive
+from .reading import chosen_preset, pairs, warn_of_masks, with_positive
 
 if TYPE_CHECKING:
     from ..pipeline import Model
@@ -40,7 +41,8 @@ class LearnOptions:
         str | None,
         typer.Option(
             help="Settings to start from: default, paper, auto, embeddings, regions, or a .json "
-            "file of settings."
+            "file of settings. With --regions and none named: embeddings where a pretrained "
+            "network is installed, else regions, which is of pixels."
         ),
     ] = None
     method: Annotated[
@@ -50,14 +52,7 @@ class LearnOptions:
             "dfdl."
         ),
     ] = None
-    regions: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Learn to find regions of this name: the class of the crops that show it, or "
-            "what the masks (column mask) outline.",
-        ),
-    ] = None
+    regions: RegionsOption = None
     setting: SettingOption = None
     start_from: Annotated[
         Path | None,
@@ -74,9 +69,10 @@ class LearnOptions:
         """What is to learn."""
         from ..pipeline import Plan
 
-        name = self.preset or ("regions" if self.regions else "default")
+        settings = pairs("--set", self.setting)
+        name = chosen_preset(self.preset, settings, regions=self.regions is not None)
         plan = Plan.named(name, self.method, regions=self.regions is not None)
-        plan = plan.with_settings(pairs("--set", self.setting))
+        plan = plan.with_settings(settings)
         return plan.model(region=self.regions, random_state=self.seed, n_jobs=jobs, cache=cache)
 
     def start(self, model: Model) -> Any:
@@ -120,13 +116,13 @@ def train(
     with plain_errors():
         started = time.perf_counter()
         check_new_file(output)
+        model = learning.model(work.jobs, cache)
         manifest = data.read(whole_paths=work.cluster is not None)
         if learning.regions is None:
             warn_of_masks(manifest)
             manifest = with_positive(manifest, positive)
         elif positive is not None:
             raise ValueError("--positive: leave it out, as --regions names what is to be found")
-        model = learning.model(work.jobs, cache)
         check_room(output, _model_bytes(model, len(manifest.classes)))
         start = learning.start(model)
         if cache is not None:
@@ -144,7 +140,8 @@ def _tell_learnt(model: Model, output: Path, seconds: float, as_json: bool) -> N
         warn(f"a view was left out: {failure}")
     if not as_json:
         names = " / ".join(model.classes_)
-        typer.echo(f"Learnt {names} from {counted(n_images, 'image')} in {seconds:.0f} s: {output}")
+        what = f"to find {model.classes_[1]}" if model.finds_regions else names
+        typer.echo(f"Learnt {what} from {counted(n_images, 'image')} in {seconds:.0f} s: {output}")
         return
     facts = {
         "model": str(output),

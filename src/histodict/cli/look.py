@@ -96,6 +96,7 @@ def methods(as_json: JsonOption = False) -> None:
     if as_json:
         print_json({name: entry.summary for name, entry in METHODS.items()})
         return
+    width = max(map(len, METHODS))
     for name, entry in METHODS.items():
         level = "patches" if entry.on_patches else "whole image"
-        typer.echo(f"{name:14s} {level:12s} {entry.summary}")
+        typer.echo(f"{name:{width}s} {level:11s} {entry.summary}")

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from ..execution.outputs import check_new_folder, check_room
+from ..execution.progress import Progress
 from .console import plain_errors, progress_bars
 from .options import FolderOutput
 
@@ -17,11 +18,21 @@ _DEMO_BYTES = 20 * 2**20
 def demo(
     output: FolderOutput = Path("histodict-demo"),
     seed: Annotated[int, typer.Option(help="Draw another set of patients.")] = 0,
+    draw: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Draw tissue into a new folder, to try the other commands with, and no more.",
+        ),
+    ] = None,
 ) -> None:
     """Draw tissue, learn from some patients, answer for others, and make a page of it.
 
     Needs no data and no network.
     """
+    if draw is not None:
+        _draw(draw, seed)
+        return
     from ..demo.page import write_demo_page
     from ..demo.run import run_demo
     from ..pipeline import save_model
@@ -39,6 +50,25 @@ def demo(
         f"Balanced accuracy on unseen patients: {result.balanced_accuracy:.2f} "
         f"({int(result.confusion.sum())} images). Open {page}"
     )
+
+
+def _draw(folder: Path, seed: int) -> None:
+    """The images of the demonstration, for a user's first steps."""
+    from ..demo.run import draw_demo
+    from ..images.manifest import read_manifest
+
+    with plain_errors():
+        check_new_folder(folder)
+        check_room(folder, _DEMO_BYTES)
+        tables = [place / "manifest.csv" for place in (folder, folder / "regions")]
+        with progress_bars() as callback:
+            callback(Progress("draw", 0, 1))
+            draw_demo(folder, seed=seed)
+        images, larger = (read_manifest(table) for table in tables)
+    n_patients = len(set(images.patients))
+    names = " / ".join(images.classes)
+    typer.echo(f"{len(images.records)} images of {n_patients} patients, {names}: {tables[0]}")
+    typer.echo(f"{len(larger.records)} larger ones with masks of what is inflamed: {tables[1]}")
 
 
 def serve(

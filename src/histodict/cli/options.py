@@ -18,7 +18,7 @@ import typer
 
 from .console import progress_bars, warn
 from .leaving import leaving
-from .reading import check_sizes, in_split, pairs, warn_of_skipped
+from .reading import check_sizes, in_split, note_tables, pairs, warn_of_skipped
 
 if TYPE_CHECKING:
     from ..execution.executor import Executor
@@ -63,7 +63,9 @@ def _parameters(call: Any) -> list[Parameter]:
 
 # --- single options -----------------------------------------------------------------------------
 
-ModelArgument = Annotated[Path, typer.Argument(help="Model file, from `histodict train`.")]
+ModelArgument = Annotated[
+    Path, typer.Argument(metavar="MODEL", help="Model file, from `histodict train`.")
+]
 ModelOutput = Annotated[Path, typer.Option("--output", "-o", help="Model file to write.")]
 ResultsOutput = Annotated[Path, typer.Option("--output", "-o", help="Folder for the results.")]
 FolderOutput = Annotated[Path, typer.Option("--output", "-o", help="Folder to write to.")]
@@ -103,6 +105,14 @@ PositiveOption = Annotated[
     ),
 ]
 
+RegionsOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Find regions of this name instead of telling images apart: the class of the crops "
+        "that show it, or what the masks (column mask) outline.",
+    ),
+]
 ColumnOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -155,14 +165,20 @@ class ModelOptions:
 class FinderOptions(ModelOptions):
     """A model that finds regions."""
 
-    model: Annotated[Path, typer.Argument(help="Model file, from `histodict train --regions`.")]
+    model: Annotated[
+        Path,
+        typer.Argument(metavar="MODEL", help="Model file, from `histodict train --regions`."),
+    ]
 
 
 @dataclass(frozen=True)
 class DataOptions:
     """Labelled images."""
 
-    data: Annotated[Path, typer.Argument(help="Folder with one sub-folder per class, or a CSV.")]
+    data: Annotated[
+        Path,
+        typer.Argument(metavar="DATA", help="Folder with one sub-folder per class, or a CSV."),
+    ]
     column: ColumnOption = None
     mpp: MppOption = None
     override_mpp: OverrideMppOption = None
@@ -218,8 +234,9 @@ class ImageOptions:
     paths: Annotated[
         list[Path],
         typer.Argument(
+            metavar="IMAGES",
             help="Images, slides, folders of them, or a CSV with a column path and, if known, mpp, "
-            "patient, label and mask."
+            "patient, label and mask.",
         ),
     ]
     mpp: MppOption = None
@@ -246,6 +263,7 @@ class ImageOptions:
         tables = [path for path in self.paths if path.suffix.lower() in _TABLES and path.is_file()]
         if not tables and (self.column or self.split):
             raise ValueError("--column and --split are of a CSV: name one among the images")
+        note_tables(self.paths)
         listed = [record for table in tables for record in self._listed(table)]
         images, left_out = find_images([path for path in self.paths if path not in tables])
         if not images and not listed:

@@ -32,6 +32,17 @@ def with_positive(manifest: Manifest, positive: str | None) -> Manifest:
     return manifest
 
 
+def chosen_preset(preset: str | None, settings: dict[str, str], *, regions: bool) -> str:
+    """The preset that was named; else the usual one, and for regions it is said which."""
+    from ..recipes import regions_preset
+
+    if preset is not None or not regions:
+        return preset or "default"
+    chosen, why = regions_preset(settings)
+    warn(f"regions are found by the preset {chosen}, {why}; see --preset", "Note")
+    return chosen
+
+
 def in_split(manifest: Manifest, source: Path, split: str | None) -> Manifest:
     """The rows of one split, or all."""
     if split is None:
@@ -56,7 +67,16 @@ def warn_of_masks(manifest: Manifest) -> None:
     """Where masks are given to what does not look at them."""
     n_masks = sum(record.mask is not None for record in manifest.records)
     if n_masks and len(manifest.classes) > 1:
-        warn(f"{counted(n_masks, 'mask')} not used: `train --regions NAME` learns from masks")
+        warn(f"{counted(n_masks, 'mask')} not used: `--regions NAME` finds what masks outline")
+
+
+def note_tables(folders: Sequence[Path]) -> None:
+    """Where `train` would read the table of a folder, `predict` takes the folder's images."""
+    from ..images.manifest import MANIFEST_NAME
+
+    for table in (folder / MANIFEST_NAME for folder in folders):
+        if table.is_file():
+            warn(f"give {table} to use the pixel sizes and labels that it names", "Note")
 
 
 def warn_of_skipped(reasons: list[str], n_images: int) -> None:

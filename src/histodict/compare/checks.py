@@ -4,25 +4,52 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ..evaluation.answers import gather
+import numpy as np
+
+from ..evaluation.answers import Repeat, gather
 from ..evaluation.intervals import PatientDraws
 from ..evaluation.splits import SplitError, Splits, check_splits
 from ..images.manifest import Manifest
 from ..images.pixel_size import common_size
 from ..pipeline.plan import Plan
+from ..pipeline.region_truth import sides
+from .patch_measures import KINDS
 
 
-def check_measurable(manifest: Manifest, splits: Splits) -> None:
+def check_measurable(manifest: Manifest, splits: Splits, region: str | None = None) -> None:
     """The splits are of these images and leak nothing, and every figure will be defined."""
     if splits.manifest != manifest.digest():
         raise SplitError(
             "the splits were made for other images than the manifest lists: make them again"
         )
     check_splits(manifest, splits)
+    if region is not None:
+        _check_regions(manifest, splits, region)
+        return
     _check_classes(manifest, splits)
     for size in {split.n_per_class for split in splits}:
         own = [split for split in splits if split.n_per_class == size]
         PatientDraws(gather(manifest, own, [manifest.select(s.test).labels for s in own]))
+
+
+def _check_regions(manifest: Manifest, splits: Splits, region: str) -> None:
+    """Every split trains on both kinds of tissue; two patients or more are tested on each."""
+    known = [sides(record, region) for record in manifest.records]
+    for split in splits:
+        for kind, name in enumerate(KINDS):
+            if not any(known[place][kind] for place in split.train):
+                raise SplitError(
+                    f"split {split.name!r} trains on no tissue {name} ({region}): give more "
+                    "images, or other splits"
+                )
+    for size, repeat in {(split.n_per_class, split.repeat) for split in splits}:
+        own = [s for s in splits if (s.n_per_class, s.repeat) == (size, repeat)]
+        rows = [(i, kind) for s in own for i in s.test for kind in (0, 1) if known[i][kind]]
+        labels = np.array([KINDS[kind] for _, kind in rows])
+        patients = np.array([manifest.records[i].patient for i, _ in rows])
+        if len(set(labels)) < len(KINDS):
+            raise SplitError(f"all tested tissue is {labels[0]} ({region}): test both kinds")
+        PatientDraws([Repeat(labels, patients, labels)])
 
 
 def check_sizes(manifest: Manifest, plans: Iterable[Plan]) -> None:

@@ -14,20 +14,28 @@ from .tasks import UNLABELLED
 
 
 def choose_plans(
-    names: Sequence[str], default_preset: str, settings: dict[str, str]
+    names: Sequence[str],
+    default_preset: str,
+    settings: dict[str, str],
+    region: str | None = None,
 ) -> dict[str, Plan]:
     """Plans by the name they were asked for: METHOD, or PRESET:METHOD, or either +unlabelled.
 
-    A setting that only some of the methods know changes those; one that none knows is an error.
+    With a `region`, they must be able to find it. A setting that only some of the methods know
+    changes those; one that none knows is an error.
     """
     plans = {}
     known: set[str] = set()
     for name in names:
+        if region is not None and name.strip().endswith(UNLABELLED):
+            raise ValueError(f"{name.strip()}: thresholds are adapted for classes, not for regions")
         first, sign, second = name.strip().removesuffix(UNLABELLED).partition(":")
-        plan = Plan.named(first, second) if sign else Plan.named(default_preset, first)
+        words = (first, second) if sign else (default_preset, first)
+        plan = Plan.named(*words, regions=region is not None)
         own = {key: text for key, text in settings.items() if plan.knows(key)}
         known |= set(own)
         plans[name.strip()] = plan.with_settings(own)
+        plans[name.strip()].model(region=region)  # refuses what cannot find regions
     unknown = sorted(set(settings) - known)
     if unknown:
         raise ValueError(f"none of the methods has a setting {unknown[0]!r}")

@@ -2,9 +2,11 @@
 
 FOLDER/splits.json              which image was trained on and tested on, to be used again
 FOLDER/trials/                  one file per training, which is not done again while it is there;
-                                beside it the patch maps of what was answered wrongly
+                                beside it the patch maps of what was answered wrongly, or of all
+                                where regions were looked for
 FOLDER/answers.csv, .parquet    one row per method, seed, split and test image
-FOLDER/results.csv, .parquet    per method: metrics with 95 % intervals by patient
+FOLDER/results.csv, .parquet    per method: metrics with 95 % intervals by patient; of regions, of
+                                their patches
 FOLDER/comparisons.csv, …       every method against the first one, paired by patient
 FOLDER/timing.csv, .parquet     seconds and memory per training
 FOLDER/provenance.json          data, splits, seeds, recipes, versions
@@ -16,6 +18,7 @@ import json
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -28,15 +31,28 @@ from ..execution.tables import Row, write_table
 from ..execution.work import Work
 from ..images.manifest import Manifest
 from ..pipeline.plan import Plan
+from ..pipeline.region_truth import region_classes
 from ..pipeline.trials import PACKAGES
 from .checks import check_measurable, check_sizes, tested_classes
-from .measures import N_DRAWS, answer_rows, comparisons, repeats_of, timing_rows, values
+from .measures import (
+    N_DRAWS,
+    Measures,
+    Repeats,
+    answer_rows,
+    comparisons,
+    metrics_for,
+    timing_rows,
+    values,
+)
 from .tasks import Result, Task, run_tasks
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Everything that was measured; `rows` of the tables, and the answers behind them."""
+    """Everything that was measured; `rows` of the tables, and the answers behind them.
+
+    region : what was looked for in the images, whose classes are then those with and without it
+    """
 
     manifest: Manifest
     splits: Splits
@@ -46,6 +62,7 @@ class Evaluation:
     values: list[Row]
     comparisons: list[Row]
     timing: list[Row]
+    region: str | None = None
 
     @property
     def failures(self) -> list[Result]:
@@ -54,12 +71,27 @@ class Evaluation:
     @property
     def classes(self) -> list[str]:
         """The classes that were tested; of two, the second is the one to be found."""
+        if self.region is not None:
+            return region_classes(self.manifest, self.region)
         return tested_classes(self.manifest, self.splits)
 
     @property
+    def measures(self) -> Measures:
+        """What is measured, by name; the first is what methods are compared by."""
+        return metrics_for(self.classes, regions=self.region is not None)
+
+    @property
+    def main_measure(self) -> str:
+        return next(iter(self.measures))
+
+    @property
     def methods(self) -> list[str]:
-        """Those that worked on every split, in the order asked for: the ones in the tables."""
-        return list(_complete(self.results, list(self.plans)))
+        """Those that worked on every split, in the order asked for: the ones in the tables.
+
+        A mean over the splits on which another one worked would flatter it.
+        """
+        failed = {result.task.method for result in self.results if result.error}
+        return [name for name in self.plans if name not in failed]
 
     def sizes(self) -> list[int | None]:
         """The training images per class that were asked for, in order; [None] if none were."""
@@ -77,8 +109,12 @@ class Evaluation:
         return next(r for r in rows if (r["method"], r["metric"], r["n_per_class"]) == wanted)
 
     def repeats(self, method: str, size: int | None, kind: str) -> list[Repeat]:
-        """A method's answers, `kind` "labels" or "scores", repeat by repeat, over all seeds."""
-        return repeats_of(self.manifest, self.results, method, size, kind)
+        """A method's answers, repeat by repeat over all seeds; `kind` as `Repeats` has it."""
+        return self.gathered.of(method, size, kind)
+
+    @cached_property
+    def gathered(self) -> Repeats:
+        return Repeats(self.manifest, self.results)
 
 
 def evaluate(
@@ -89,25 +125,26 @@ def evaluate(
     *,
     seeds: Sequence[int] = (0,),
     work: Work = Work(),  # noqa: B008 (it is frozen)
+    region: str | None = None,
 ) -> Evaluation:
-    """Run what is not there yet, and write the files above."""
-    check_measurable(manifest, splits)
+    """Run what is not there yet, and write the files above.
+
+    `region`: what is looked for in the images, in place of telling their classes apart; they are
+    labelled as `labelled_by_region` does.
+    """
+    check_measurable(manifest, splits, region)
     check_sizes(manifest, plans.values())
     folder.mkdir(parents=True, exist_ok=True)
     save_splits(splits, folder / "splits.json")
     work = replace(work, cache=work.cache or folder / "cache")
-    results = run_plans(manifest, plans, splits, folder / "trials", seeds, work)
-    good = _complete(results, list(plans))
+    tasks = tasks_of(plans, splits, seeds, region)
+    results = run_tasks(manifest, tasks, folder / "trials", work)
     done = Evaluation(
-        manifest,
-        splits,
-        dict(plans),
-        list(seeds),
-        results,
-        values(manifest, splits, good),
-        comparisons(manifest, splits, good),
-        timing_rows(results),
+        manifest, splits, dict(plans), list(seeds), results, [], [], timing_rows(results), region
     )
+    measured = done.gathered, done.sizes(), done.methods, done.measures
+    done.values.extend(values(*measured))
+    done.comparisons.extend(comparisons(*measured))
     write_table(folder / "answers", answer_rows(manifest, results), ("method", "seed", "split"))
     write_table(folder / "results", done.values, ("method", "n_per_class", "metric", "value"))
     write_table(folder / "comparisons", done.comparisons, ("method", "against"))
@@ -126,23 +163,18 @@ def run_plans(
     work: Work,
 ) -> list[Result]:
     """Every plan on every split with every seed; what `folder` has of it is not done again."""
-    tasks = [
-        Task(name, plan, split, seed)
+    return run_tasks(manifest, tasks_of(plans, splits, seeds), folder, work)
+
+
+def tasks_of(
+    plans: Mapping[str, Plan], splits: Splits, seeds: Sequence[int], region: str | None = None
+) -> list[Task]:
+    return [
+        Task(name, plan, split, seed, region)
         for seed in seeds
         for split in splits
         for name, plan in plans.items()
     ]
-    return run_tasks(manifest, tasks, folder, work)
-
-
-def _complete(results: list[Result], methods: list[str]) -> dict[str, list[Result]]:
-    """By method, those of which every trial worked: a mean over the others would flatter."""
-    failed = {result.task.method for result in results if result.error}
-    return {
-        name: [result for result in results if result.task.method == name]
-        for name in methods
-        if name not in failed
-    }
 
 
 def provenance(done: Evaluation) -> dict[str, Any]:
@@ -154,6 +186,7 @@ def provenance(done: Evaluation) -> dict[str, Any]:
         "n_patients": len(set(done.manifest.patients)),
         "splits_digest": splits_digest(done.splits),
         "protocol": dict(done.splits.protocol),
+        **({"region": done.region} if done.region else {}),
         "kept_apart": sorted({split.by for split in done.splits}),
         "seeds": done.seeds,
         "draws_of_patients": N_DRAWS,

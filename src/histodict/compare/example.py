@@ -45,7 +45,8 @@ def train_example(done: Evaluation, folder: Path, work: Work) -> Example | None:
         return None
     split = next(split for split in done.splits if split.n_per_class == done.shown_size)
     # Of a panel the first member is looked at.
-    task = Task(method, Plan(done.plans[method].recipe), split, done.seeds[0])
+    plan = Plan(done.plans[method].recipe)
+    task = Task(method, plan, split, done.seeds[0], done.region)
     return Example(method, split, trained_model(task, done.manifest, folder, work))
 
 
@@ -56,11 +57,9 @@ def has_pictures(recipe: Recipe) -> bool:
     return on_pixels and recipe.on_patches and bool(method.has_class_atoms)
 
 
-def trained_model(
-    task: Task, manifest: Manifest, folder: Path, work: Work, region: str | None = None
-) -> Model:
+def trained_model(task: Task, manifest: Manifest, folder: Path, work: Work) -> Model:
     """The model of a task, read from `folder` if it is there, else trained and kept."""
-    trial = task.trial(manifest, work, region)
+    trial = task.trial(manifest, work)
     file = folder / f"{trial.key}{SUFFIX}"
     if file.is_file():
         try:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -13,13 +14,15 @@ from ..evaluation import metrics
 from ..evaluation.answers import Repeat, gather
 from ..evaluation.comparison import holm, paired_bootstrap
 from ..evaluation.intervals import bootstrap_interval
-from ..evaluation.splits import Splits
+from ..evaluation.splits import Split
 from ..execution.tables import Row
-from ..images.manifest import Manifest
-from .checks import tested_classes
+from ..images.manifest import Manifest, Record
+from .patch_measures import PATCH_METRICS, Judged, by_kind, patch_counts
 from .tasks import Result
 
 N_DRAWS = 2000  # of patients, for every interval and comparison
+# By name: of which kind of answers, and the metric.
+Measures = dict[str, tuple[str, Callable[..., float]]]
 
 
 def answer_rows(manifest: Manifest, results: list[Result]) -> list[Row]:
@@ -27,8 +30,7 @@ def answer_rows(manifest: Manifest, results: list[Result]) -> list[Row]:
     for result in (result for result in results if not result.error):
         split = result.task.split
         chosen = manifest.select(split.test).records
-        said = result.answered
-        for record, label, scores in zip(chosen, said.labels, said.scores, strict=True):
+        for i, (record, label) in enumerate(zip(chosen, result.answered.labels, strict=True)):
             rows.append(
                 {
                     "method": result.task.method,
@@ -38,21 +40,41 @@ def answer_rows(manifest: Manifest, results: list[Result]) -> list[Row]:
                     "patient": record.patient,
                     "truth": record.label,
                     "label": label,
-                    **{f"score_{i}": score for i, score in enumerate(scores)},
+                    **_scores(result, i, record),
                 }
             )
     return rows
 
 
-def values(manifest: Manifest, splits: Splits, good: dict[str, list[Result]]) -> list[Row]:
-    classes = tested_classes(manifest, splits)
+def _scores(result: Result, i: int, record: Record) -> Row:
+    """Behind the i-th answer: its scores; of regions, the largest, and patches right and wrong."""
+    said = result.answered
+    if said.least_patches is None:
+        return {f"score_{k}": score for k, score in enumerate(said.scores[i])}
+    table = judged(result, i, record).table().tolist()
+    names = "hits", "misses", "false_alarms", "rest"
+    own = {"score": said.scores[i][0], "least_patches": said.least_patches}
+    return own | dict(zip(names, table, strict=True))
+
+
+def judged(result: Result, i: int, record: Record) -> Judged:
+    """The patches behind the i-th answer of a trial of regions."""
+    patch_map, least = result.answered.map_of(i), result.answered.least_patches
+    if patch_map is None or least is None:
+        raise ValueError(f"{result.task.name}: has no map of {record.path}; delete its trial")
+    return Judged.of(record, patch_map, least)
+
+
+def values(
+    repeats: Repeats, sizes: Sequence[int | None], methods: Sequence[str], measured: Measures
+) -> list[Row]:
     rows = []
-    for size in dict.fromkeys(split.n_per_class for split in splits):
-        for method, results in good.items():
-            for name, (kind, metric) in metrics_for(classes).items():
-                repeats = repeats_of(manifest, results, method, size, kind)
-                interval = bootstrap_interval(metric, repeats, n_replicates=N_DRAWS)
-                spread = [metric(repeat.labels, repeat.answers) for repeat in repeats]
+    for size in sizes:
+        for method in methods:
+            for name, (kind, metric) in measured.items():
+                said = repeats.of(method, size, kind)
+                interval = bootstrap_interval(metric, said, n_replicates=N_DRAWS)
+                spread = [metric(repeat.labels, repeat.answers) for repeat in said]
                 rows.append(
                     {
                         "method": method,
@@ -63,34 +85,33 @@ def values(manifest: Manifest, splits: Splits, good: dict[str, list[Result]]) ->
                         "high": interval.high,
                         "spread_of_repeats": float(np.std(spread)),
                         "n_patients": interval.n_patients,
-                        "n_repeats": len(repeats),
+                        "n_repeats": len(said),
                     }
                 )
     return rows
 
 
-def comparisons(manifest: Manifest, splits: Splits, good: dict[str, list[Result]]) -> list[Row]:
-    """Balanced accuracy of every method against the first, corrected for how many there are."""
+def comparisons(
+    repeats: Repeats, sizes: Sequence[int | None], methods: Sequence[str], measured: Measures
+) -> list[Row]:
+    """Of every method against the first, by the first measure; corrected for how many there are."""
     rows: list[Row] = []
-    names = list(good)
-    for size in dict.fromkeys(split.n_per_class for split in splits):
-        if len(names) < 2:
-            continue
-        first = repeats_of(manifest, good[names[0]], names[0], size, "labels")
-        made = {}
-        for name in names[1:]:
-            other = repeats_of(manifest, good[name], name, size, "labels")
-            made[name] = paired_bootstrap(
-                metrics.balanced_accuracy, first, other, n_replicates=N_DRAWS
-            )
+    measure, (kind, metric) = next(iter(measured.items()))
+    kind = "counts" if kind == "patches" else kind  # image by image, which are the same for all
+    for size in sizes if len(methods) > 1 else ():
+        first, *others = (repeats.of(name, size, kind) for name in methods)
+        made = {
+            name: paired_bootstrap(metric, first, other, n_replicates=N_DRAWS)
+            for name, other in zip(methods[1:], others, strict=True)
+        }
         corrected = holm([comparison.p_value for comparison in made.values()])
         for (name, comparison), p_value in zip(made.items(), corrected, strict=True):
             rows.append(
                 {
-                    "method": names[0],
+                    "method": methods[0],
                     "against": name,
                     "n_per_class": size,
-                    "metric": "balanced accuracy",
+                    "metric": measure,
                     "difference": comparison.difference,
                     "low": comparison.low,
                     "high": comparison.high,
@@ -101,9 +122,11 @@ def comparisons(manifest: Manifest, splits: Splits, good: dict[str, list[Result]
     return rows
 
 
-def metrics_for(classes: list[str]) -> dict[str, tuple[str, Callable[..., float]]]:
-    """What is measured, and on what: "labels" or "scores"."""
-    chosen: dict[str, tuple[str, Callable[..., float]]] = {
+def metrics_for(classes: list[str], *, regions: bool = False) -> Measures:
+    """What is measured, and on what: see `Repeats`. Methods are compared by the first."""
+    if regions:
+        return {name: ("patches", metric) for name, metric in PATCH_METRICS.items()}
+    chosen: Measures = {
         "balanced accuracy": ("labels", metrics.balanced_accuracy),
         "AUC": ("scores", metrics.auc),
     }
@@ -115,17 +138,49 @@ def metrics_for(classes: list[str]) -> dict[str, tuple[str, Callable[..., float]
     return chosen
 
 
-def repeats_of(
-    manifest: Manifest, results: list[Result], method: str, size: int | None, kind: str
-) -> list[Repeat]:
-    own = [r for r in results if r.task.method == method and r.task.split.n_per_class == size]
-    seeds = list(dict.fromkeys(result.task.seed for result in own))
-    repeats = []
-    for seed in seeds:
-        chosen = [result for result in own if result.task.seed == seed]
-        answers = [_answers(result, kind) for result in chosen]
-        repeats += gather(manifest, [result.task.split for result in chosen], answers)
-    return repeats
+class Repeats:
+    """What the methods answered, repeat by repeat over all seeds, put together once.
+
+    kind : "labels" or "scores" of the images; of regions, "counts" of the patches, a row per image,
+        or "patches", the same with a row for those inside of regions and one for those outside
+    """
+
+    def __init__(self, manifest: Manifest, results: Sequence[Result]) -> None:
+        self.manifest = manifest
+        self.results = results
+        self._made: dict[tuple[str, int | None, str], list[Repeat]] = {}
+
+    def of(self, method: str, size: int | None, kind: str) -> list[Repeat]:
+        key = method, size, kind
+        if key not in self._made:
+            self._made[key] = list(self._make(method, size, kind))
+        return self._made[key]
+
+    def _make(self, method: str, size: int | None, kind: str) -> Iterator[Repeat]:
+        if kind == "patches":
+            yield from map(by_kind, self.of(method, size, "counts"))
+            return
+        tasks = [(result, result.task) for result in self.results]
+        own = [r for r, t in tasks if t.method == method and t.split.n_per_class == size]
+        for seed in dict.fromkeys(result.task.seed for result in own):
+            chosen = [result for result in own if result.task.seed == seed]
+            splits = [result.task.split for result in chosen]
+            if kind == "counts":
+                yield from self._counts(chosen, splits)
+            else:
+                yield from gather(self.manifest, splits, [_answers(r, kind) for r in chosen])
+
+    def _counts(self, results: list[Result], splits: list[Split]) -> list[Repeat]:
+        """Draws of patients need no image of each class here, only patches."""
+        records = [self.manifest.select(split.test).records for split in splits]
+        seen = [
+            [judged(result, i, record) for i, record in enumerate(own)]
+            for result, own in zip(results, records, strict=True)
+        ]
+        counts = patch_counts([image for own in seen for image in own])
+        ends = np.cumsum([len(own) for own in seen])
+        made = gather(self.manifest, splits, np.split(counts, ends[:-1]))
+        return [replace(repeat, labels=np.full(len(repeat.labels), "image")) for repeat in made]
 
 
 def _answers(result: Result, kind: str) -> NDArray[Any]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +19,12 @@ from ..evaluation.answers import Repeat
 from ..evaluation.intervals import Metric, bootstrap_interval
 from ..execution.tables import Row
 from ..images.manifest import Record
-from ..patches.outlines import label_regions
 from ..patches.patch_map import PatchMap
-from ..pipeline.region_detector import true_patches
 from .measures import N_DRAWS, metrics_for
+from .patch_measures import PATCH_METRICS, Judged, by_kind, patch_counts
 
-_Judged = tuple[NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_], str]
-_N_BINS = 1000  # of patches' margins: their AUC is then right to three digits, however many
+# What is known of an image, the file of its map, and how many connected patches make a region.
+Mapped = tuple[Record, Path, int]
 
 
 def score_rows(classes: Sequence[str], rows: Sequence[Row]) -> dict[str, Any] | None:
@@ -87,92 +85,23 @@ def _measured(metric: Metric, repeat: Repeat) -> dict[str, Any]:
 # --- regions, patch by patch --------------------------------------------------------------------
 
 
-def score_patches(images: Iterable[tuple[Record, Path, int]]) -> dict[str, Any]:
-    """Patches of all images against their masks or labels; nothing where there are none.
-
-    Of each image the file of its map and how many connected patches make a region: a patch is found
-    if it lies in a region that counts. AUC is of the patches' margins.
-    """
-    found = [judged for image in images if (judged := _judged_if_there(*image)) is not None]
-    if not any(len(margins) for margins, _, _, _ in found):
+def score_patches(images: Iterable[Mapped]) -> dict[str, Any]:
+    """Patches of all images against their masks or labels; nothing where there are none."""
+    found = [(image[0], judged) for image in images if (judged := _judged_if_there(*image))]
+    counts = patch_counts([judged for _, judged in found])
+    if not counts.any():
         return {}
-    edges = _edges([margins for margins, _, _, _ in found])
-    counts = np.array([_counts(margins, t, p, edges) for margins, t, p, _ in found])
-    patients = np.array([patient for _, _, _, patient in found])
-    repeat = Repeat(_strata([truth for _, truth, _, _ in found]), patients, counts)
-    return {name: _measured(metric, repeat) for name, metric in _PATCH_METRICS.items()}
+    records = [record for record, _ in found]
+    labels, patients = (np.array([getattr(r, k) for r in records]) for k in ("label", "patient"))
+    repeat = by_kind(Repeat(labels, patients, counts))
+    return {name: _measured(metric, repeat) for name, metric in PATCH_METRICS.items()}
 
 
-def _strata(truths: list[NDArray[np.bool_]]) -> NDArray[Any]:
-    """What every draw of patients must have some of, so that it has patches of both kinds.
-
-    Where most images are of both, any draw has; else it takes images with a region and without.
-    """
-    if np.mean([truth.any() and not truth.all() for truth in truths]) >= 0.5:
-        return np.full(len(truths), "an image")
-    return np.array(["with a region" if truth.any() else "without" for truth in truths])
-
-
-def _judged_if_there(record: Record, file: Path, least: int) -> _Judged | None:
+def _judged_if_there(record: Record, file: Path, least: int) -> Judged | None:
     """An image of an earlier run may be elsewhere by now: it is named, and left out."""
     try:
-        return _judged(record, PatchMap.load(file), least)
+        return Judged.of(record, PatchMap.load(file), least)
     except (ValueError, OSError) as error:
         words = f"{record.path}: is left out of the scores of patches ({error})"
         warnings.warn(words, stacklevel=2)
         return None
-
-
-def _judged(record: Record, patch_map: PatchMap, least: int) -> _Judged:
-    """Margins, truth and whether they were found, of the patches on tissue; and whose they are."""
-    tissue = patch_map.tissue
-    places, sizes = label_regions(patch_map.winners == 1)
-    counts = np.concatenate([[False], sizes >= least])
-    truth = true_patches(record, patch_map)
-    margins = patch_map.margins[..., 1]
-    return margins[tissue], truth[tissue], counts[places][tissue], record.patient
-
-
-def _edges(margins: list[NDArray[np.float32]]) -> NDArray[np.float64]:
-    """Between bins of about as many patches each."""
-    shares = np.linspace(0, 1, _N_BINS + 1)[1:-1]
-    return np.unique(np.quantile(np.concatenate(margins), shares))
-
-
-def _counts(
-    margins: NDArray[np.float32],
-    truth: NDArray[np.bool_],
-    found: NDArray[np.bool_],
-    edges: NDArray[np.float64],
-) -> NDArray[np.int64]:
-    """Hits, misses, false alarms, rest; then patches by margin, of the region and of the rest."""
-    table = [(truth & found).sum(), (truth & ~found).sum(), (~truth & found).sum()]
-    bins = np.searchsorted(edges, margins, side="right")
-    by_margin = [np.bincount(bins[kind], minlength=len(edges) + 1) for kind in (truth, ~truth)]
-    return np.concatenate([[*table, (~truth & ~found).sum()], *by_margin])
-
-
-def _share(
-    part: tuple[int, ...], whole: tuple[int, ...], labels: NDArray[Any], counts: NDArray[np.int64]
-) -> float:
-    """A sum of hits, misses, false alarms and rest, each taken so many times, over another."""
-    total = counts[:, :4].sum(axis=0)
-    if not total @ whole:
-        raise ValueError("there are no patches of which to tell")
-    return float(total @ part / (total @ whole))
-
-
-def _binned_auc(labels: NDArray[Any], counts: NDArray[np.int64]) -> float:
-    inside, outside = np.split(counts[:, 4:].sum(axis=0), 2)
-    if not inside.sum() or not outside.sum():
-        raise ValueError("AUC needs patches inside and outside of regions")
-    below = np.cumsum(outside) - outside
-    return float((inside * (below + outside / 2)).sum() / (inside.sum() * outside.sum()))
-
-
-_PATCH_METRICS: dict[str, Metric] = {
-    "AUC": _binned_auc,
-    "Dice": partial(_share, (2, 0, 0, 0), (2, 1, 1, 0)),
-    "sensitivity": partial(_share, (1, 0, 0, 0), (1, 1, 0, 0)),
-    "specificity": partial(_share, (0, 0, 0, 1), (0, 0, 1, 1)),
-}

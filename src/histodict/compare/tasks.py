@@ -29,6 +29,7 @@ UNLABELLED = "+unlabelled"
 class Task:
     """One trial: `method` is the name it goes by in the tables.
 
+    With a `region`, it is found in the images instead of telling their classes apart.
     Where the name ends in +unlabelled, the threshold is adapted to the test images, whose labels
     are not looked at.
     """
@@ -37,14 +38,15 @@ class Task:
     plan: Plan
     split: Split
     seed: int
+    region: str | None = None
 
     @property
     def name(self) -> str:
         return f"{self.method} {self.split.name} seed {self.seed}"
 
-    def trial(self, manifest: Manifest, work: Work, region: str | None = None) -> Trial:
+    def trial(self, manifest: Manifest, work: Work) -> Trial:
         model: Learner = self.plan.model(
-            region=region, random_state=self.seed, n_jobs=work.n_jobs, cache=work.cache
+            region=self.region, random_state=self.seed, n_jobs=work.n_jobs, cache=work.cache
         )
         train, test = manifest.select(self.split.train), manifest.select(self.split.test)
         return Trial(model, train, test, adapts=self.method.endswith(UNLABELLED))

@@ -19,6 +19,13 @@ from ..patches.outlines import label_regions
 MOST_PATCHES = 20
 
 
+def decision_words(least_patches: int) -> str:
+    """How a detector decides, for a model card."""
+    if least_patches == 1:
+        return "every patch that is found counts"
+    return f"a region counts from {least_patches} connected patches on"
+
+
 def best_margin(margins: NDArray[np.float32], truth: NDArray[np.bool_]) -> float:
     """The margin beyond which a patch is best called positive, of patches that are known (n,).
 

@@ -18,14 +18,14 @@ from ..images.manifest import Manifest, read_manifest
 from ..images.pixel_size import GivenSize
 from ..pipeline import ImageAnswer, RegionAnswer, RegionDetector, TissueClassifier
 from ..recipes import preset
-from .sets import drawn_set
+from .sets import drawn_set, write_synthetic_set
 
 # The default preset, small enough for a minute and a half on two cores.
 DEMO_RECIPE = preset("default").with_settings(
     {"n_atoms": "120", "n_iter": "12", "downsample": "1", "patches_per_class": "4000"}
 )
 REGION_RECIPE = DEMO_RECIPE.with_settings({"neighbours": "2", "penalty": "0.2"})
-_N_PATIENTS = 8
+_DRAWN: dict[str, Any] = {"n_patients": 8, "images_per_patient": 4}
 _N_TEST_PATIENTS = 4
 
 
@@ -61,6 +61,11 @@ class DemoResult:
         return balanced_accuracy(truth, np.array([a.label for a in answers]))
 
 
+def draw_demo(folder: Path, *, seed: int = 0) -> Path:
+    """The demonstration's images in a folder of their own; one that holds files is refused."""
+    return write_synthetic_set(folder, **_DRAWN, seed=seed)
+
+
 def run_demo(folder: Path, *, seed: int = 0, callback: Callback = ignore) -> DemoResult:
     """Draw the set into folder/data (once), train on half of the patients, answer for the rest."""
     seconds: dict[str, float] = {}
@@ -73,7 +78,7 @@ def run_demo(folder: Path, *, seed: int = 0, callback: Callback = ignore) -> Dem
 
     data = folder / f"data-{seed}"
     callback(Progress("draw", 0, 1))
-    timed("drawing the images", lambda: drawn_set(data, _N_PATIENTS, 4, seed=seed))
+    timed("drawing the images", lambda: drawn_set(data, **_DRAWN, seed=seed))
     callback(Progress("draw", 1, 1))
     manifest = read_manifest(data / "manifest.csv")
     held_out = set(sorted(set(manifest.patients))[-_N_TEST_PATIENTS:])

@@ -20,6 +20,7 @@ Reference: Field and Welsh, "Bootstrapping clustered data", JRSS B 69 (2007) 369
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +38,10 @@ Statistic = Callable[[int, NDArray[np.int64]], float]
 
 # Draws in vain, at most, per replicate.
 _MOST_REDRAWN = 20
+
+
+class UndefinedError(ValueError):
+    """What a metric raises that has no value for these images: the draw is made again."""
 
 
 @dataclass(frozen=True)
@@ -146,7 +151,8 @@ class PatientDraws:
         values = []
         for repeat in np.flatnonzero(complete).tolist():
             places = self.patient_of_row[repeat]
-            values.append(statistic(repeat, np.repeat(np.arange(len(places)), times[places])))
+            with suppress(UndefinedError):
+                values.append(statistic(repeat, np.repeat(np.arange(len(places)), times[places])))
         if not np.isfinite(values).all():
             raise ValueError("the metric is not finite on some draw of patients: it cannot be used")
         return float(np.mean(values)) if values else np.nan

@@ -200,6 +200,8 @@ def _checked_probabilities(
 
 def _is_positive(truth: NDArray[Any], positive: object) -> NDArray[np.bool_]:
     classes = np.unique(truth)
+    if len(classes) == 1:
+        raise ValueError(f"all images are {classes.item()!r}; it takes images of two classes")
     if len(classes) != 2:
         raise ValueError(
             f"one score per image is for two classes; the labels are {classes.tolist()}. More "

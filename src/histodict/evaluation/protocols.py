@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ..images.manifest import Manifest
 from ..parameters import check_whole_number
 from .folds import balanced_folds, fold_totals
-from .splits import Split, SplitError, Splits, check_splits, image_names
+from .splits import Split, SplitError, Splits, check_splits, image_names, must_be_trained
 
 # Divisions tried, per repeat, to find one that no earlier repeat has.
 _N_TRIES = 50
@@ -146,13 +146,17 @@ def _checked(manifest: Manifest, splits: Sequence[Split], **protocol: Any) -> Sp
 
 @dataclass(frozen=True)
 class _Groups:
-    """Images that stay together: sorted names, group of each image, images per group and class."""
+    """Images that stay together: sorted names, group of each image, images per group and class.
+
+    needed : (n_classes,), those that every training side must have
+    """
 
     by: str
     names: list[str]
     classes: list[str]
     of_image: NDArray[np.int64]
     counts: NDArray[np.int64]
+    needed: NDArray[np.bool_]
 
     @classmethod
     def of(cls, manifest: Manifest, by: str) -> _Groups:
@@ -163,7 +167,8 @@ class _Groups:
         classes, of_label = np.unique(manifest.labels, return_inverse=True)
         counts = np.zeros((len(names), len(classes)), np.int64)
         np.add.at(counts, (of_image, of_label), 1)
-        return cls(by, names.tolist(), classes.tolist(), of_image, counts)
+        needed = np.isin(classes, list(must_be_trained(manifest.records)))
+        return cls(by, names.tolist(), classes.tolist(), of_image, counts, needed)
 
     def divide(self, n_folds: int, rng: np.random.Generator) -> NDArray[np.int64]:
         """The fold of every group, such that no class is in one fold alone."""
@@ -173,7 +178,8 @@ class _Groups:
                 f"{n_folds} folds need as many {self.by}s, but there are {len(self.names)}: ask "
                 "for fewer folds"
             )
-        for name, column in zip(self.classes, self.counts.T, strict=True):
+        for place in np.flatnonzero(self.needed).tolist():
+            name, column = self.classes[place], self.counts[:, place]
             holders = np.flatnonzero(column)
             if len(holders) == 1:
                 raise SplitError(
@@ -183,6 +189,7 @@ class _Groups:
                 )
         folds = balanced_folds(self.counts, n_folds, rng)
         alone = (fold_totals(self.counts, folds, n_folds) > 0).sum(axis=0) == 1
+        alone &= self.needed
         if alone.any():
             raise SplitError(
                 f"no division of the {self.by}s into {n_folds} folds was found that leaves class "

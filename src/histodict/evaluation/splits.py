@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..images.manifest import Manifest
+from ..images.manifest import Manifest, Record
 
 
 class SplitError(ValueError):
@@ -91,6 +91,14 @@ def check_no_leak(manifest: Manifest, split: Split) -> None:
         )
 
 
+def must_be_trained(records: Iterable[Record]) -> set[str]:
+    """The classes of which images are needed to know them.
+
+    One with a mask shows what is region and what is not by itself, and may be the only one.
+    """
+    return {record.label for record in records if record.mask is None}
+
+
 def check_splits(manifest: Manifest, splits: Iterable[Split]) -> None:
     """Each split by patient keeps patients apart, and trains on every class that it tests."""
     for split in splits:
@@ -101,7 +109,8 @@ def check_splits(manifest: Manifest, splits: Iterable[Split]) -> None:
         if split.by == "patient":
             check_no_leak(manifest, split)
         trained = {manifest.records[place].label for place in split.train}
-        untrained = {manifest.records[place].label for place in split.test} - trained
+        tested = [manifest.records[place] for place in split.test]
+        untrained = must_be_trained(tested) - trained
         if untrained:
             raise SplitError(
                 f"split {split.name!r}: no image of class {min(untrained)!r} is left to train on; "

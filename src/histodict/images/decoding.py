@@ -144,7 +144,10 @@ def _decode_floats(path: Path) -> Picture:
         raise ImageError(f"{path}: is cut short; copy it again")
     check_memory(path, header.size, 4 * facts["n_bytes"] + header.n_bytes)
     with _in_words(path):
-        return Picture(path, Image.fromarray(read_floats(path)))
+        pixels = read_floats(path)
+    if pixels.shape[1::-1] != header.size:
+        raise ImageError(f"{path}: the image is damaged; copy it again from its source")
+    return Picture(path, Image.fromarray(pixels))
 
 
 @contextmanager
@@ -221,6 +224,8 @@ def _working_bytes(image: Image.Image) -> int:
 
 
 def _check_size(path: Path, size: tuple[int, int]) -> None:
+    if min(size) < 1:
+        raise ImageError(f"{path}: has {size[0]} x {size[1]} pixels: it is damaged; copy it again")
     if math.prod(size) > MOST_PIXELS:
         raise ImageError(
             f"{path}: {size[0]} x {size[1]} pixels are too many for a plain image (the limit is "

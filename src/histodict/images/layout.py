@@ -101,8 +101,9 @@ def images_below(folder: Path) -> tuple[list[Path], list[Path]]:
     images: list[Path] = []
     others: list[Path] = []
     for path in sorted(folder.rglob("*")):
-        above = path.relative_to(folder).parts[:-1]
-        if any(part.casefold() in MASKS or part.startswith(".") for part in above):
+        *above, name = path.relative_to(folder).parts
+        hidden = any(part.startswith(".") for part in (*above, name))
+        if hidden or any(part.casefold() in MASKS for part in above):
             continue
         if (path.is_dir() and _is_masks(path)) or path.suffix.lower() in OTHER_PICTURES:
             others.append(path)

@@ -40,6 +40,7 @@ ALIASES = {
     "mask": ("mask_path",),
 }
 MANIFEST_NAME = "manifest.csv"
+_NAME_THEM = "Sort them as CLASS/PATIENT/IMAGE, or list them in a CSV with a column 'patient'"
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,8 @@ class Manifest:
                 f"a positive class is one of two; there are {len(self.classes)}: {self.classes}"
             )
         if name not in self.classes:
-            raise ManifestError(f"there is no class {name!r}; there are {self.classes}")
+            names = ", ".join(self.classes)
+            raise ManifestError(f"there is no class {name!r} that could be positive: {names}")
         return replace(self, positive=name)
 
     def select(self, indices: Sequence[int]) -> Manifest:
@@ -163,7 +165,7 @@ def _from_folder(folder: Path) -> Manifest:
         f"{place}: there is no image in this folder; it is not a class" for place in found.empty
     ]
     n_nameless = sum(place.patient is None for place in found.places)
-    warnings += [no_patients(folder, n_nameless)] if n_nameless else []
+    warnings += [no_patients(folder, n_nameless, _NAME_THEM)] if n_nameless else []
     return Manifest(tuple(records), (*warnings, *lonely_classes(folder, records)), folder)
 
 

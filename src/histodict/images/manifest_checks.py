@@ -57,7 +57,8 @@ def check_spelling(source: Path, labels: list[str]) -> None:
 
 
 def lonely_classes(source: Path, records: Sequence[Record]) -> list[str]:
-    counts = Counter(record.label for record in records if record.label)
+    """Where masks say what is in an image, its label is no class."""
+    counts = Counter(record.label for record in records if record.label and not record.mask)
     return [
         f"{source}: the class {label!r} has one image only: it cannot be both trained on and tested"
         for label, count in sorted(counts.items())
@@ -65,9 +66,9 @@ def lonely_classes(source: Path, records: Sequence[Record]) -> list[str]:
     ]
 
 
-def no_patients(source: Path, n_images: int) -> str:
+def no_patients(source: Path, n_images: int, remedy: str = "Add a column 'patient'") -> str:
     return (
         f"{source}: NO PATIENT is given for {counted(n_images, 'image')}. Each counts as its own "
         "patient: if some come from the same patient, every accuracy measured on them is too good. "
-        "Add a column 'patient'"
+        f"{remedy}"
     )

@@ -28,7 +28,7 @@ from .readers import open_image
 from .records import Record, some_of
 
 _SPREAD = 1.1  # sizes that differ by no more are taken for the same
-_HOW_TO_GIVE = "give it with --mpp (in Python mpp=…) or in a column mpp"
+HOW_TO_GIVE = "give it with --mpp (in Python mpp=…) or in a column mpp"
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ def common_size(records: Sequence[Record], works_at: float | None) -> float | No
         others = "that of the others is" if known else f"the model works at {works_at:g} µm"
         raise ValueError(
             f"the pixel size of {counted(len(unknown), 'image')} is not known, and {others}: "
-            f"{_HOW_TO_GIVE}. It is not known of {some_of(unknown)}"
+            f"{HOW_TO_GIVE}. It is not known of {some_of(unknown)}"
         )
     if works_at is not None or not known:
         return None
@@ -148,7 +148,7 @@ def size_warnings(
         return [
             f"the pixel size of {n_assumed} of {counted(len(sizes), 'image')} is not known; it is "
             f"assumed to be the {trained_mpp:g} µm that the model was trained on. If it is not, "
-            f"the answers are wrong: {_HOW_TO_GIVE}"
+            f"the answers are wrong: {HOW_TO_GIVE}"
         ]
     known = [size.mpp for size in sizes if size.mpp is not None]
     if known and trained_mpp is None and works_at is None:

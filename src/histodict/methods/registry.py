@@ -11,7 +11,7 @@ from importlib import import_module
 from inspect import signature
 from typing import Any
 
-from ..parameters import check_kind
+from ..parameters import check_choice, check_kind
 
 MEAN_VECTOR = "mean-vector"
 
@@ -173,6 +173,5 @@ METHODS: dict[str, MethodEntry] = {
 
 
 def method_entry(name: str) -> MethodEntry:
-    if name not in METHODS:
-        raise ValueError(f"method must be one of {sorted(METHODS)}, not {name!r}")
+    check_choice("method", name, METHODS)
     return METHODS[name]

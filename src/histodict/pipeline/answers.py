@@ -87,7 +87,8 @@ class ImageAnswer(Shown):
         if self.is_uncertain:
             said += f", uncertain: {' or '.join(self.candidates) or 'like no class'}"
         grounds = self.grounds
-        if not grounds and self.proportions.get(self.label, 1) < max(self.proportions.values()):
+        shares = self.proportions  # none, of a method that looks at the image as a whole
+        if not grounds and shares and shares[self.label] < max(shares.values()):
             grounds = "fewer patches, but clearer ones"
         return f"{said} ({grounds})" if grounds else said
 

@@ -88,11 +88,19 @@ class Estimator:
     def __repr__(self) -> str:
         known = signature(type(self)).parameters
         shown = [
-            f"{name}={value!r}"
+            f"{name}={self._as_given(value)}"
             for name, value in self.get_params(deep=False).items()
             if name not in known or value != known[name].default
         ]
         return f"{type(self).__name__}({', '.join(shown)})"
+
+    def _as_given(self, value: Any) -> str:
+        """As it would be given; a recipe by the name of its preset, else by what sets it apart."""
+        if isinstance(value, list) and len(value) > 1:
+            return f"[{len(value)} recipes]"
+        if isinstance(value, list):
+            return f"[{', '.join(map(self._as_given, value))}]"
+        return value.shown(regions=self.finds_regions) if isinstance(value, Recipe) else repr(value)
 
     def _repr_html_(self) -> str:
         facts = [type(self).__name__, "has learnt nothing yet"]

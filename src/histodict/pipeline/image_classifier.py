@@ -29,6 +29,7 @@ from .image_model import ImageModel, Look
 from .sizes import check_training_images, left_out
 
 _NO_LABEL = "no label"
+_ROUNDING = 1e-9  # a line that moved by less has not moved
 
 
 class ImageClassifier(Estimator):
@@ -229,6 +230,35 @@ class ImageClassifier(Estimator):
             value = (value - self.threshold) / slope
         moved.shift_ = self.shift_ + value
         return moved
+
+    def redrawn(self, answer: ImageAnswer) -> ImageAnswer:
+        """What this model says of an image, from its answer before its line was moved.
+
+        No image is read: what is compared with the line (`value`) stays as it is, and a map that
+        is centred on the score moves with it.
+        """
+        value, patch_map, point = answer.value, answer.patch_map, self.operating_point
+        if answer.label is None or value is None:
+            return answer
+        if point is not None:
+            score, label = self._score_of(value), self.classes_[int(point.is_positive(value))]
+            if self.rule_ and patch_map and self.rule_.spread(patch_map.margins) is not None:
+                by = answer.score - score
+                patch_map = patch_map.cut_at(by if abs(by) > _ROUNDING else 0.0)
+            answer = replace(answer, label=label, scores=(score,), patch_map=patch_map)
+        shares = patch_map.proportions if patch_map else {}
+        grounds = self._grounds(value)
+        return replace(answer, threshold=self.threshold, proportions=shares, grounds=grounds)
+
+    def _score_of(self, value: float) -> float:
+        """The reverse of `_value`, of two classes."""
+        if self.threshold is None or self.rule_ is None:
+            return value - self.shift_
+        # Not from a line that may have been moved far away: there 1 is lost beside it.
+        per_score = self.rule_.value_at(self._own_score(1.0)) - self.rule_.value_at(
+            self._own_score(0.0)
+        )
+        return (value - self.threshold) / per_score
 
     def adapted_to(self, scores: Sequence[float], *, anyway: bool = False) -> Self:
         """A copy with a threshold that suits images to which this model gave these scores.

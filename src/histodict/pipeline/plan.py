@@ -8,7 +8,7 @@ from typing import Any
 
 from ..execution.texts import one_line, read_json
 from ..model_content import check_words
-from ..parameters import check_kind, check_names, check_whole_number
+from ..parameters import check_choice, check_kind, check_names, check_whole_number
 from ..recipes import PRESETS, Recipe, for_method, preset, read_setting
 from .panel import Panel
 from .region_detector import RegionDetector
@@ -51,10 +51,9 @@ class Plan:
             return cls(preset(name, method, regions=regions))
         if name.endswith(".json"):
             plan = _read_plan(Path(name))
-        elif name in PLANS:
-            plan = PLANS[name]
         else:
-            raise ValueError(f"preset must be one of {sorted(PLANS)}, not {name!r}")
+            check_choice("preset", name, PLANS)
+            plan = PLANS[name]
         if method in (None, plan.recipe.method) and name not in PLANS:
             return plan
         return replace(plan, recipe=for_method(plan.recipe, method or "dfdl"))

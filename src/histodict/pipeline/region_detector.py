@@ -12,26 +12,25 @@ from numpy.typing import NDArray
 
 from ..decisions.image_rules import Evidence
 from ..decisions.operating_point import OperatingPoint
-from ..decisions.regions import Findings, SizeCurve, best_margin, compare
+from ..decisions.regions import Findings, SizeCurve, best_margin, compare, decision_words
 from ..execution.array_cache import ArrayCache
 from ..execution.executor import Executor
 from ..execution.progress import Callback, ignore
 from ..images.in_memory import ImageFile
 from ..images.manifest import Manifest, Record
-from ..images.masks import RegionMask
-from ..images.pixel_size import GivenSize, Mpp
-from ..images.readers import open_image
+from ..images.pixel_size import GivenSize, Mpp, PixelSize
 from ..model_content import ModelContent, arrays_of
 from ..patches.outlines import label_regions
 from ..patches.patch_map import PatchMap, Ring, Window
-from ..recipes import Recipe
+from ..recipes import Recipe, regions_preset
 from .answers import Region, RegionAnswer
 from .estimator import Estimator, no_probabilities
 from .inputs import Labelled, labelled
 from .patch_model import PatchModel
+from .region_truth import image_truth, in_region, region_classes, true_patches
 from .sizes import check_training_images, left_out
 from .tissue_classifier import recipe_facts
-from .training_patches import HALF, PatchSource
+from .training_patches import PatchSource
 
 _MOST_PATCHES = 1000
 
@@ -45,7 +44,8 @@ class RegionDetector(Estimator):
 
     Parameters
     ----------
-    recipe : a `Recipe`, or the name of a preset
+    recipe : a `Recipe`, or the name of a preset; None takes embeddings where a pretrained network
+        is installed and the settings leave it its cells, else regions, which is of pixels
     method : the method to take in it, one that works on patches
     region : the name of what is looked for: the positive class's label, or any name for masks;
         with two classes and no masks, None takes the second
@@ -78,7 +78,7 @@ class RegionDetector(Estimator):
 
     def __init__(
         self,
-        recipe: Recipe | str = "regions",
+        recipe: Recipe | str | None = None,
         *,
         method: str | None = None,
         region: str | None = None,
@@ -88,7 +88,8 @@ class RegionDetector(Estimator):
         verbose: bool | int = False,
         **settings: Any,
     ) -> None:
-        self.recipe = self._recipe_of(recipe, method, settings)
+        chosen = regions_preset(settings)[0] if recipe is None else recipe
+        self.recipe = self._recipe_of(chosen, method, settings)
         self._take(
             settings,
             recipe=recipe,
@@ -130,7 +131,7 @@ class RegionDetector(Estimator):
         """
         manifest = labelled(images, ask_by="" if self.region else "region")
         watch = self._watch(callback)
-        self.classes_ = _choose_classes(manifest, self.region)
+        self.classes_ = region_classes(manifest, self.region)
         records = manifest.records
         check_training_images(manifest, self.n_jobs, watch)
         sources = [s for record in records for s in _sources(record, self.classes_[1])]
@@ -193,15 +194,20 @@ class RegionDetector(Estimator):
         self._check_fitted()
         path = Path(path) if isinstance(path, str) else path
         size = GivenSize.of(mpp).at(path)
-        patch_map, evidence = self.model_.judge(path, size.from_outside)
-        patch_map = patch_map.cut_at(self.cut_)
+        patch_map, _ = self.model_.judge(path, size.from_outside)
+        return self._called(patch_map.cut_at(self.cut_), path, size.beside(self.model_.mpp_))
+
+    def redrawn(self, answer: RegionAnswer) -> RegionAnswer:
+        """What this model says of an image, from its answer with another m; no image is read."""
+        return self._called(answer.patch_map, answer.path, answer.size)
+
+    def _called(self, patch_map: PatchMap, path: ImageFile, size: PixelSize) -> RegionAnswer:
+        """The answer that the sizes of connected patches make."""
         _, sizes = label_regions(patch_map.winners == 1)
-        largest = int(sizes.max(initial=0))
-        found = patch_map.regions(1, self.least_patches_)
-        regions = [_region(patch_map, *region) for region in found]
-        label = self.classes_[int(largest >= self.least_patches_)] if evidence.n_patches else None
-        answer = RegionAnswer(path, label, largest, self.least_patches_, regions, patch_map)
-        return replace(answer, size=size.beside(self.model_.mpp_))
+        largest, least = int(sizes.max(initial=0)), self.least_patches_
+        regions = [_region(patch_map, *region) for region in patch_map.regions(1, least)]
+        label = self.classes_[int(largest >= least)] if patch_map.n_patches else None
+        return RegionAnswer(path, label, largest, least, regions, patch_map, size)
 
     @property
     def predict_proba(self) -> Any:
@@ -229,18 +235,16 @@ class RegionDetector(Estimator):
 
     def decision_words(self) -> str:
         """How it decides, for a model card."""
-        return f"a region counts from {self.least_patches_} connected patches on"
+        return decision_words(self.least_patches_)
 
     def truth(self, record: Record) -> str:
         """Whether the record's mask or, without one, its label shows any region."""
-        if record.mask is None:
-            return self.classes_[int(record.label == self.classes_[1])]
-        return self.classes_[int(_mask_of(record).region.any())]
+        return image_truth(record, self.classes_)
 
     def labels_at(self, record: Record, corners: NDArray[np.int64], side: float) -> list[str]:
         """Of patches with these corners (n, 2): at least half in the mask, or by the label."""
         x, y = corners.T.astype(np.float64)
-        inside = _in_region(record, self.classes_[1], x, y, side)
+        inside = in_region(record, self.classes_[1], x, y, side)
         return [self.classes_[int(is_inside)] for is_inside in inside.tolist()]
 
     def decided_by(self) -> list[Any]:
@@ -282,44 +286,6 @@ class _Seen:
 
     def findings(self, cut: float) -> Findings:
         return compare((self.margins > np.float64(cut)) & self.tissue, self.truth, self.tissue)
-
-
-def true_patches(record: Record, patch_map: PatchMap) -> NDArray[np.bool_]:
-    """Which patches of the map are region by the record's mask, or by its label without one."""
-    return _in_region(record, patch_map.classes[1], *patch_map.corners(), patch_map.grid.patch_side)
-
-
-def _in_region(
-    record: Record, region: str, x: NDArray[np.float64], y: NDArray[np.float64], side: float
-) -> NDArray[np.bool_]:
-    """Of squares with these corners, x and y of one shape: whether they are region."""
-    if record.mask is None:
-        return np.full(x.shape, record.label == region)
-    return _mask_of(record).share(x, y, side) >= HALF
-
-
-def _mask_of(record: Record) -> RegionMask:
-    assert record.mask is not None
-    with open_image(record.path, record.mpp) as source:
-        return RegionMask.read(record.mask, source.size)
-
-
-def _choose_classes(manifest: Manifest, region: str | None) -> list[str]:
-    """[other, region] from the labels; where only masks tell, from the region's name."""
-    labels = manifest.classes
-    if any(record.mask for record in manifest.records):
-        name = region or "region"
-        return [f"no {name}", name]
-    if len(labels) != 2:
-        raise ValueError(
-            "to learn regions, give images with masks (a column 'mask'), or crops of two classes; "
-            f"there are no masks, and the classes are {labels}"
-        )
-    if region is None:
-        return labels
-    if region not in labels:
-        raise ValueError(f"the region {region!r} is not among the classes {labels}")
-    return [next(label for label in labels if label != region), region]
 
 
 def _sources(record: Record, region: str) -> list[PatchSource]:

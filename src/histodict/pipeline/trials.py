@@ -5,7 +5,8 @@ was stopped goes on where it was, and never takes up what was made otherwise. On
 read is held again.
 
 FOLDER/KEY.json     the answers
-FOLDER/KEY/N.npz    the patch map behind the wrong answer for the N-th image tested
+FOLDER/KEY/N.npz    the patch map behind the wrong answer for the N-th image tested; of regions,
+                    behind every answer, as they are measured patch by patch
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from ..images.manifest import Manifest, Record
 from ..images.pixel_size import GivenSize
 from ..patches.patch_map import PatchMap
 from ..recipes import Recipe
-from .answers import NO_TISSUE, ImageAnswer
+from .answers import NO_TISSUE, ImageAnswer, RegionAnswer
 
 # What decides the bits of a result beside the settings; reports name these versions, too.
 PACKAGES = ("histodict", "numpy", "scipy", "scikit-learn", "numba", "pillow")
@@ -88,10 +89,13 @@ def _facts(record: Record) -> list[Any]:
 class Verdicts:
     """The answers of a trial, in the order of the test images.
 
-    scores : per image one number for two classes, positive for the second; else one per class
+    scores : per image one number for two classes, positive for the second; else one per class; of
+        regions, the patches of the largest
+    least_patches : of regions, the connected patches from which one counts; else None
     probabilities : per image one per class; none where the model is not calibrated
     candidates : per image the classes that it could not rule out, at an error rate of 0.1
-    maps : folder with the patch maps of the images it got wrong; map_digests : of its files
+    maps : folder with the patch maps of the images it got wrong, or of all; map_digests : of its
+        files
     """
 
     labels: list[str]
@@ -100,11 +104,12 @@ class Verdicts:
     candidates: list[list[str]]
     seconds: dict[str, float]
     peak_mib: float | None = None
+    least_patches: int | None = None
     map_digests: dict[str, str] = field(default_factory=dict)
     maps: Path | None = field(default=None, compare=False)
 
     def map_of(self, place: int) -> PatchMap | None:
-        """The map of an image; whole-image methods have none, nor are those of right answers."""
+        """The map of an image; whole-image methods have none, nor have right answers of classes."""
         file = self.maps / f"{place}.npz" if self.maps else None
         if file is None or not file.is_file():
             return None
@@ -152,13 +157,13 @@ class Trials:
             return found
         if not self.inner:
             _forget_peak_memory()
-        made, wrong_maps = _hold(trial, executor)
+        made, kept_maps = _hold(trial, executor)
         if not self.inner:
             made = replace(made, peak_mib=_peak_memory())
         if self.folder is None:
             return made
         maps = self.folder / trial.key
-        for place, patch_map in ({} if self.inner else wrong_maps).items():
+        for place, patch_map in ({} if self.inner else kept_maps).items():
             patch_map.save(maps / f"{place}.npz")
             made.map_digests[f"{place}.npz"] = content_digest(maps / f"{place}.npz")
         content = {k: v for k, v in asdict(made).items() if k != "maps"}
@@ -167,7 +172,7 @@ class Trials:
 
 
 def _hold(trial: Trial, executor: Executor | None) -> tuple[Verdicts, dict[int, PatchMap]]:
-    """The answers, and the maps of the images that it got wrong."""
+    """The answers, and the maps that are kept."""
     started = time.perf_counter()
     # A method of the whole image trains here, whatever works elsewhere.
     model = trial.model.fit(
@@ -180,22 +185,36 @@ def _hold(trial: Trial, executor: Executor | None) -> tuple[Verdicts, dict[int, 
         model = model.adapted_to([answer.score for answer in answers], anyway=True)
         answers = _answers(model, trial.test)
     seconds = {"train": trained - started, "test": time.perf_counter() - trained}
-    wrong_maps = {
+    kept_maps = {
         place: answer.patch_map
         for place, (answer, record) in enumerate(zip(answers, trial.test.records, strict=True))
-        if answer.label != record.label and answer.patch_map is not None
+        if (model.finds_regions or answer.label != record.label) and answer.patch_map is not None
     }
-    verdicts = Verdicts(
-        labels=[answer.label or NO_TISSUE for answer in answers],
-        scores=[list(answer.scores) for answer in answers],
-        probabilities=[list(answer.probabilities.values()) for answer in answers],
-        candidates=[answer.candidates for answer in answers],
-        seconds=seconds,
-    )
-    return verdicts, wrong_maps
+    said = _of_regions(model, answers) if model.finds_regions else _of_classes(answers)
+    labels = [answer.label or NO_TISSUE for answer in answers]
+    return Verdicts(labels=labels, seconds=seconds, **said), kept_maps
 
 
-def _answers(model: Any, test: Manifest) -> list[ImageAnswer]:
+def _of_classes(answers: list[ImageAnswer]) -> dict[str, Any]:
+    return {
+        "scores": [list(answer.scores) for answer in answers],
+        "probabilities": [list(answer.probabilities.values()) for answer in answers],
+        "candidates": [answer.candidates for answer in answers],
+    }
+
+
+def _of_regions(model: Any, answers: list[RegionAnswer]) -> dict[str, Any]:
+    """How sure the model is, is not known of regions."""
+    nothing: list[list[Any]] = [[] for _ in answers]
+    return {
+        "scores": [[float(answer.score)] for answer in answers],
+        "probabilities": nothing,
+        "candidates": nothing,
+        "least_patches": model.least_patches_,
+    }
+
+
+def _answers(model: Any, test: Manifest) -> list[Any]:
     return [model.answer(record.path, mpp=GivenSize(table=record.mpp)) for record in test.records]
 
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ..execution.array_cache import ArrayCache
 from ..images.in_memory import ImageFile, image_key
+from ..images.pixel_size import HOW_TO_GIVE
 from ..images.readers import ImageError, ImageSource, open_image
 from ..images.stain import NORMALISERS
 from ..images.tissue import TissueThreshold, tissue_fraction
@@ -110,8 +111,7 @@ def _downsample(source: ImageSource, recipe: Recipe, trained_mpp: float | None) 
         if source.mpp is None:
             raise ImageError(
                 f"{source.path}: its pixel size is not known, and the model works at "
-                f"{recipe.mpp:g} µm per pixel: give it with --mpp (in Python mpp=…) or in a column "
-                "mpp"
+                f"{recipe.mpp:g} µm per pixel: {HOW_TO_GIVE}"
             )
         factor = recipe.mpp / source.mpp
         if factor < 0.95:

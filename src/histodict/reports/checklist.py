@@ -9,7 +9,6 @@ import csv
 from pathlib import Path
 
 from ..compare.evaluation import Evaluation
-from ..compare.measures import metrics_for
 from ..execution.texts import counted
 from . import evaluation_facts as facts
 from .model_card import model_card
@@ -31,7 +30,7 @@ def _of_data(done: Evaluation) -> dict[str, str]:
         "5a": f"{data['Images']} images of {patients}; where they come from is "
         f"{facts.NOT_RECORDED}",
         "6a": data["Sites"],
-        "8a": f"the label of the image: {data['Classes']}; who set it is {facts.NOT_RECORDED}",
+        "8a": f"{_truth_words(done)}; who set it is {facts.NOT_RECORDED}",
         "9a": f"the pixels of the image; pixel size {data['Pixel size']}",
         "10": "all images that the list names; no calculation beforehand is known",
         "20a": f"{data['Images']} images, of which {len(facts.tested_images(done))} were tested",
@@ -41,21 +40,37 @@ def _of_data(done: Evaluation) -> dict[str, str]:
 def _of_methods(done: Evaluation) -> dict[str, str]:
     protocol = dict(facts.protocol_facts(done))
     classes = ", ".join(f"{row['name']} {row['images']}" for row in facts.class_rows(done))
-    measures = ", ".join(metrics_for(done.classes))
+    measures = ", ".join(done.measures)
     return {
-        "4": f"compare {counted(len(done.methods), 'method')} at telling apart "
-        f"{' / '.join(done.classes)}",
+        "4": f"compare {counted(len(done.methods), 'method')} at {_task_words(done)}",
         "7": facts.plan_words(done.plans[done.methods[0]]),
-        "11": "an image without tissue counts as a wrong answer, its score as on the border",
+        "11": "an image without tissue has no patches to count"
+        if done.region
+        else "an image without tissue counts as a wrong answer, its score as on the border",
         "12a": f"{protocol['Protocol']}. Kept apart: {protocol['Kept apart']}",
         "12c": "see Methods; all settings are in provenance.json",
         "12e": f"{measures}; 95 % intervals from draws of patients; paired comparisons, corrected "
         "after Holm",
-        "13": f"images per class: {classes}; balanced accuracy counts all classes alike",
-        "15": "a class for every image, and a score",
+        "13": f"images per class: {classes}"
+        + ("" if done.region else "; balanced accuracy counts all classes alike"),
+        "15": "regions with outlines, and a call for every image"
+        if done.region
+        else "a class for every image, and a score",
         "16": f"trained on {protocol['Trained on']}, tested on {protocol['Tested on']}",
         "21": protocol["Trained on"],
     }
+
+
+def _task_words(done: Evaluation) -> str:
+    if done.region:
+        return f"finding regions of {done.region}"
+    return f"telling apart {' / '.join(done.classes)}"
+
+
+def _truth_words(done: Evaluation) -> str:
+    if done.region:
+        return f"patches of {done.region} by the image's mask or, without one, its label"
+    return f"the label of the image: {', '.join(done.classes)}"
 
 
 def _of_results(done: Evaluation) -> dict[str, str]:

@@ -17,7 +17,7 @@ from ..patches.overlay import draw_overlay
 from ..patches.pictures import image_uri
 from ..pipeline import NO_TISSUE
 
-_SHOWN_PX = 300
+SHOWN_PX = 300
 # A page of more pictures is slow to open; the others are named.
 _MOST_PICTURES = 150
 
@@ -36,6 +36,12 @@ class Said:
     @property
     def is_wrong(self) -> bool:
         return self.label != self.record.label
+
+    @property
+    def whose(self) -> str:
+        """By which model it was said."""
+        task = self.result.task
+        return f"{task.method}, {task.split.name}, seed {task.seed}"
 
 
 def shown_answers(done: Evaluation) -> list[Said]:
@@ -64,10 +70,10 @@ def confusions(done: Evaluation, shown: Sequence[Said]) -> list[dict[str, Any]]:
     return found
 
 
-def confusion_rows(done: Evaluation, shown: Sequence[Said]) -> list[Row]:
+def confusion_rows(done: Evaluation, confusions: list[dict[str, Any]]) -> list[Row]:
     return [
         {"method": matrix["method"], "truth": truth, "label": label, "n_answers": n_answers}
-        for matrix in confusions(done, shown)
+        for matrix in confusions
         for truth, counts in zip(done.classes, matrix["counts"], strict=True)
         for label, n_answers in zip(matrix["answers"], counts, strict=True)
     ]
@@ -147,15 +153,13 @@ def _pictures(image: Sequence[Said]) -> tuple[str, str | None, str | None]:
     """The image; the patch map behind the first wrong answer that has one, and whose it is."""
     path = image[0].record.path
     with open_image(path) as source:
-        pixels = source.thumbnail(min(_SHOWN_PX, max(source.size)))
+        pixels = source.thumbnail(min(SHOWN_PX, max(source.size)))
         picture = image_uri(pixels, quality=82)
     for said in (said for said in image if said.is_wrong):
         patch_map = said.result.answered.map_of(said.i)
         if patch_map is not None:
-            task = said.result.task
-            whose = f"{task.method}, {task.split.name}, seed {task.seed}"
             score = max(said.result.answered.scores[said.i])
             words = f"{said.label}, score {score:+.2f}"
-            drawn = draw_overlay(replace(patch_map, path=path), words, longest_side=_SHOWN_PX)
-            return picture, image_uri(drawn, quality=82), whose
+            drawn = draw_overlay(replace(patch_map, path=path), words, longest_side=SHOWN_PX)
+            return picture, image_uri(drawn, quality=82), said.whose
     return picture, None, None

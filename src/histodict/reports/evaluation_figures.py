@@ -12,7 +12,7 @@ from PIL import Image
 
 from ..compare.evaluation import Evaluation
 from ..compare.example import Example
-from ..compare.measures import metrics_for
+from ..compare.patch_measures import patch_roc
 from ..evaluation import metrics
 from ..execution.files import written_whole
 from ..execution.tables import Row
@@ -33,10 +33,10 @@ class Figures:
         self.folder = folder
 
     def intervals(self) -> list[str]:
-        """A chart per metric."""
+        """A chart per measure."""
         chance = {"balanced accuracy": 1 / len(self.done.classes), "AUC": 0.5}
         size, charts = self.done.shown_size, []
-        for metric in metrics_for(self.done.classes):
+        for metric in self.done.measures:
             values = {name: self.done.value(name, metric, size) for name in self.done.methods}
             rows = [_estimate(row, name) for name, row in values.items()]
             line = (chance[metric], "chance") if metric in chance else None
@@ -48,33 +48,41 @@ class Figures:
         if not rows:
             return None
         estimates = [Estimate(r["against"], r["difference"], r["low"], r["high"]) for r in rows]
-        label = f"balanced accuracy of {rows[0]['method']} less that of …"
+        label = f"{self.done.main_measure} of {rows[0]['method']} less that of …"
         ends, line = (-0.1, 0.1), (0.0, "equal")
         return self._drawn(intervals_svg, "differences", estimates, label, ends, line, 1)
 
     def sizes(self) -> str | None:
-        """Balanced accuracy against training images per class, where these were varied."""
+        """The first measure against training images per class, where these were varied."""
         sizes = self.done.sizes()
         if len(sizes) < 2:
             return None
         curves = {}
         for method in self.done.methods:
-            rows = [self.done.value(method, "balanced accuracy", size) for size in sizes]
+            rows = [self.done.value(method, self.done.main_measure, size) for size in sizes]
             curves[method] = [_estimate(row, str(row["n_per_class"])) for row in rows]
-        labels = "balanced accuracy", "training images per class"
+        labels = self.done.main_measure, "training images per class"
         return self._drawn(sizes_svg, "training-size", curves, *labels)
 
     def roc(self) -> str | None:
-        """Of two classes; the answers of all repeats and seeds together."""
+        """Of two classes, or of patches; the answers of all repeats and seeds together."""
         if len(self.done.classes) != 2:
             return None
         curves = {}
         for method in self.done.methods:
-            repeats = self.done.repeats(method, self.done.shown_size, "scores")
-            labels = np.concatenate([repeat.labels for repeat in repeats])
-            scores = np.concatenate([repeat.answers for repeat in repeats])
-            curves[method] = metrics.roc_curve(labels, scores, positive=self.done.classes[1])
+            curves[method] = self._patch_roc(method) if self.done.region else self._roc(method)
         return self._drawn(roc_curves_svg, "roc", curves)
+
+    def _roc(self, method: str) -> metrics.RocCurve:
+        repeats = self.done.repeats(method, self.done.shown_size, "scores")
+        labels = np.concatenate([repeat.labels for repeat in repeats])
+        scores = np.concatenate([repeat.answers for repeat in repeats])
+        return metrics.roc_curve(labels, scores, positive=self.done.classes[1])
+
+    def _patch_roc(self, method: str) -> metrics.RocCurve:
+        """Of the first repeat and seed: each has bins of its own."""
+        first, *_ = self.done.repeats(method, self.done.shown_size, "counts")
+        return patch_roc(first.answers)
 
     def calibration(self) -> dict[str, Any] | None:
         """Of the methods whose models give probabilities."""

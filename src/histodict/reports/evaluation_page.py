@@ -15,16 +15,18 @@ import numpy as np
 
 from ..compare.evaluation import Evaluation, provenance
 from ..compare.example import Example
-from ..compare.measures import metrics_for
 from ..execution.tables import write_table
 from ..execution.texts import counted
 from ..methods.registry import method_entry
 from . import evaluation_errors as errors
 from . import evaluation_facts as facts
+from . import evaluation_regions as regions
 from .checklist import checklist
 from .evaluation_figures import Figures
 from .model_card import model_card
 from .pages import write_page
+
+_ERROR_COLUMNS = "patient", "image", "truth", "method"
 
 
 def write_evaluation_page(path: Path, evaluation: Evaluation, example: Example | None) -> None:
@@ -36,11 +38,10 @@ def write_evaluation_page(path: Path, evaluation: Evaluation, example: Example |
     content = _about(evaluation)
     if evaluation.methods:
         shown = errors.shown_answers(evaluation)
-        content |= _results(evaluation) | _errors(evaluation, shown)
+        content |= _results(evaluation)
+        write_errors = _region_errors if evaluation.region else _errors
+        content |= write_errors(evaluation, shown, folder)
         content |= _pictures(Figures(evaluation, shown, folder / "figures"), example)
-        write_table(folder / "confusion", errors.confusion_rows(evaluation, shown))
-        rows = errors.error_rows(evaluation, shown)
-        write_table(folder / "errors", rows, ("patient", "image", "truth", "method"))
     write_page(path, "reports/evaluation.html.j2", content)
 
 
@@ -50,9 +51,10 @@ def write_evaluation_page(path: Path, evaluation: Evaluation, example: Example |
 def _about(done: Evaluation) -> dict[str, Any]:
     made = provenance(done)
     return {
-        "title": f"Evaluation: {' / '.join(done.classes)}",
+        "title": f"Evaluation: {_subject(done)}",
         "methods": done.methods,
         "classes": done.classes,
+        "region": done.region,
         "by_image": facts.split_by_image(done),
         "n_shared": facts.n_shared_patients(done),
         "warnings": done.manifest.warnings,
@@ -78,6 +80,10 @@ def _about(done: Evaluation) -> dict[str, Any]:
     }
 
 
+def _subject(done: Evaluation) -> str:
+    return f"regions of {done.region}" if done.region else " / ".join(done.classes)
+
+
 # --- results ------------------------------------------------------------------------------------
 
 
@@ -86,9 +92,10 @@ def _results(done: Evaluation) -> dict[str, Any]:
         "facts": _headline(done),
         "sizes": done.sizes(),
         "shown_size": done.shown_size,
-        "metrics": list(metrics_for(done.classes)),
+        "metrics": list(done.measures),
+        "main_measure": done.main_measure,
         "values": [
-            [done.value(method, metric, size) for metric in metrics_for(done.classes)]
+            [done.value(method, metric, size) for metric in done.measures]
             for size in done.sizes()
             for method in done.methods
         ],
@@ -104,13 +111,25 @@ def _results(done: Evaluation) -> dict[str, Any]:
     }
 
 
-def _errors(done: Evaluation, shown: Sequence[errors.Said]) -> dict[str, Any]:
+def _errors(done: Evaluation, shown: Sequence[errors.Said], folder: Path) -> dict[str, Any]:
+    """What went wrong, for the page and in the tables of the folder."""
+    confusions = errors.confusions(done, shown)
+    write_table(folder / "confusion", errors.confusion_rows(done, confusions))
+    write_table(folder / "errors", errors.error_rows(done, shown), _ERROR_COLUMNS)
     return {
-        "confusions": errors.confusions(done, shown),
+        "confusions": confusions,
         "patients": errors.patient_errors(done, shown),
         "n_tested_patients": len(facts.tested_patients(done)),
         "n_wrong_images": len({said.place for said in shown if said.is_wrong}),
     }
+
+
+def _region_errors(done: Evaluation, shown: Sequence[errors.Said], folder: Path) -> dict[str, Any]:
+    answers = regions.counted(shown)
+    confusions = regions.patch_confusions(done, answers)
+    write_table(folder / "confusion", errors.confusion_rows(done, confusions))
+    write_table(folder / "errors", regions.patch_error_rows(done, answers), _ERROR_COLUMNS)
+    return {"confusions": confusions, "images": regions.image_errors(done, answers)}
 
 
 def _pictures(figures: Figures, example: Example | None) -> dict[str, Any]:
@@ -127,10 +146,11 @@ def _pictures(figures: Figures, example: Example | None) -> dict[str, Any]:
 
 def _headline(done: Evaluation) -> list[dict[str, str]]:
     first = done.methods[0]
-    value = facts.figure_words(done.value(first, "balanced accuracy", done.shown_size))
+    value = facts.figure_words(done.value(first, done.main_measure, done.shown_size))
+    measure = f"{done.main_measure}{' of the patches' if done.region else ''}"
     images, patients = len(facts.tested_images(done)), len(facts.tested_patients(done))
     return [
-        {"value": value, "name": f"balanced accuracy of {first}, with 95 % interval"},
+        {"value": value, "name": f"{measure} of {first}, with 95 % interval"},
         {"value": str(len(done.methods)), "name": "methods" if len(done.methods) > 1 else "method"},
         {"value": str(images), "name": f"images tested, {counted(patients, 'patient')}"},
     ]

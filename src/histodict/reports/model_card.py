@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..compare.evaluation import Evaluation
+from ..decisions.regions import decision_words
 from ..execution.texts import counted
 from ..images.records import some_of
 from ..methods.registry import method_entry
@@ -93,7 +94,7 @@ def _patch_words(recipe: Recipe) -> str:
 
 def _decision_words(header: Mapping[str, Any], recipe: Recipe) -> str:
     if "least_patches" in header["decision"]:
-        return f"a region counts from {header['decision']['least_patches']} connected patches on"
+        return decision_words(header["decision"]["least_patches"])
     if len(header["members"]) > 1:
         return f"by a panel of {len(header['members'])}; maps and atoms are those of the first"
     if not recipe.on_patches:
@@ -120,7 +121,7 @@ def model_card(done: Evaluation) -> list[Fact]:
     n_sites = len({record.site for record in done.manifest.records if record.site})
     return [
         ("What it is", f"{method}: {method_entry(plan.recipe.method).summary}"),
-        ("What it does", f"tells apart images of {' / '.join(done.classes)}"),
+        ("What it does", _task_words(done)),
         ("Settings", facts.plan_words(plan)),
         ("Learnt from", f"{facts.side_words(done, 'train')}, see Protocol"),
         ("How well", _performance(done, method)),
@@ -129,11 +130,19 @@ def model_card(done: Evaluation) -> list[Fact]:
     ]
 
 
+def _task_words(done: Evaluation) -> str:
+    if done.region:
+        return f"finds regions of {done.region}"
+    return f"tells apart images of {' / '.join(done.classes)}"
+
+
 def limits(done: Evaluation, n_sites: int) -> list[str]:
     n_patients = len(facts.tested_patients(done))
     said = [
         f"Tested on {counted(n_patients, 'patient')}: the intervals say how much that leaves open.",
-        "An image of another kind than these is put into one of the classes all the same.",
+        "In tissue of another kind than these regions are found all the same."
+        if done.region
+        else "An image of another kind than these is put into one of the classes all the same.",
     ]
     if facts.split_by_image(done):
         said.insert(0, "Split by image: all figures are too good.")

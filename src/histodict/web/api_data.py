@@ -7,10 +7,17 @@ from typing import Any
 from starlette.responses import Response
 from starlette.routing import Route
 
+from .about import class_to_be_found
 from .api_jobs import jobs
 from .calls import Call, endpoint, picture
 from .data_checks import quick_warnings
-from .datasets import add_correction, known_sources, open_dataset, remove_correction
+from .datasets import (
+    add_correction,
+    known_sources,
+    open_dataset,
+    relabelled,
+    remove_correction,
+)
 from .lanes import PICTURES, Later
 from .tiles import TILE_SIDE, n_levels
 
@@ -52,6 +59,8 @@ def describe(call: Call) -> dict[str, Any]:
         "where": call.context.folders.locate(dataset.source)[1],
         "labelled": dataset.is_labelled,
         "classes": manifest.classes,
+        "positive": class_to_be_found(manifest.classes, dataset.about.positive),
+        "mpp": dataset.about.mpp,
         "mark_classes": dataset.mark_classes,
         "warnings": quick_warnings(manifest),
         "corrections": dataset.corrections(),
@@ -64,9 +73,17 @@ def describe(call: Call) -> dict[str, Any]:
 
 def checks(call: Call) -> dict[str, Any]:
     """What only reading every image tells; goes on in the background."""
-    tiles, sources = call.context.tiles, call.context.sources
-    manifest = call.dataset().manifest
-    return call.context.checks.ask(manifest, lambda r: tiles.thumbnail(sources.check(r)))
+    tiles, sources, dataset = call.context.tiles, call.context.sources, call.dataset()
+    return call.context.checks.ask(
+        relabelled(dataset), lambda r: tiles.thumbnail(sources.check(r)), dataset.about.mpp
+    )
+
+
+def say(call: Call) -> dict[str, Any]:
+    """What the user says of the set: the class to be found, the size of a pixel."""
+    dataset = call.dataset()
+    dataset.about.changed(call.body, dataset.manifest).write(dataset.folder)
+    return describe(call)
 
 
 # --- pixels -------------------------------------------------------------------------------------
@@ -77,19 +94,25 @@ def thumbnail(call: Call) -> Response | Later:
     kept = tiles.thumbnail_file(record)
     if kept.is_file():
         return picture(kept.read_bytes())
-    return Later(PICTURES, lambda: picture(tiles.thumbnail(record).read_bytes()))
+    return Later(PICTURES, lambda: picture(tiles.thumbnail(record).read_bytes()), record.path)
 
 
-def image(call: Call) -> dict[str, Any]:
+def image(call: Call) -> Later:
     """What the viewer needs to know of an image."""
-    source = call.context.tiles.open(call.record())
-    return {
-        "width": source.size[0],
-        "height": source.size[1],
-        "mpp": source.mpp,
-        "tile": TILE_SIDE,
-        "levels": n_levels(source.size),
-    }
+    record, tiles, dataset = call.record(), call.context.tiles, call.dataset()
+
+    def facts() -> dict[str, Any]:
+        source, size = tiles.open(record), dataset.size_of(record)
+        return {
+            "width": source.size[0],
+            "height": source.size[1],
+            "mpp": size.mpp,
+            "mpp_from": size.origin,
+            "tile": TILE_SIDE,
+            "levels": n_levels(source.size),
+        }
+
+    return Later(PICTURES, facts, record.path)
 
 
 def tile(call: Call) -> Response | Later:
@@ -98,7 +121,7 @@ def tile(call: Call) -> Response | Later:
     kept = tiles.kept_tile(record, *place)
     if kept is not None:
         return picture(kept)
-    return Later(PICTURES, lambda: picture(tiles.tile(record, *place)))
+    return Later(PICTURES, lambda: picture(tiles.tile(record, *place)), record.path)
 
 
 # --- corrections --------------------------------------------------------------------------------
@@ -127,9 +150,10 @@ ROUTES = [
     Route("/api/data", endpoint(open_), methods=["POST"]),
     Route("/api/data/{data}", endpoint(describe)),
     Route("/api/data/{data}/checks", endpoint(checks)),
+    Route("/api/data/{data}/about", endpoint(say), methods=["POST"]),
     Route("/api/data/{data}/correct", endpoint(correct), methods=["POST"]),
     Route("/api/data/{data}/undo", endpoint(undo), methods=["POST"]),
-    Route(_IMAGE, endpoint(image, PICTURES)),
+    Route(_IMAGE, endpoint(image)),
     Route(f"{_IMAGE}/thumbnail.jpg", endpoint(thumbnail)),
     Route(f"{_IMAGE}/tiles/{{level}}/{{column}}/{{row}}.jpg", endpoint(tile)),
 ]

@@ -8,13 +8,17 @@ from typing import Any
 
 from starlette.routing import Route
 
+from ..images.pixel_size import common_size
 from ..images.stain import NORMALISERS
+from ..images.survey import with_pixel_size
 from ..methods.registry import METHODS, method_entry
 from ..patches.vectors import VECTORS
+from ..recipes import regions_preset
+from .bad_images import bad_images, go_on_without, goes_on_without, left_out, refusal
 from .calls import Call, endpoint
-from .datasets import find_dataset
+from .datasets import Dataset, find_dataset, relabelled
 from .jobs import RUNNING, Job, all_jobs, find_job, new_job
-from .training import OFFERS, Wish, offered_plan, training_request
+from .training import OFFERS, Wish, offered_plan, request_classes, training_request
 
 # Stages in their order, and roughly what share of the time each takes; the page says "about".
 _PATCH_STAGES = dict(look=2, patches=6, initialise=24, train=45, rule=15, gallery=8, answer=10)
@@ -22,9 +26,10 @@ _IMAGE_STAGES = dict(look=2, features=60, train=45, answer=10)
 
 
 def choices(call: Call) -> dict[str, Any]:
-    """What can be chosen, and what a preset means for a method."""
+    """What can be chosen, and what a preset means for a method; `regions`: to find them."""
     offer, method = call.query.get("preset", "default"), call.query.get("method", "dfdl")
-    plan = offered_plan(offer, method)
+    plan = offered_plan(offer, method, regions=bool(call.query.get("regions")))
+    for_regions, why = regions_preset({})
     parameters = inspect.signature(method_entry(method).load()).parameters
     own = {
         name: plan.recipe.method_parameters.get(name, parameter.default)
@@ -35,6 +40,7 @@ def choices(call: Call) -> dict[str, Any]:
     del fields["method"], fields["method_parameters"]
     return {
         "presets": OFFERS,
+        "for_regions": {"preset": for_regions, "why": why},
         "methods": {name: entry.summary for name, entry in METHODS.items()},
         "stains": sorted(NORMALISERS),
         "vectors": sorted({*VECTORS, plan.recipe.vectors}),
@@ -50,9 +56,32 @@ def start(call: Call) -> dict[str, Any]:
     parent_id = body.get("parent")
     parent = find_job(call.user, str(parent_id)) if parent_id else None
     wish = Wish.again(parent.request) if parent else _first_wish(body)
-    job = new_job(call.user, training_request(dataset, wish) | {"parent": parent_id})
+    request = training_request(dataset, wish)
+    skip_bad = body.get("skip_bad") is True
+    _check_images(call, dataset, wish, skip_bad)
+    job = new_job(call.user, request | {"parent": parent_id})
+    if skip_bad:
+        go_on_without(job)
     call.context.queue.add(job)
     return {"id": job.id}
+
+
+def _check_images(call: Call, dataset: Dataset, wish: Wish, skip_bad: bool) -> None:
+    """Refuses what the data page has found to be wrong; what it has not looked at, the worker does.
+
+    What was read there is known: to ask again takes no time.
+    """
+    manifest, mpp = relabelled(dataset), dataset.about.mpp
+    found = call.context.checks.done(manifest, mpp)
+    if found is None:
+        return
+    bad = {entry["name"] for entry in found.bad(manifest)}
+    if bad and not skip_bad:
+        raise ValueError(refusal(len(bad), len(manifest.records)))
+    if found.refused:
+        raise ValueError(found.refused[0])
+    good = [i for i, record in enumerate(manifest.records) if manifest.name(record) not in bad]
+    common_size(with_pixel_size(manifest.select(good), mpp).records, wish.plan.recipe.mpp)
 
 
 def _first_wish(body: dict[str, Any]) -> Wish:
@@ -76,13 +105,16 @@ def watch(call: Call) -> dict[str, Any]:
     job = call.job()
     return summary(call, job) | {
         "progress": _progress(job),
-        "classes": sorted({row["label"] for row in job.request["records"] if row["label"]}),
-        "words": _words(job.request),
+        "classes": request_classes(job.request),
+        "words": _words(job),
+        "bad": bad_images(job),
+        "goes_on": goes_on_without(job),
     }
 
 
-def _words(request: dict[str, Any]) -> str:
+def _words(job: Job) -> str:
     """How it learns, in a line."""
+    request = job.request
     if request["kind"] != "train":
         return ""
     recipe = request["recipe"]
@@ -92,7 +124,8 @@ def _words(request: dict[str, Any]) -> str:
     parts += [f"{name} {value}" for name, value in recipe["method_parameters"].items()]
     n_tested = len(request["test_patients"])
     kept = f"{n_tested} patient{'' if n_tested == 1 else 's'} kept for testing"
-    return ", ".join([*parts, kept])
+    missing = left_out(job)
+    return ", ".join([*parts, kept, *([f"{len(missing)} unreadable left out"] if missing else [])])
 
 
 def jobs(call: Call) -> dict[str, Any]:
@@ -148,6 +181,8 @@ def cancel(call: Call) -> dict[str, Any]:
 
 def resume(call: Call) -> dict[str, Any]:
     job = call.job()
+    if call.body.get("skip_bad") is True:
+        go_on_without(job)
     call.context.queue.resume(job)
     return summary(call, job)
 

@@ -10,14 +10,24 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from ..images.manifest import Record
+from ..images.pixel_size import PixelSize, size_warnings
 from ..patches.patch_map import PatchMap
 from ..patches.pictures import encode_png
 from .api_model import describe_patch, gallery_and_images
 from .calls import Call, endpoint, picture
 from .explain import explain
 from .jobs import DONE, Job, all_jobs, new_job
-from .lanes import ANSWERS, Later
-from .maps import answer_once, map_picture, outlines, stored_answer, stored_map
+from .lanes import ANSWERS, PICTURES, Later
+from .maps import (
+    answer_facts,
+    answer_once,
+    map_picture,
+    outlines,
+    redrawn,
+    stored_answer,
+    stored_map,
+)
+from .words import for_the_page
 
 # Up to so many pixels an image is judged while the page waits; a larger one is a job.
 _AT_ONCE = 16_000_000
@@ -25,18 +35,33 @@ _AT_ONCE = 16_000_000
 
 def look(call: Call) -> dict[str, Any] | Later:
     """The answer for an image, or how far it is."""
-    record, folder = call.record(), _maps(call)
-    facts = stored_answer(folder, record)
-    if facts is None:
-        model, _ = call.model()
+    record, folder, mpp = call.record(), _maps(call), call.dataset().about.mpp
+    facts = stored_answer(folder, record, mpp)
+    if facts is not None:
+        return _told(call, facts)
+    model, _ = call.model()
+
+    def judge() -> dict[str, Any] | Later:
         width, height = call.context.tiles.open(record).size
         if width * height > _AT_ONCE:
-            return _in_background(call, record, folder)
-        return Later(ANSWERS, lambda: {"state": DONE, **answer_once(model, record, folder)})
-    return {"state": DONE, **facts}
+            return _in_background(call, record, folder, mpp)
+        return Later(ANSWERS, lambda: _told(call, answer_once(model, record, folder, mpp)))
+
+    return Later(PICTURES, judge, record.path)
 
 
-def _in_background(call: Call, record: Record, folder: Path) -> dict[str, Any]:
+def _told(call: Call, facts: dict[str, Any]) -> dict[str, Any]:
+    """An answer, with the line where the query says."""
+    if "point" in call.query:
+        patch_map = _stored(call) if facts["grid"] else None
+        moved = redrawn(call.model_at_point(), facts, patch_map, call.record().path)
+        facts = facts | answer_facts(moved)
+    model, size = call.model()[0], PixelSize(facts["mpp"], facts["mpp_from"])
+    found = size_warnings([size], model.model_.mpp_, model.recipe.mpp)
+    return {"state": DONE, "warnings": [for_the_page(words) for words in found], **facts}
+
+
+def _in_background(call: Call, record: Record, folder: Path, mpp: float | None) -> dict[str, Any]:
     request = {
         "kind": "map",
         "name": record.path.name,
@@ -45,12 +70,13 @@ def _in_background(call: Call, record: Record, folder: Path) -> dict[str, Any]:
         "records": [asdict(record)],
         "model": call.job().model_file,
         "folder": folder,
+        "mpp": mpp,
     }
-    job = _map_job(call, record)
+    job = _map_job(call, record, mpp)
     if job is not None and job.state()["state"] == DONE:
-        facts = stored_answer(folder, record)
+        facts = stored_answer(folder, record, mpp)
         if facts is not None:  # it has ended just now
-            return {"state": DONE, **facts}
+            return _told(call, facts)
         job = None  # its answer is of an earlier version, or was lost
     if job is None:
         job = new_job(call.user, request)
@@ -59,10 +85,10 @@ def _in_background(call: Call, record: Record, folder: Path) -> dict[str, Any]:
     return {"state": state["state"], "error": state["error"], "job": job.id}
 
 
-def _map_job(call: Call, record: Record) -> Job | None:
-    wanted = "map", str(call.job().model_file), str(record.path)
+def _map_job(call: Call, record: Record, mpp: float | None) -> Job | None:
+    wanted = "map", str(call.job().model_file), str(record.path), mpp
     for job in all_jobs(call.user):
-        if tuple(job.summary[name] for name in ("kind", "model", "image")) == wanted:
+        if tuple(job.summary[name] for name in ("kind", "model", "image", "mpp")) == wanted:
             return job
     return None
 
@@ -71,8 +97,21 @@ def _maps(call: Call) -> Path:
     return call.job().folder / "maps"
 
 
+def _stored(call: Call) -> PatchMap:
+    return stored_map(_maps(call), call.record(), call.dataset().about.mpp)
+
+
 def _map(call: Call) -> PatchMap:
-    return stored_map(_maps(call), call.record())
+    """The map, with the line where the query says."""
+    patch_map = _stored(call)
+    if "point" not in call.query:
+        return patch_map
+    record = call.record()
+    facts = stored_answer(_maps(call), record, call.dataset().about.mpp)
+    assert facts is not None  # or there would be no map
+    found = redrawn(call.model_at_point(), facts, patch_map, record.path).patch_map
+    assert found is not None
+    return found
 
 
 def draw(call: Call) -> Response:

@@ -17,14 +17,21 @@ from ..execution.files import file_key
 from ..images.manifest import Manifest, Record
 from ..model_file import read_header
 from ..patches.pictures import encode_jpeg, encode_png, vector_picture
-from ..pipeline import Model, load_model, save_model
+from ..pipeline import Model, save_model
 from ..pipeline.gallery import Gallery
 from ..pipeline.image_model import Atoms
 from ..reports.patch_pictures import outlined, square_around
 from .calls import Call, endpoint, picture
 from .jobs import find_job
 from .lanes import DOWNLOADS
-from .model_report import atom_users, model_card, training_name, write_report
+from .model_report import (
+    KeptAnswers,
+    atom_users,
+    model_card,
+    size_words,
+    training_name,
+    write_report,
+)
 from .workspace import short_id
 
 _ATOMS_SHOWN = 40
@@ -35,14 +42,15 @@ _PATCH_SHOWN_PX = 150
 def describe(call: Call) -> dict[str, Any]:
     job = call.job()
     model, gallery = call.model()
-    parent = job.request.get("parent")
+    parent, results = job.request.get("parent"), job.results()
     return {
         "id": job.id,
         "data": job.request["data"],
         "classes": model.classes_,
         "is_detector": model.finds_regions,
         "card": model_card(model, read_header(job.model_file), job.request),
-        "results": job.results(),
+        "results": results,
+        "warnings": size_words(model, results["images"] if results else []),
         "atoms": _atoms(model, gallery is not None),
         # What this training is compared with.
         "parent": parent and {"id": parent, "results": find_job(call.user, parent).results()},
@@ -142,15 +150,8 @@ def _check_place(call: Call, record: Record) -> None:
 # --- downloads ----------------------------------------------------------------------------------
 
 
-def _with_point(call: Call) -> Model:
-    """The model, with the operating point of the query if there is one."""
-    model = load_model(call.job().model_file)
-    text = call.query.get("point")
-    return model if text is None else model.with_operating_point(float(text))
-
-
 def download_model(call: Call) -> Response:
-    model = _with_point(call)
+    model = call.model_at_point()
     return _download(call, ".histodict", "application/octet-stream", partial(save_model, model))
 
 
@@ -159,17 +160,17 @@ def download_report(call: Call) -> Response:
     results = job.results()
     if results is None:
         raise KeyError("this training has no results yet")
-    model = _with_point(call)
+    model = call.model_at_point()
     learn, test = call.learn_and_test()
     for record in (*learn.records, *test.records):
         _check_place(call, record)
     records = {short_id(test.name(record)): record for record in test.records}
     card = model_card(model, read_header(job.model_file), job.request)
     users = atom_users(model, call.model()[1], learn)
-    found = _answers_at_point(model, results), records, job.folder / "maps", users
+    kept = KeptAnswers(records, job.folder / "maps", job.request.get("mpp"), call.model()[0])
 
     def write(path: Path) -> None:
-        write_report(path, model, card, *found)
+        write_report(path, model, card, _answers_at_point(model, results), kept, users)
 
     return _download(call, "-report.html", "text/html; charset=utf-8", write)
 

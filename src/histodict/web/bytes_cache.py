@@ -4,23 +4,45 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Generic, TypeVar
 
 Value = TypeVar("Value")
 Key = tuple[object, ...]
 
 
+class KeyLocks:
+    """A lock for every key: who works on one thing waits for nobody who works on another."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._locks: dict[Key, tuple[threading.Lock, int]] = {}  # with how many hold or want it
+
+    @contextmanager
+    def held(self, key: Key) -> Iterator[None]:
+        with self._guard:
+            lock, n_users = self._locks.get(key, (threading.Lock(), 0))
+            self._locks[key] = lock, n_users + 1
+        try:
+            with lock:
+                yield
+        finally:
+            with self._guard:
+                lock, n_users = self._locks.pop(key)
+                if n_users > 1:
+                    self._locks[key] = lock, n_users - 1
+
+
 class BytesCache(Generic[Value]):
     """The values used last, of at most so many bytes together; safe to use from threads."""
 
-    def __init__(self, most_bytes: int, n_at_once: int = 1) -> None:
-        """`n_at_once`: how many may be made at the same time."""
+    def __init__(self, most_bytes: int) -> None:
         self._most = most_bytes
         self._held: OrderedDict[Key, tuple[Value, int]] = OrderedDict()
         self._bytes = 0
         self._lock = threading.Lock()
-        self._making = [threading.Lock() for _ in range(n_at_once)]
+        self._making = KeyLocks()
 
     def get(
         self,
@@ -35,7 +57,7 @@ class BytesCache(Generic[Value]):
         found = self.find(key)
         if found is None or not is_good(found):
             # Or the tiles of one screen would all decode the same file.
-            with self._making[hash(key) % len(self._making)]:
+            with self._making.held(key):
                 found = self.find(key)
                 if found is None or not is_good(found):
                     found, n_bytes = make()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from ..images.manifest import Manifest, Record
 from ..pipeline import Model, load_model
 from ..pipeline.gallery import Gallery
 from ..pipeline.view import View
+from .bad_images import left_out
 from .bytes_cache import BytesCache
 from .data_checks import Checks
 from .data_sources import RECORD_BYTES, DataSources
@@ -27,6 +28,7 @@ from .jobs import Job, JobQueue, find_job
 from .lanes import QUICK, Lanes
 from .tiles import Tiles
 from .training import train_and_test
+from .words import for_the_page
 from .workspace import User
 
 _MOST_BYTES = 64 * 1024  # of a request: nothing is uploaded
@@ -36,7 +38,6 @@ _MODEL_BYTES = 512 * 2**20
 _TRAINING_BYTES = 128 * 2**20
 _VIEW_BYTES = 256 * 2**20
 _ATOM_BYTES = 16 * 2**20
-_N_AT_ONCE = 16
 
 
 class Context:
@@ -51,7 +52,7 @@ class Context:
         self.checks = Checks()
         self.sources = DataSources(folders)
         self.tiles = Tiles(workspace / "thumbnails")
-        self.atoms: BytesCache[bytes] = BytesCache(_ATOM_BYTES, _N_AT_ONCE)  # as PNG
+        self.atoms: BytesCache[bytes] = BytesCache(_ATOM_BYTES)  # as PNG
         self.views: BytesCache[View] = BytesCache(_VIEW_BYTES)
         self.models: BytesCache[tuple[Model, Gallery | None]] = BytesCache(_MODEL_BYTES)
         self.trainings: BytesCache[tuple[Manifest, Manifest]] = BytesCache(_TRAINING_BYTES)
@@ -112,17 +113,24 @@ class Call:
         key = (*file_key(job.model_file), *(file_key(kept) if kept.is_file() else ()))
         return self.context.models.get(key, loaded)
 
+    def model_at_point(self) -> Model:
+        """The job's model, with its line where the query says, if it does."""
+        model, text = self.model()[0], self.query.get("point")
+        return model if text is None else model.with_operating_point(float(text))
+
     def view(self) -> View:
         """The image as the job's model sees it: whoever asks of one patch soon asks of another."""
         record, (model, _) = self.record(), self.model()
+        size = self.dataset().size_of(record)
 
         def opened() -> tuple[View, int]:
-            source, patches = self.context.tiles.open(record), model.model_
+            sized = replace(record, mpp=size.from_outside)
+            source, patches = self.context.tiles.open(sized), model.model_
             view = View(source, model.recipe, patches.mpp_, patches.cache, image)
             return view, source.held_bytes
 
         image = file_key(record.path)
-        key = (*file_key(self.job().model_file), *image, record.mpp)
+        key = (*file_key(self.job().model_file), repr(image), size)
         return self.context.views.get(key, opened)
 
     def learn_and_test(self) -> tuple[Manifest, Manifest]:
@@ -130,10 +138,12 @@ class Call:
         job = self.job()
 
         def listed() -> tuple[tuple[Manifest, Manifest], int]:
-            learn, test = train_and_test(job.request)
+            learn, test = train_and_test(job.request, missing)
             return (learn, test), RECORD_BYTES * (len(learn.records) + len(test.records))
 
-        return self.context.trainings.get(tuple(file_key(job.folder / "job.json")), listed)
+        missing = left_out(job)
+        key = (*file_key(job.folder / "job.json"), missing)
+        return self.context.trainings.get(key, listed)
 
 
 def endpoint(
@@ -170,7 +180,7 @@ class _Json(JSONResponse):
 def _refusal(error: Exception) -> Response:
     status = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 400)
     words = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
-    return _Json({"error": one_line(words) or type(error).__name__}, status)
+    return _Json({"error": for_the_page(one_line(words)) or type(error).__name__}, status)
 
 
 async def _body(request: Request) -> dict[str, Any]:

@@ -7,10 +7,10 @@ likely the same if the largest ⟨y, g(y')⟩ over the eight turns and mirror im
 from __future__ import annotations
 
 import threading
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from ..execution.texts import counted
 from ..images.manifest import Manifest, Record
-from ..images.readers import open_image
+from ..images.pixel_size import GivenSize, PixelSize
+from ..images.survey import check_contents, survey
+from .bad_images import in_words
+from .words import for_the_page
+from .workspace import short_id
 
 _SIDE = 32
 _SAME = 0.97
@@ -28,33 +33,40 @@ _MOST_COMPARED = 5000
 _IMBALANCE = 3
 _MPP_SPREAD = 1.1
 _N_NAMED = 4
+_MOST_CHECKS = 32  # kept, of all users
+_UNKNOWN = PixelSize(None, "unknown")
 
 
 @dataclass(frozen=True)
 class Look:
-    """One image at a glance: its grey thumbnail, or why it cannot be read."""
+    """One image at a glance: its grey thumbnail until it was compared, or why it cannot be read."""
 
     record: Record
     grey: NDArray[np.float32] | None
-    mpp: float | None = None
+    size: PixelSize = _UNKNOWN
     reason: str = ""
 
 
-def look_at(record: Record, thumbnail: Callable[[Record], Path]) -> Look:
-    """Through the image's stored thumbnail, which also knows whether the image may be read."""
+def look_at(record: Record, thumbnail: Callable[[Record], Path], mpp: float | None = None) -> Look:
+    """Through the image's stored thumbnail, which also knows whether the image may be read.
+
+    `mpp`: µm per pixel where neither the record nor the file says it.
+    """
     try:
         with Image.open(thumbnail(record)) as picture:
             grey = np.asarray(picture.convert("L").resize((_SIDE, _SIDE)), np.float32)
-        with open_image(record.path, record.mpp) as source:
-            mpp = source.mpp
-    except (ValueError, OSError) as error:
-        return Look(record, None, reason=str(error))
-    return Look(record, grey, mpp)
+        size = GivenSize(fill=mpp).with_table(record.mpp).at(record.path)
+        # A thumbnail is there only if the image could be read; its mask is another matter.
+        if record.mask is not None:
+            survey([record], 1).check()
+    except (ValueError, OSError, MemoryError) as error:
+        return Look(record, None, reason=str(error) or type(error).__name__)
+    return Look(record, grey, size)
 
 
 def quick_warnings(manifest: Manifest) -> list[str]:
     """What the table alone tells."""
-    warnings = [text.split(": ", 1)[-1] for text in manifest.warnings]
+    warnings = [_within(manifest.root, text) for text in manifest.warnings]
     counts = Counter(record.label for record in manifest.records if record.label)
     if counts and max(counts.values()) > _IMBALANCE * min(counts.values()):
         (most, n_most), (least, n_least) = counts.most_common(1)[0], counts.most_common()[-1]
@@ -72,28 +84,49 @@ def quick_warnings(manifest: Manifest) -> list[str]:
     return warnings
 
 
+def _within(root: Path, text: str) -> str:
+    """A warning without the set's own place; a folder in it is named."""
+    source, _, words = text.partition(": ")
+    folder = Path(source)
+    if folder.is_relative_to(root) and folder != root and not folder.is_file():
+        return for_the_page(f"in {folder.relative_to(root).as_posix()}: {words}")
+    return for_the_page(words or text)
+
+
 def slow_warnings(manifest: Manifest, looks: list[Look]) -> list[str]:
-    """What only the images tell: unreadable ones, pixel sizes, likely duplicates."""
-    warnings = []
-    bad = [manifest.name(look.record) for look in looks if look.grey is None]
-    if bad:
-        warnings.append(f"{len(bad)} images cannot be read: {_some(bad)}")
-    return [*warnings, *_pixel_sizes(looks), *_duplicates(manifest, looks)]
+    """What only the images tell: pixel sizes, likely duplicates."""
+    return [*_pixel_sizes(looks), *_duplicates(manifest, looks)]
 
 
 def _pixel_sizes(looks: list[Look]) -> list[str]:
-    known = [look.mpp for look in looks if look.mpp is not None]
-    n_unknown = sum(look.grey is not None and look.mpp is None for look in looks)
+    seen = [look.size.mpp for look in looks if not look.reason]
+    known = [mpp for mpp in seen if mpp is not None]
+    n_unknown = len(seen) - len(known)
+    unknown = f"The pixel size of {n_unknown} of {counted(len(seen), 'image')} is not known"
+    if known and n_unknown:
+        return [
+            f"{unknown}; that of the others is. They are not learnt from together: give it above, "
+            "as µm per pixel, or in a column mpp."
+        ]
     if known and max(known) > _MPP_SPREAD * min(known):
         return [
             f"Mixed pixel sizes, from {min(known):g} to {max(known):g} µm: set a working pixel "
             "size (mpp) in the training settings, or the same cell has different sizes."
         ]
-    if known and n_unknown:
-        return [f"The pixel size of {n_unknown} images is not known; that of the others is."]
     if n_unknown:
-        return ["The pixel size is not known: lengths are shown in pixels, not µm."]
+        return [
+            f"{unknown}: lengths are shown in pixels, not µm, and a model trained on them cannot "
+            "tell whether other images fit. If you know it, give it above, as µm per pixel."
+        ]
     return []
+
+
+def size_counts(looks: list[Look]) -> list[dict[str, Any]]:
+    """How many images have which pixel size, and who says so; the most common first."""
+    counts = Counter(look.size for look in looks if not look.reason)
+    return [
+        {"mpp": size.mpp, "from": size.origin, "n_images": n} for size, n in counts.most_common()
+    ]
 
 
 def _duplicates(manifest: Manifest, looks: list[Look]) -> list[str]:
@@ -139,12 +172,30 @@ def _some(names: list[str]) -> str:
     return "; ".join(names[:_N_NAMED]) + rest
 
 
+@dataclass
+class Found:
+    """What a check has found so far, and in the end."""
+
+    looks: list[Look] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)  # why these images cannot be learnt from
+    is_ready: bool = False
+    is_forgotten: bool = False  # nobody will ask for it any more
+
+    def bad(self, manifest: Manifest) -> list[dict[str, str]]:
+        """The images that cannot be read, by name, and why."""
+        bad = (look for look in list(self.looks) if look.reason)
+        return [in_words(manifest, look.record, look.reason) for look in bad]
+
+
 class Checks:
-    """Slow checks of data sets, one after another in the background; each set once."""
+    """Slow checks of data sets, one after another in the background; each once, as long as its
+    images, and what is known of them, stay as they are.
+    """
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="checks")
-        self._asked: dict[str, tuple[list[Look], Future[list[str]]]] = {}
+        self._asked: OrderedDict[str, Found] = OrderedDict()
         self._lock = threading.Lock()
         self._is_closed = False
 
@@ -153,25 +204,70 @@ class Checks:
         self._is_closed = True
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def ask(self, manifest: Manifest, thumbnail: Callable[[Record], Path]) -> dict[str, Any]:
-        """How far the check is, and what it found; the first question starts it."""
-        looks: list[Look] = []
+    def done(self, manifest: Manifest, mpp: float | None) -> Found | None:
+        """What a check has found that came to its end; None if there was none."""
+        with self._lock:
+            found = self._asked.get(_state(manifest, mpp))
+        return found if found and found.is_ready else None
 
-        def check() -> list[str]:
-            for record in manifest.records:
-                if self._is_closed:
-                    return []
-                looks.append(look_at(record, thumbnail))
-            return slow_warnings(manifest, looks)
+    def ask(
+        self, manifest: Manifest, thumbnail: Callable[[Record], Path], mpp: float | None = None
+    ) -> dict[str, Any]:
+        """How far the check is, and what it found; the first question starts it.
 
-        key = manifest.digest()
+        `mpp`: µm per pixel where neither a table nor the file says it.
+        """
+        key = _state(manifest, mpp)
         with self._lock:
             if key not in self._asked:
-                self._asked[key] = looks, self._pool.submit(check)
-            looks, found = self._asked[key]
+                self._asked[key] = Found()
+                self._pool.submit(self._check, self._asked[key], manifest, thumbnail, mpp)
+            self._asked.move_to_end(key)
+            found = self._asked[key]
+            while len(self._asked) > _MOST_CHECKS:
+                self._asked.popitem(last=False)[1].is_forgotten = True
         return {
-            "ready": found.done(),
-            "seen": len(looks),
+            "ready": found.is_ready,
+            "seen": len(found.looks),
             "of": len(manifest.records),
-            "warnings": found.result() if found.done() else [],
+            "warnings": found.warnings,
+            "refused": found.refused,
+            "bad": found.bad(manifest),
+            "sizes": size_counts(list(found.looks)),
         }
+
+    def _check(
+        self,
+        found: Found,
+        manifest: Manifest,
+        thumbnail: Callable[[Record], Path],
+        mpp: float | None,
+    ) -> None:
+        for record in manifest.records:
+            if self._is_closed or found.is_forgotten:
+                return
+            found.looks.append(look_at(record, thumbnail, mpp))
+        found.warnings = slow_warnings(manifest, found.looks)
+        found.looks = [replace(look, grey=None) for look in found.looks]  # they take megabytes
+        try:
+            readable = [place for place, look in enumerate(found.looks) if not look.reason]
+            check_contents(manifest.select(readable))
+        except (ValueError, OSError) as error:
+            found.refused = [str(error)]
+        found.is_ready = True
+
+
+def _state(manifest: Manifest, mpp: float | None) -> str:
+    """Another one when an image was changed under its name, or what is known of it."""
+    known = [
+        (record, _file_state(record.path), _file_state(record.mask)) for record in manifest.records
+    ]
+    return short_id(repr((manifest.root, mpp, known)))
+
+
+def _file_state(path: Path | None) -> tuple[int, ...]:
+    try:
+        state = path.stat() if path else None
+    except OSError:  # it has gone
+        state = None
+    return (state.st_size, state.st_mtime_ns, state.st_ctime_ns) if state else ()

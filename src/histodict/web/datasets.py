@@ -19,7 +19,9 @@ from ..execution.files import written_whole
 from ..execution.sealed import write_sealed
 from ..images.manifest import Manifest, Record
 from ..images.masks import RegionMask
+from ..images.pixel_size import PixelSize
 from ..images.readers import open_image
+from .about import About
 from .data_sources import DataSources, Listing
 from .folders import DataFolders
 from .workspace import (
@@ -50,10 +52,16 @@ class Dataset:
     sources: DataSources
     listing: Listing
     folder: Path
+    about: About
 
     @property
     def manifest(self) -> Manifest:
-        return self.listing.manifest
+        """Its images; of two classes the one to be found is the one that the user chose."""
+        return replace(self.listing.manifest, positive=self.about.positive)
+
+    def size_of(self, record: Record) -> PixelSize:
+        """Of an image's pixels, by its table, its file or the user; reads the file's header."""
+        return self.about.given(record.mpp).at(record.path)
 
     @property
     def is_labelled(self) -> bool:
@@ -114,7 +122,7 @@ def known_sources(user: User, folders: DataFolders) -> dict[str, Path]:
 def _load(user: User, sources: DataSources, source: Path) -> Dataset:
     dataset_id = short_id(str(source))
     folder = user.folder / "data" / dataset_id
-    return Dataset(dataset_id, source, sources, sources.listing(source), folder)
+    return Dataset(dataset_id, source, sources, sources.listing(source), folder, About.read(folder))
 
 
 # --- corrections --------------------------------------------------------------------------------
@@ -180,8 +188,20 @@ def corrected(dataset: Dataset) -> Manifest:
         else:
             if not mark.is_file():
                 _cut_out(mark, records[image], box)
-            further.append(replace(records[image], path=mark, label=label))
+            # The cut-out is a PNG, which says nothing of its pixels: the image does.
+            mpp = dataset.size_of(records[image]).mpp
+            further.append(replace(records[image], path=mark, label=label, mpp=mpp))
     return replace(dataset.manifest, records=(*records.values(), *further))
+
+
+def relabelled(dataset: Dataset) -> Manifest:
+    """The images of the set, their labels as corrected."""
+    labels = {c["image"]: c["label"] for c in dataset.corrections() if c["box"] is None}
+    records = (
+        replace(record, label=labels.get(image, record.label))
+        for image, record in dataset.listing.by_id.items()
+    )
+    return replace(dataset.manifest, records=tuple(records))
 
 
 def _cut_out(path: Path, record: Record, box: list[int]) -> None:

@@ -162,7 +162,7 @@ def _state(path: Path, *version: int) -> dict[str, Any]:
 @lru_cache(maxsize=10_000)
 def _summary(path: Path, *version: int) -> dict[str, Any]:
     request = Job(path.parent).request
-    plain = ("kind", "name", "data", "parent", "made", "regions", "model")
+    plain = ("kind", "name", "data", "parent", "made", "regions", "model", "mpp")
     return {name: request.get(name) for name in plain} | {
         "method": request.get("recipe", {}).get("method"),
         "n_corrections": len(request.get("corrections", ())),

@@ -2,15 +2,18 @@
 
 All requests share the cores, and Python's one lock. Were they all begun at once, a list would take
 as long as the pictures and reports that others wait for. So they stand in lanes: what takes a
-moment goes at once; of pictures from image files as many are made at a time as there are cores;
-answers of models, and what is downloaded, one by one.
+moment goes at once; of pictures from one image file as many are made at a time as there are cores,
+and one more of others, so that a slide on a drive that has hung holds up none but itself; answers
+of models, and what is downloaded, one by one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 from anyio import CapacityLimiter, to_thread
 
@@ -22,20 +25,37 @@ _N_QUICK = 16
 
 @dataclass(frozen=True)
 class Later:
-    """What a quick answer has found to take longer, and the lane for that."""
+    """What a quick answer has found to take longer, and the lane for that.
+
+    image : the file that it reads, of which no more is done at a time than there are cores
+    """
 
     lane: str
     work: Callable[[], Any]
+    image: Path | None = None
 
 
 class Lanes:
     """The lanes of one server."""
 
     def __init__(self) -> None:
-        widths = {QUICK: _N_QUICK, PICTURES: available_cores(), ANSWERS: 1, DOWNLOADS: 1}
+        self._n_cores = available_cores()
+        widths = {QUICK: _N_QUICK, PICTURES: self._n_cores + 1, ANSWERS: 1, DOWNLOADS: 1}
         self._limits = {name: CapacityLimiter(width) for name, width in widths.items()}
+        self._images: WeakValueDictionary[Path, CapacityLimiter] = WeakValueDictionary()
 
     async def run(self, lane: str, work: Callable[..., Any], *given: Any) -> Any:
         """What the work gives, done by a thread when its turn has come."""
         result = await to_thread.run_sync(work, *given, limiter=self._limits[lane])
-        return await self.run(result.lane, result.work) if isinstance(result, Later) else result
+        while isinstance(result, Later):
+            result = await self._run_later(result)
+        return result
+
+    async def _run_later(self, later: Later) -> Any:
+        limit = self._limits[later.lane]
+        if later.image is None:
+            return await to_thread.run_sync(later.work, limiter=limit)
+        own = self._images.get(later.image) or CapacityLimiter(self._n_cores)
+        self._images[later.image] = own
+        async with own:
+            return await to_thread.run_sync(later.work, limiter=limit)

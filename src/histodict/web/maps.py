@@ -16,29 +16,48 @@ from ..batch import image_key
 from ..execution.files import file_key
 from ..execution.sealed import write_sealed
 from ..images.manifest import Record
-from ..images.pixel_size import GivenSize
+from ..images.pixel_size import GivenSize, PixelSize
 from ..patches.grid import PatchGrid
 from ..patches.patch_map import PatchMap
 from ..pipeline import Model
-from .workspace import DamagedFileError, read_fields, say_once
+from ..pipeline.answers import Answer, ImageAnswer, RegionAnswer
+from .workspace import DamagedFileError, read_fields, say_once, short_id
 
 _MOST_OUTLINES = 400
-_FORM = 5  # of these files; those of earlier versions are made anew
+_FORM = 6  # of these files; those of earlier versions are made anew
 _FACTS: dict[str, Any] = {
     "answer": object,
     "score": object,
     "value": object,
     "grid": object,
     "words": str,
+    "mpp": object,
+    "mpp_from": str,
+    "probabilities": dict,
+    "candidates": list,
 }
 
 
-def answer_image(model: Model, record: Record, folder: Path) -> dict[str, Any]:
-    """The model's answer for an image as plain values; its map, if it has one, into the folder."""
-    state = _state(record)  # first: the image may be replaced meanwhile
-    answer = model.answer(record.path, mpp=GivenSize(table=record.mpp))
+def answer_image(
+    model: Model, record: Record, folder: Path, mpp: float | None = None
+) -> dict[str, Any]:
+    """The model's answer for an image as plain values; its map, if it has one, into the folder.
+
+    `mpp`: µm per pixel where neither the record nor the file says it.
+    """
+    state = _state(record, mpp)  # first: the image may be replaced meanwhile
+    answer = model.answer(record.path, mpp=GivenSize(fill=mpp).with_table(record.mpp))
+    facts = answer_facts(answer) | {"version": short_id(repr(state))}
+    if answer.patch_map is not None:  # before the answer that tells of it
+        answer.patch_map.save(_file(folder, record.path, "npz"))
+    write_sealed(_file(folder, record.path, "json"), facts | {"form": _FORM, "of": state})
+    return facts
+
+
+def answer_facts(answer: Answer) -> dict[str, Any]:
+    """What the page is told."""
     patch_map = answer.patch_map
-    facts = {
+    return {
         "answer": answer.label,
         "score": None if np.isnan(answer.score) else float(answer.score),
         "value": answer.value,
@@ -47,12 +66,10 @@ def answer_image(model: Model, record: Record, folder: Path) -> dict[str, Any]:
         "words": answer.words(),
         "mpp": answer.size.mpp,
         "mpp_from": answer.size.origin,
+        "probabilities": getattr(answer, "probabilities", {}),
+        "candidates": getattr(answer, "candidates", []),
         "grid": None if patch_map is None else _placed(patch_map.grid),
     }
-    if patch_map is not None:  # before the answer that tells of it
-        patch_map.save(_file(folder, record.path, "npz"))
-    write_sealed(_file(folder, record.path, "json"), facts | {"form": _FORM, "of": state})
-    return facts
 
 
 def _placed(grid: PatchGrid) -> dict[str, float]:
@@ -66,12 +83,12 @@ def _placed(grid: PatchGrid) -> dict[str, float]:
     }
 
 
-def _state(record: Record) -> list[Any]:
-    """Another one when the image was changed under its name, or its pixel size in the table."""
-    return [*file_key(record.path), record.mpp]
+def _state(record: Record, mpp: float | None) -> list[Any]:
+    """Another one when the image was changed under its name, or what is said of its pixel size."""
+    return [*file_key(record.path), record.mpp, mpp]
 
 
-def stored_answer(folder: Path, record: Record) -> dict[str, Any] | None:
+def stored_answer(folder: Path, record: Record, mpp: float | None = None) -> dict[str, Any] | None:
     """What `answer_image` gave; None if it was not asked yet of this image as it is now, in another
     version, or is damaged.
     """
@@ -81,16 +98,18 @@ def stored_answer(folder: Path, record: Record) -> dict[str, Any] | None:
     except DamagedFileError as error:
         say_once(f"{error}: it is made anew")
         facts = {}
-    is_present = facts.pop("form", None) == _FORM and facts.pop("of", None) == _state(record)
+    is_present = facts.pop("form", None) == _FORM and facts.pop("of", None) == _state(record, mpp)
     return facts if is_present else None
 
 
-def answer_once(model: Model, record: Record, folder: Path) -> dict[str, Any]:
-    return stored_answer(folder, record) or answer_image(model, record, folder)
+def answer_once(
+    model: Model, record: Record, folder: Path, mpp: float | None = None
+) -> dict[str, Any]:
+    return stored_answer(folder, record, mpp) or answer_image(model, record, folder, mpp)
 
 
-def stored_map(folder: Path, record: Record) -> PatchMap:
-    facts, image = stored_answer(folder, record), record.path
+def stored_map(folder: Path, record: Record, mpp: float | None = None) -> PatchMap:
+    facts, image = stored_answer(folder, record, mpp), record.path
     if facts is None or facts["grid"] is None:
         raise KeyError("this image has no patch map yet")
     try:
@@ -98,6 +117,33 @@ def stored_map(folder: Path, record: Record) -> PatchMap:
     except (ValueError, OSError) as error:
         _file(folder, image, "json").unlink(missing_ok=True)  # the next look makes both anew
         raise ValueError(f"{error}: open the image once more, and it is made anew") from error
+
+
+# --- where the line was moved -------------------------------------------------------------------
+
+
+def redrawn(moved: Model, facts: dict[str, Any], patch_map: PatchMap | None, path: Path) -> Answer:
+    """The answer of a model whose line was moved, from what was stored before: label, words and map
+    as the moved model would give them.
+    """
+    size = PixelSize(facts["mpp"], facts["mpp_from"])
+    if moved.finds_regions:
+        assert patch_map is not None
+        before = RegionAnswer(path, facts["answer"], facts["score"], 0, [], patch_map, size)
+        return moved.redrawn(before)
+    return moved.redrawn(
+        ImageAnswer(
+            path,
+            facts["answer"],
+            (np.nan if facts["score"] is None else facts["score"],),
+            patch_map=patch_map,
+            value=facts["value"],
+            n_patches=facts["n_patches"],
+            probabilities=facts["probabilities"],
+            candidates=facts["candidates"],
+            size=size,
+        )
+    )
 
 
 def _file(folder: Path, image: Path, kind: str) -> Path:

@@ -4,24 +4,30 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ..evaluation.metrics import balanced_accuracy, roc_curve
+from ..evaluation.metrics import balanced_accuracy, roc_curve, sensitivity, specificity
+from ..execution.texts import counted
 from ..images.manifest import Manifest, Record
+from ..images.pixel_size import PixelSize, size_warnings
 from ..patches.overlay import draw_overlay
 from ..patches.pictures import atom_sheets, image_uri
 from ..pipeline import Model
+from ..pipeline.answers import Answer, outlines
 from ..pipeline.gallery import Gallery
 from ..reports.atoms_page import AtomsInUse, atom_rows
 from ..reports.evaluation_facts import Fact
 from ..reports.model_card import describe_model
 from ..reports.pages import write_page
-from .maps import answer_once, stored_map
+from .maps import answer_once, redrawn, stored_map
+from .words import for_the_page
 
 _N_EXAMPLES = 6
+_UNTESTED = "nothing: no patient was kept"
 _N_ATOMS = 8  # of each class, shown with the patches that use them
 
 
@@ -30,10 +36,38 @@ def model_card(model: Model, header: Mapping[str, Any], request: Mapping[str, An
     n_tested, n_corrected = len(request["test_patients"]), len(request["corrections"])
     card = dict(describe_model(header)) | {
         "Decision": model.decision_words(),
-        "Tested on": f"{n_tested} other patients" if n_tested else "nothing: no patient was kept",
+        "Tested on": counted(n_tested, "other patient") if n_tested else _UNTESTED,
         "Corrections": f"{n_corrected} by the user" if n_corrected else "none",
     }
     return list(card.items())
+
+
+@dataclass(frozen=True)
+class KeptAnswers:
+    """The tested images by id, and where the answers for them are kept.
+
+    mpp : µm per pixel where neither a table nor the file says it
+    model : whose answers they are, before its line was moved
+    """
+
+    records: Mapping[str, Record]
+    maps: Path
+    mpp: float | None
+    model: Model
+
+    def answer(self, image: str, moved: Model) -> Answer:
+        """With its map, as the model says whose line was moved."""
+        record = self.records[image]
+        facts = answer_once(self.model, record, self.maps, self.mpp)
+        return redrawn(moved, facts, stored_map(self.maps, record, self.mpp), record.path)
+
+
+def size_words(model: Model, rows: list[dict[str, Any]]) -> list[str]:
+    """In a line, where pixel sizes of tested images were taken for granted."""
+    # Results of earlier versions, and images without an answer, do not say.
+    sizes = [PixelSize(row["mpp"], row["mpp_from"]) for row in rows if "mpp_from" in row]
+    found = size_warnings(sizes, model.model_.mpp_, model.recipe.mpp)
+    return [for_the_page(words) for words in found]
 
 
 def write_report(
@@ -41,21 +75,15 @@ def write_report(
     model: Model,
     card: list[Any],
     results: Mapping[str, Any],
-    records: Mapping[str, Record],
-    maps: Path,
+    kept: KeptAnswers,
     users: list[dict[str, Any]],
 ) -> None:
-    """`records`: by image id, those of the tested images. `users`: of `atom_users`."""
+    """`results`: as of the model, whose line may have been moved. `users`: of `atom_users`."""
     rows = [row for row in results["images"] if row["answer"] is not None]
-    labels, answers = ([row[key] for row in rows] for key in ("label", "answer"))
-    accuracy = f"{balanced_accuracy(labels, answers):.2f}" if rows else "not measured"
     counts = confusion_table(model.classes_, rows) if rows else []
     content = {
         "title": f"Model report: {' / '.join(model.classes_)}",
-        "facts": [
-            {"name": "balanced accuracy", "value": accuracy},
-            {"name": "images of patients it never saw", "value": len(rows)},
-        ],
+        "facts": _figures(model.classes_, rows),
         "classes": model.classes_,
         "card": card,
         "truths": [truth for truth, _ in counts],
@@ -64,10 +92,29 @@ def write_report(
         "patients": patient_errors(rows),
         "atoms": _atom_sheets(model),
         "atom_classes": users,
-        "examples": _examples(model, rows, records, maps),
-        "n_failed": len(results["images"]) - len(rows),
+        "examples": _examples(model, rows, kept),
+        "warnings": size_words(model, rows),
+        "failed": [
+            (row["name"], row.get("failure", "only glass"))
+            for row in results["images"]
+            if row["answer"] is None
+        ],
     }
     write_page(path, "web/report.html.j2", content)
+
+
+def _figures(classes: Sequence[str], rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """How good it is; of two classes, also how well the one to be found is found."""
+    labels, answers = ([row[key] for row in rows] for key in ("label", "answer"))
+    accuracy = f"{balanced_accuracy(labels, answers):.2f}" if rows else "not measured"
+    figures: dict[str, Any] = {"balanced accuracy": accuracy}
+    if len(classes) == 2 and set(classes) <= set(labels):
+        share = sensitivity(labels, answers, positive=classes[1])
+        figures[f"sensitivity: of {classes[1]} found"] = f"{share:.2f}"
+        share = specificity(labels, answers, positive=classes[1])
+        figures[f"specificity: of the others not called {classes[1]}"] = f"{share:.2f}"
+    figures["images of patients it never saw"] = len(rows)
+    return [{"name": name, "value": value} for name, value in figures.items()]
 
 
 def confusion_table(
@@ -131,19 +178,14 @@ def training_name(learn: Manifest, record: Record) -> str:
     return learn.name(record) if record.path.is_relative_to(learn.root) else "a marked region"
 
 
-def _examples(
-    model: Model, rows: list[dict[str, Any]], records: Mapping[str, Record], maps: Path
-) -> list[dict[str, Any]]:
+def _examples(model: Model, rows: list[dict[str, Any]], kept: KeptAnswers) -> list[dict[str, Any]]:
     """Images with their maps, wrong answers first."""
     shown: list[dict[str, Any]] = []
     for row in sorted(rows, key=lambda row: row["answer"] == row["label"]):
-        if row["grid"] is None or row["image"] not in records or len(shown) == _N_EXAMPLES:
+        if row["grid"] is None or row["image"] not in kept.records or len(shown) == _N_EXAMPLES:
             continue
-        record = records[row["image"]]
-        kept = answer_once(model, record, maps)  # an earlier version may have kept it otherwise
-        words = kept["words"]
-        if kept["answer"] != row["answer"]:
-            words = f"{row['answer']}, as the line was moved; the map is of the model before"
-        picture = draw_overlay(stored_map(maps, record), words)
+        answer = kept.answer(row["image"], model)
+        assert answer.patch_map is not None
+        picture = draw_overlay(answer.patch_map, answer.words(), outlines(answer))
         shown.append(row | {"uri": image_uri(picture), "right": row["answer"] == row["label"]})
     return shown

@@ -7,7 +7,6 @@ image's own pixels. A tile is TILE_SIDE pixels square, less at the right and low
 from __future__ import annotations
 
 import hashlib
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -17,13 +16,12 @@ from ..execution.files import file_key, written_whole
 from ..images.manifest import Record
 from ..images.readers import ImageSource, open_image
 from ..patches.pictures import encode_jpeg
-from .bytes_cache import BytesCache, Key
+from .bytes_cache import BytesCache, Key, KeyLocks
 
 TILE_SIDE = 512
 _THUMBNAIL_SIDE = 220
 _TILE_BYTES = 96 * 2**20  # encoded tiles
 _PIXEL_BYTES = 768 * 2**20  # open images
-_N_AT_ONCE = 16
 
 
 def n_levels(size: tuple[int, int]) -> int:
@@ -38,8 +36,8 @@ class Tiles:
         """`folder`: for thumbnails, so that a large set opens at once the second time."""
         self._folder = folder
         self._sources: BytesCache[ImageSource] = BytesCache(_PIXEL_BYTES)
-        self._tiles: BytesCache[bytes] = BytesCache(_TILE_BYTES, _N_AT_ONCE)
-        self._writing = [threading.Lock() for _ in range(_N_AT_ONCE)]
+        self._tiles: BytesCache[bytes] = BytesCache(_TILE_BYTES)
+        self._writing = KeyLocks()
 
     def open(self, record: Record) -> ImageSource:
         """The image, opened before or now; one that has changed on disk is opened anew.
@@ -52,7 +50,7 @@ class Tiles:
             source.read(0, 0, 1, 1)
             return source, source.held_bytes
 
-        return self._sources.get((*file_key(record.path), record.mpp), opened)
+        return self._sources.get(_key(record), opened)
 
     def tile(self, record: Record, level: int, column: int, row: int) -> bytes:
         """A tile as JPEG; raises KeyError where there is none."""
@@ -75,7 +73,7 @@ class Tiles:
     def thumbnail(self, record: Record) -> Path:
         """The file of a small picture, made if it is not there."""
         path = self.thumbnail_file(record)
-        with self._writing[int(path.name[0], 16)]:  # two threads must not write the same file
+        with self._writing.held((path.name,)):  # two threads must not write the same file
             if not path.is_file():
                 with open_image(record.path, record.mpp) as source:
                     data = encode_jpeg(source.thumbnail(_THUMBNAIL_SIDE))
@@ -84,8 +82,12 @@ class Tiles:
         return path
 
 
+def _key(record: Record) -> Key:
+    return (repr(file_key(record.path)), record.mpp)
+
+
 def _tile_key(record: Record, *place: int) -> Key:
-    return (*file_key(record.path), record.mpp, *place)
+    return (*_key(record), *place)
 
 
 def _read_tile(source: ImageSource, level: int, column: int, row: int) -> NDArray[np.uint8]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ..evaluation.protocols import k_folds
 from ..images.manifest import Manifest, Record
 from ..pipeline import Plan
+from ..pipeline.region_truth import region_classes
 from .datasets import Dataset, corrected
 
 # What the page offers, in words for people.
@@ -68,11 +69,8 @@ class Wish:
         if ":" in vectors:  # names a file or a download, which a page must not choose
             raise ValueError(f"vectors {vectors!r} can be used from the command line only")
         self.plan.model(region=self.regions)
-        has_masks = any(record.mask for record in manifest.records)
-        if self.regions and not has_masks and self.regions not in manifest.classes:
-            raise ValueError(
-                f"the region {self.regions!r} is not among the classes {manifest.classes}"
-            )
+        if self.regions:
+            region_classes(manifest, self.regions)
 
     def kept_patients(self, manifest: Manifest) -> list[str]:
         if self.test_patients is not None:
@@ -98,6 +96,8 @@ def training_request(dataset: Dataset, wish: Wish) -> dict[str, Any]:
         "root": manifest.root,
         "records": [asdict(record) for record in manifest.records],
         "n_images": len(dataset.manifest.records),  # those after them are marked rectangles
+        "positive": manifest.classes[1] if len(manifest.classes) == 2 else None,
+        "mpp": dataset.about.mpp,
         "recipe": wish.plan.to_dict(),
         "regions": wish.regions,
         "seed": wish.seed,
@@ -115,17 +115,36 @@ def request_manifest(request: Mapping[str, Any]) -> Manifest:
         )
     except (KeyError, TypeError) as error:
         raise ValueError(f"the list of this training's images is damaged ({error})") from error
-    return Manifest(records, (), Path(request["root"]))
+    # Requests of earlier versions do not have the class to be found: its name tells.
+    return Manifest(records, (), Path(request["root"]), request.get("positive"))
 
 
-def train_and_test(request: Mapping[str, Any]) -> tuple[Manifest, Manifest]:
+def request_classes(request: Mapping[str, Any]) -> list[str]:
+    """The classes of the model that a training makes, in their order."""
+    manifest, region = request_manifest(request), request.get("regions")
+    try:
+        return manifest.classes if region is None else region_classes(manifest, region)
+    except ValueError:  # it failed for that
+        return manifest.classes
+
+
+def train_and_test(
+    request: Mapping[str, Any], left_out: Collection[str] = ()
+) -> tuple[Manifest, Manifest]:
     """Images to learn from, and those of the patients kept for testing.
 
     A rectangle that was marked is learnt from, never tested on: it is no image of the set.
+    `left_out`: names of images that are in neither.
     """
     manifest = request_manifest(request)
-    records, kept = manifest.records, set(request["test_patients"])
-    learn = [i for i, record in enumerate(records) if record.patient not in kept]
-    n_images = request["n_images"]
-    test = [i for i, record in enumerate(records[:n_images]) if record.patient in kept]
-    return manifest.select(learn), manifest.select(test)
+    kept = set(request["test_patients"])
+    learn, test, missing = [], [], []
+    for place, record in enumerate(manifest.records):
+        if manifest.name(record) in left_out:
+            missing.append(manifest.name(record))
+        elif record.patient not in kept:
+            learn.append(place)
+        elif place < request["n_images"]:
+            test.append(place)
+    known = replace(manifest, left_out=tuple(missing))
+    return known.select(learn), known.select(test)

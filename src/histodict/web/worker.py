@@ -16,7 +16,7 @@ import traceback
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,12 +25,15 @@ from ..execution.leaving import end_with
 from ..execution.progress import Callback, Progress
 from ..execution.sealed import write_sealed
 from ..images.manifest import Manifest
+from ..images.survey import check_contents, with_pixel_size
 from ..model_file import ModelFileError
 from ..pipeline import Model, Plan, load_model, save_model
 from ..pipeline.gallery import Gallery
+from .bad_images import left_out, look_for_bad
 from .jobs import CANCELLED, DONE, FAILED, RUNNING, Job
 from .maps import answer_image, answer_once
 from .training import request_manifest, train_and_test
+from .words import for_the_page
 from .workspace import read_json, short_id
 
 _BEAT = 1.0
@@ -62,7 +65,7 @@ def main(folder: Path, run: int, server: int) -> int:
     try:
         WORK[job.request["kind"]](job, diary(job))
     except (ValueError, OSError, MemoryError) as error:
-        job.set_state(FAILED, run, str(error) or type(error).__name__)
+        job.set_state(FAILED, run, for_the_page(str(error)) or type(error).__name__)
         return 1
     except Exception as error:
         traceback.print_exc()
@@ -95,16 +98,19 @@ def _stay_in_touch(job: Job, run: int) -> None:
 
 
 def train(job: Job, tell: Callback) -> None:
-    learn, test = train_and_test(job.request)
     model = _kept_model(job)
     if model is None:
         shutil.rmtree(job.folder / "maps", ignore_errors=True)  # of a model that is no more
+        look_for_bad(job, request_manifest(job.request), tell)
+    learn, test = train_and_test(job.request, left_out(job))
+    if model is None:
+        check_contents(replace(learn, records=learn.records + test.records))
         model = _learn(job, learn, tell)
         save_model(model, job.model_file)
     if model.recipe.on_patches and Gallery.read_if_whole(job.gallery_file) is None:
         gallery = Gallery.of(model.model_, learn.records, job.request["seed"], tell)
         gallery.save(job.gallery_file)
-    rows = _answers(model, test, job.folder / "maps", tell)
+    rows = _answers(job, model, test, tell)
     point = model.operating_point and model.operating_point.to_dict()
     results = {"classes": model.classes_, "operating_point": point, "images": rows}
     write_sealed(job.folder / "results.json", results)
@@ -126,6 +132,7 @@ def _learn(job: Job, learn: Manifest, tell: Callback) -> Model:
     plan = Plan.from_dict(request["recipe"])
     cache = job.folder.parents[1] / "cache"  # the user's; a second training is quicker
     model = plan.model(region=request["regions"], random_state=request["seed"], cache=cache)
+    learn = with_pixel_size(learn, request.get("mpp"))
     return model.fit(learn, callback=tell, start_from=_parent(job, plan, learn))
 
 
@@ -148,16 +155,18 @@ def _parent(job: Job, plan: Plan, learn: Manifest) -> Any:
     return parent if same and "warm_start" in parent.model_.method_.get_params() else None
 
 
-def _answers(model: Model, test: Manifest, folder: Path, tell: Callback) -> list[dict[str, Any]]:
+def _answers(job: Job, model: Model, test: Manifest, tell: Callback) -> list[dict[str, Any]]:
     """A row per image of the patients kept for testing; one that cannot be read says why."""
     rows = []
+    folder, mpp = job.folder / "maps", job.request.get("mpp")
     tell(Progress("answer", 0, len(test.records)))
     for record in test.records:
         facts: dict[str, Any]
         try:
-            facts = answer_once(model, record, folder)
+            facts = answer_once(model, record, folder, mpp)
         except (ValueError, OSError) as error:
-            facts = {"answer": None, "score": None, "value": None, "failure": str(error)}
+            failure = for_the_page(str(error).removeprefix(f"{record.path}: "))
+            facts = {"answer": None, "score": None, "value": None, "failure": failure}
         name, label = test.name(record), model.truth(record)
         own = {"image": short_id(name), "name": name, "label": label, "patient": record.patient}
         rows.append(own | facts)
@@ -171,7 +180,8 @@ def _answers(model: Model, test: Manifest, folder: Path, tell: Callback) -> list
 def draw_map(job: Job, tell: Callback) -> None:
     record = request_manifest(job.request).records[0]
     tell(Progress("map", 0, 1))
-    answer_image(load_model(job.request["model"]), record, Path(job.request["folder"]))
+    model, folder = load_model(job.request["model"]), Path(job.request["folder"])
+    answer_image(model, record, folder, job.request.get("mpp"))
     tell(Progress("map", 1, 1))
 
 

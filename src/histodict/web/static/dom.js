@@ -82,7 +82,15 @@ export const count = (n, word) => `${n} ${word}${n === 1 ? "" : "s"}`;
 
 // Distinguishable for colour-blind readers; the same as in the reports.
 export const COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#f0e442", "#56b4e9"];
-export const colourOf = (place) => COLOURS[((place % COLOURS.length) + COLOURS.length) % COLOURS.length];
+/** Of the class at a place; the one to be found is second, and warm. Grey: it is none of them. */
+export const colourOf = (place) => (place < 0 ? "#8795a1" : COLOURS[place % COLOURS.length]);
+
+const ORIGINS = { file: "said by the file", table: "said by the table", command: "given by you", assumed: "assumed: the training images'" };
+
+/** How large a pixel is, and who says so. */
+export function sizeWords(mpp, from) {
+  return mpp === null || mpp === undefined ? "not known" : `${+mpp.toPrecision(4)} µm per pixel, ${ORIGINS[from] ?? from}`;
+}
 
 /** A class's name behind a square in its colour. */
 export function classTag(classes, name) {

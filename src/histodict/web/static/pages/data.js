@@ -1,6 +1,7 @@
 // Data: choose a folder or table; see images by class and patient, counts and warnings.
-import { choice, classTag, count, get, guarded, h, pause, post } from "../dom.js";
+import { choice, classTag, count, get, guarded, h, post } from "../dom.js";
 import { go, here } from "../way.js";
+import { about, watchChecks } from "./about.js";
 
 export async function showData(content, [id], session) {
   const chosen = id ?? here.data;
@@ -10,7 +11,11 @@ export async function showData(content, [id], session) {
     const data = await get(`/api/data/${chosen}`);
     here.data = data.id;
     const warnings = h("div", { class: "warnings", "aria-live": "polite" });
-    content.append(heading(data), warnings, ...groups(data));
+    const known = about(data, (_, isClass) => {
+      if (isClass) dispatchEvent(new Event("hashchange")); // its colours are everywhere
+      else watchChecks(data, warnings, () => stopped);
+    });
+    content.append(heading(data, known.element), warnings, ...groups(data));
     watchChecks(data, warnings, () => stopped);
   } else {
     content.append(h("p", { class: "lead" }, "Choose a folder that holds one sub-folder of images ",
@@ -66,7 +71,7 @@ function row(mark, name, onclick, title = "") {
 
 // --- what there is ------------------------------------------------------------------------------
 
-function heading(data) {
+function heading(data, known) {
   const patients = (images) => new Set(images.map((image) => image.patient)).size;
   const rows = data.classes.map((name) => {
     const own = data.images.filter((image) => image.label === name);
@@ -85,24 +90,7 @@ function heading(data) {
       data.corrections.length
         ? h("p", { class: "changed" }, `${count(data.corrections.length, "correction")} of yours, ` +
             "kept apart from the files and used in the next training.") : null),
-    table);
-}
-
-async function watchChecks(data, place, isOver) {
-  const show = (checks) => {
-    const all = [...data.warnings, ...checks.warnings];
-    place.replaceChildren(
-      ...all.map((text) => h("p", { class: "warning" }, h("b", {}, "Warning: "), text[0].toUpperCase() + text.slice(1))),
-      checks.ready
-        ? (all.length ? "" : h("p", { class: "good" }, "Checked: no warnings."))
-        : h("p", { class: "soft" }, `Checking the images: ${checks.seen} of ${checks.of}…`));
-  };
-  while (!isOver()) {
-    const checks = await get(`/api/data/${data.id}/checks`).catch(() => null);
-    if (checks) show(checks);
-    if (!checks || checks.ready) return;
-    await pause(700);
-  }
+    table, known);
 }
 
 function groups(data) {

@@ -1,5 +1,5 @@
 // Look: an image or slide up close, the model's map over it, the why of a patch, corrections.
-import { choice, classTag, colourOf, count, get, guarded, h, isActive, pause, post } from "../dom.js";
+import { choice, classTag, colourOf, count, get, guarded, h, isActive, pause, post, sizeWords } from "../dom.js";
 import { Viewer, scaleBar } from "../viewer.js";
 import { go, here } from "../way.js";
 import { whyView } from "./why.js";
@@ -16,14 +16,16 @@ export async function showLook(content, [job, id, image]) {
   Object.assign(here, { data: data.id, image: chosen.id, job: state.job ?? here.job });
   Object.assign(state, { data, chosen, base: `/api/data/${data.id}/images/${chosen.id}` });
   state.place = `/api/jobs/${state.job}/look/${data.id}/${chosen.id}`;
+  state.point = here.points[state.job];
   state.info = await get(state.base);
   const canvas = h("canvas", { tabindex: "0", id: "viewer", "aria-label":
     `${chosen.name}. Arrow keys move, plus and minus zoom, 0 shows all, Enter explains the patch in the middle.` });
   const bar = h("div", { class: "scale-bar", "aria-hidden": "true" }, h("i", {}), h("span", {}));
   const status = h("div", { class: "status", "aria-live": "polite" });
   const panel = h("aside", {});
+  state.legend = h("div", { class: "map-legend", id: "map-legend" });
   content.append(h("div", { class: "look" }, imageList(state),
-    h("div", { class: "stage" }, canvas, bar, status, toolbar(state)), panel));
+    h("div", { class: "stage" }, canvas, bar, state.legend, status, toolbar(state)), panel));
   state.viewer = new Viewer(canvas, state.info, (level, column, row) => `${state.base}/tiles/${level}/${column}/${row}.jpg`);
   state.viewer.onmove = () => {
     const [width, words] = scaleBar(state.viewer.scale, state.info.mpp);
@@ -33,7 +35,8 @@ export async function showLook(content, [job, id, image]) {
   };
   state.why = h("section", { id: "why", "aria-live": "polite" });
   state.answer = h("section", { id: "answer" });
-  panel.append(h("h1", { class: "file" }, chosen.name), state.answer, state.why, corrections(state));
+  panel.append(h("h1", { class: "file" }, chosen.name), h("p", { class: "soft", id: "pixel-size" },
+    `Pixel size: ${sizeWords(state.info.mpp, state.info.mpp_from)}.`), state.answer, state.why, corrections(state));
   if (state.job) followMap(state, status);
   else state.answer.replaceChildren(h("p", { class: "soft" }, "No model is chosen: ", h("a", { href: `#/train/${data.id}` }, "train one"), " to see its map here."));
   return () => { state.stopped = true; state.viewer.close(); };
@@ -57,9 +60,12 @@ function toolbar(state) {
 
 // --- the model's map --------------------------------------------------------------------------------
 
+/** The query that asks for the line as the user drew it. */
+const atPoint = (state) => (state.point === undefined ? "" : `point=${state.point}`);
+
 async function followMap(state, status) {
   while (!state.stopped) {
-    const found = await get(state.place).catch((error) => ({ state: "failed", error: error.message }));
+    const found = await get(`${state.place}?${atPoint(state)}`).catch((error) => ({ state: "failed", error: error.message }));
     if (state.stopped) return;
     if (found.state === "done") {
       status.textContent = "";
@@ -83,6 +89,8 @@ async function showMap(state, found) {
   const model = await get(`/api/jobs/${state.job}/model`);
   const { viewer, data, chosen } = state;
   const classes = model.classes;
+  state.classes = classes;
+  state.drawMarks?.();
   const shares = Object.entries(found.shares ?? {}).map(([name, share]) =>
     h("span", { class: "share" }, classTag(classes, name), ` ${Math.round(100 * share)} %`));
   const known = data.id === model.data;
@@ -93,12 +101,13 @@ async function showMap(state, found) {
     h("p", {}, "The model says ", found.answer ? h("b", {}, classTag(classes, found.answer)) : h("b", {}, "no tissue"),
       chosen.label ? h("span", {}, "; it is labelled ", classTag(classes, chosen.label), ".") : "."),
     h("p", { class: "soft" }, found.words), h("p", { class: "soft" }, role), shares.length ? h("p", {}, "Patches: ", shares) : "",
-    found.mpp_from === "assumed" ? h("p", { class: "warning" }, "The pixel size of this image is not known. It is assumed to be " +
-      `the ${found.mpp} µm that the model was trained on; if it is not, the answer is wrong.`) : "");
+    movedLine(state, model),
+    ...found.warnings.map((text) => h("p", { class: "warning" }, text[0].toUpperCase() + text.slice(1))));
   if (!found.grid) return;
+  state.legend.replaceChildren(...classes.map((name) => classTag(classes, name)));
   const load = guarded(async (only) => {
     const picture = new Image();
-    picture.src = `${state.place}/map.png?only=${only}`;
+    picture.src = `${state.place}/map.png?only=${only}&version=${found.version}&${atPoint(state)}`;
     await picture.decode();
     viewer.map = { picture, grid: found.grid };
     viewer.refresh();
@@ -110,11 +119,25 @@ async function showMap(state, found) {
     "Click a patch, or press Enter for the one in the middle, to see what made the model call it so."));
 }
 
+/** Says so where the line is not the model's own. */
+function movedLine(state, model) {
+  if (state.point === undefined) return "";
+  const back = () => {
+    delete here.points[state.job];
+    dispatchEvent(new Event("hashchange"));
+  };
+  const own = model.results?.operating_point?.value ?? null;
+  const round = (value) => (value === null ? "" : +value.toPrecision(4));
+  return h("p", { class: "changed", id: "moved" }, `The line is where you drew it, at ${round(state.point)}; the model's own is ${round(own)}. `,
+    h("button", { class: "link", onclick: back }, "Back to the model's own"));
+}
+
 function controls(state, model, load) {
   const { viewer } = state;
-  const outline = { on: model.is_detector, place: 1, least: model.results?.operating_point?.kind === "patches" ? model.results.operating_point.value : 4 };
+  const own = model.results?.operating_point;
+  const outline = { on: model.is_detector, place: 1, least: own?.kind === "patches" ? state.point ?? own.value : 4 };
   const draw = guarded(async () => {
-    const query = `class=${outline.place}&least=${outline.least}`;
+    const query = `class=${outline.place}&least=${outline.least}&${atPoint(state)}`;
     viewer.rings = outline.on ? (await get(`${state.place}/outlines?${query}`)).rings : [];
     viewer.refresh();
   });
@@ -140,7 +163,7 @@ async function pick(state, model, grid, x, y) {
   state.viewer.selection = { x: column * grid.step, y: row * grid.step, side: grid.side };
   state.viewer.refresh();
   state.why.replaceChildren(h("p", { class: "soft" }, "Looking…"));
-  const found = await get(`${state.place}/why?row=${row}&column=${column}`);
+  const found = await get(`${state.place}/why?row=${row}&column=${column}&${atPoint(state)}`);
   state.why.replaceChildren(...whyView(state.job, model, found));
   state.why.scrollIntoView({ block: "start" });
 }
@@ -157,10 +180,14 @@ function corrections(state) {
     const own = list.filter((c) => c.image === chosen.id);
     const label = own.find((c) => !c.box)?.label ?? chosen.label;
     const names = data.classes.map((name) => [name, name]);
-    if (state.viewer) {
-      state.viewer.marks = own.filter((c) => c.box).map((c) => ({ box: c.box, colour: colourOf(data.mark_classes.indexOf(c.label)) }));
+    state.drawMarks = () => {
+      if (!state.viewer) return;
+      // In the colours of the map, where there is one of the same classes.
+      const order = state.classes && data.mark_classes.every((name) => state.classes.includes(name)) ? state.classes : data.mark_classes;
+      state.viewer.marks = own.filter((c) => c.box).map((c) => ({ box: c.box, colour: colourOf(order.indexOf(c.label)) }));
       state.viewer.refresh();
-    }
+    };
+    state.drawMarks();
     const send = (body) => guarded(async () => update((await post(`${url}/correct`, { image: chosen.id, ...body })).corrections));
     const start = () => {
       state.viewer.marking = true;

@@ -2,6 +2,7 @@
 import { roc } from "../charts.js";
 import { choice, classTag, count, get, guarded, h } from "../dom.js";
 import { here } from "../way.js";
+import { sizesTable } from "./about.js";
 
 export async function showModel(content, [id], session) {
   const jobId = id ?? here.job;
@@ -13,7 +14,12 @@ export async function showModel(content, [id], session) {
   const model = await get(`/api/jobs/${jobId}/model`);
   here.job = model.id;
   here.data = model.data;
-  const point = { value: model.results?.operating_point?.value ?? null };
+  const own = model.results?.operating_point?.value ?? null;
+  // The line as the user drew it, for this page, for looking at images and for what is downloaded.
+  const point = {
+    get value() { return here.points[model.id] ?? own; },
+    set value(value) { if (value === own) delete here.points[model.id]; else here.points[model.id] = value; },
+  };
   const others = done.map((job) => [job.id, `${job.name}, ${new Date(job.made * 1000).toLocaleString()}`]);
   content.append(h("div", { class: "split" },
     h("div", {}, h("h1", {}, `Model: ${model.classes.join(" / ")}`),
@@ -22,15 +28,15 @@ export async function showModel(content, [id], session) {
   if (model.parent?.results && model.results) content.append(changes(model));
   if (model.results?.images.length) content.append(accuracy(model, point));
   else content.append(h("p", { class: "warning" }, "No patient was kept for testing: how good this model is, is not known."));
-  content.append(learnt(model), card(model));
+  content.append(learnt(model), pixelSizes(model), card(model));
   return null;
 }
 
 function downloads(model, point) {
   const link = (name, words, id) => {
     const fetchIt = () => {
-      const moved = point.value !== null && point.value !== model.results?.operating_point?.value;
-      location.href = `/api/jobs/${model.id}/${name}${moved ? `?point=${point.value}` : ""}`;
+      const moved = here.points[model.id];
+      location.href = `/api/jobs/${model.id}/${name}${moved === undefined ? "" : `?point=${moved}`}`;
     };
     return h("button", { onclick: fetchIt, id }, words);
   };
@@ -78,13 +84,14 @@ function accuracy(model, point) {
       "the errors on such images are not known."));
   } else if (given && model.classes.length === 2) {
     const control = slider(model, given, point, show);
-    chart = roc(rocPoints(model, given), control.set);
+    chart = roc(rocPoints(model, given), model.classes[1], control.set);
     position.append(control.element);
     parts.push(h("div", {}, h("h3", {}, "Where to draw the line"), h("div", { class: "row" }, chart.drawing, position)));
   }
   show();
   return h("section", {}, h("h2", {}, "How good it is on patients it never saw"),
-    failed.length ? h("p", { class: "warning" }, `${count(failed.length, "image")} got no answer: only glass, or not readable.`) : null,
+    failed.length ? h("div", { class: "warning", id: "failed" }, h("b", {}, `${count(failed.length, "image")} got no answer:`),
+      h("ul", {}, failed.map((row) => h("li", {}, h("b", {}, row.name), `: ${row.failure ?? "only glass"}`)))) : null,
     h("div", { class: "row" }, parts), h("h3", {}, "By patient"), patients);
 }
 
@@ -105,7 +112,18 @@ function confusion(classes, rows) {
         return h("td", { class: truth === answer ? "hit" : n ? "miss" : "", "data-cell": `${truth}/${answer}` }, String(n));
       })))),
     h("p", {}, h("b", { id: "balanced" }, `${Math.round(100 * mean)} %`), " right, on average over the classes (",
-      count(rows.length, "image"), ")."));
+      count(rows.length, "image"), ")."),
+    classes.length === 2 ? found(classes, rows) : null);
+}
+
+/** How well the class to be found is found. */
+function found(classes, rows) {
+  const share = (own, name) => `${own.filter((row) => row.answer === name).length} of ${own.length}`;
+  const [others, own] = classes.map((name) => rows.filter((row) => row.label === name));
+  const percent = (own, name) => (own.length ? `${Math.round((100 * own.filter((row) => row.answer === name).length) / own.length)} %` : "not known");
+  return h("p", { id: "sensitivity" }, classTag(classes, classes[1]), ` is found in ${share(own, classes[1])} (sensitivity `,
+    h("b", {}, percent(own, classes[1])), `); ${share(others, classes[0])} of the others are left alone (specificity `,
+    h("b", {}, percent(others, classes[0])), ").");
 }
 
 function rates(rows, positive) {
@@ -133,8 +151,8 @@ function rocPoints(model, given) {
 }
 
 const MEANINGS = {
-  proportion: (v, name) => `An image is called ${name} when more than ${(100 * v).toFixed(1)} % of its patches are.`,
-  margin: (v, name) => `An image is called ${name} when its patches lean towards it by more than this on average; 0 is undecided.`,
+  proportion: (v, name, than) => `An image is called ${name} when ${than} than ${(100 * v).toFixed(1)} % of its patches are.`,
+  margin: (v, name, than) => `An image is called ${name} when its patches lean towards it by ${than} than this on average; 0 is undecided.`,
   patches: (v, name) => `A region of ${name} counts from ${count(v, "connected patch").replace("patchs", "patches")} on.`,
   score: (v, name) => `An image is called ${name} when its score is above ${v.toFixed(2)}.`,
 };
@@ -146,10 +164,11 @@ function slider(model, given, point, show) {
   const [low, high] = [Math.min(stops[0], given.value), Math.max(stops.at(-1), given.value)];
   const words = h("p", { id: "operating-words", "aria-live": "polite" });
   const input = h("input", { type: "range", id: "operating", min: String(low), max: String(high),
-    step: whole ? "1" : String((high - low) / 200), value: String(given.value),
+    step: whole ? "1" : String((high - low) / 200), value: String(point.value),
     "aria-label": "Operating point", oninput: () => set(Number(input.value)) });
   const say = (value) => {
-    words.textContent = `${SIGNS[given.kind]} = ${whole ? value : value.toFixed(3)}. ` + MEANINGS[given.kind](value, model.classes[1]);
+    words.textContent = `${SIGNS[given.kind]} = ${whole ? value : value.toFixed(3)}. ` +
+      MEANINGS[given.kind](value, model.classes[1], given.rises === false ? "less" : "more");
   };
   const set = (value) => {
     point.value = whole ? Math.round(value) : value;
@@ -158,13 +177,15 @@ function slider(model, given, point, show) {
     input.setAttribute("aria-valuetext", words.textContent);
     show();
   };
+  const ends = ["fewer misses", "fewer false alarms"];
+  if (given.rises === false) ends.reverse();
   const element = h("div", { class: "operating" },
     h("p", { class: "soft" }, "Drag the point on the curve, or the slider. Fewer misses cost more false alarms."),
-    h("div", { class: "ends" }, h("span", {}, "fewer misses"), h("span", {}, "fewer false alarms")), input, words,
+    h("div", { class: "ends" }, ends.map((end) => h("span", {}, end))), input, words,
     h("button", { onclick: () => set(given.value) }, "Back to the model's own"),
-    h("p", { class: "soft" }, "Downloads use the point chosen here. A line chosen on test images makes them look ",
+    h("p", { class: "soft" }, "Downloads and the images you look at go by the point chosen here. A line chosen on test images makes them look ",
       "better than new ones will: check it on further patients."));
-  say(given.value);
+  say(point.value);
   return { element, set };
 }
 
@@ -241,6 +262,20 @@ export function patchFigure(jobId, patch, words) {
   return h("figure", { class: "patch" },
     h("img", { src: `/api/jobs/${jobId}/patches/${patch.patch}.jpg`, alt: `training patch of ${patch.name}`, loading: "lazy" }),
     h("figcaption", {}, h("b", {}, patch.label), h("span", {}, patch.patient), h("span", { class: "soft" }, words)));
+}
+
+/** Of the tested images, and one warning where they were taken for granted. */
+function pixelSizes(model) {
+  const counts = new Map();
+  (model.results?.images ?? []).filter((row) => row.mpp_from).forEach((row) => {
+    const key = JSON.stringify([row.mpp, row.mpp_from]);
+    counts.set(key, (counts.get(key) ?? 0) + 1);
+  });
+  if (!counts.size) return h("section", {});
+  const sizes = [...counts].map(([key, n_images]) => ({ mpp: JSON.parse(key)[0], from: JSON.parse(key)[1], n_images }));
+  return h("section", {}, h("h2", {}, "Pixel sizes of the test images"),
+    model.warnings.map((text) => h("p", { class: "warning" }, h("b", {}, "Warning: "), text[0].toUpperCase() + text.slice(1))),
+    sizesTable(sizes));
 }
 
 function card(model) {

@@ -2,6 +2,7 @@
 import { curves } from "../charts.js";
 import { choice, count, get, guarded, h, isActive, labelled, post } from "../dom.js";
 import { go, here } from "../way.js";
+import { about, badList, watchChecks } from "./about.js";
 
 const STAGES = {
   look: "Looking at the images",
@@ -32,46 +33,62 @@ export async function showTrain(content, [id, jobId]) {
   const { jobs } = await get("/api/jobs");
   const watched = jobId ?? jobs.find(isActive)?.id;
   const side = h("div", {});
-  content.append(h("div", { class: "split wide" }, await form(data), side));
+  let stopped = false;
+  content.append(h("div", { class: "split wide" }, await form(data, () => stopped), side));
   const list = h("div", {});
   const progress = h("section", { class: "card", "aria-live": "polite" });
   side.append(progress, list);
-  return watch(watched, progress, list);
+  const leave = watch(watched, progress, list);
+  return () => { stopped = true; leave(); };
 }
 
 // --- what to learn --------------------------------------------------------------------------------
 
-async function form(data) {
+async function form(data, isOver) {
   const regions = data.classes.length < 2 ? data.classes[0] ?? "region" : null; // masks alone tell
-  const wish = { preset: regions ? "regions" : "quick", method: "dfdl", regions, test_folds: 4, settings: {} };
+  const wish = { preset: "quick", method: "dfdl", regions, test_folds: 4, settings: {}, skip_bad: false };
+  const warnings = h("div", { "aria-live": "polite" });
+  const without = h("label", {}, h("input", { type: "checkbox", id: "skip-bad",
+    onchange: (event) => { wish.skip_bad = event.target.checked; } }), " Go on without them");
+  const look = () => watchChecks(data, warnings, isOver, without);
+  const known = about(data, look);
+  look();
   const settings = h("div", {});
   const refresh = guarded(async () => {
-    const found = await get(`/api/choices?preset=${wish.preset}&method=${wish.method}`);
+    const query = `preset=${wish.preset}&method=${wish.method}${wish.regions ? "&regions=1" : ""}`;
+    const found = await get(`/api/choices?${query}`);
     wish.settings = {};
     settings.replaceChildren(...settingFields(found, wish));
     return found;
   });
   const first = await refresh();
   if (!first) return h("div", {});
+  const usual = (regions) => { wish.preset = regions ? first.for_regions.preset : "quick"; };
+  if (regions) {
+    usual(regions);
+    await refresh();
+  }
   const presets = () => Object.entries(first.presets);
   const methods = Object.entries(first.methods).map(([name, words]) => [name, `${name}: ${words}`]);
   const picker = h("div", {});
   const pick = () => picker.replaceChildren(labelled("Preset", choice(presets(), wish.preset,
-    (value) => { wish.preset = value; refresh(); })));
+    (value) => { wish.preset = value; refresh(); }),
+    wish.regions ? `For regions usually ${first.for_regions.preset}, ${first.for_regions.why}.` : ""));
   const ask = (regions) => {
     wish.regions = regions;
-    wish.preset = regions ? "regions" : "quick";
+    usual(regions);
     pick();
     refresh();
   };
   pick();
   const start = guarded(async () => {
+    await known.saved();
     const { id } = await post("/api/jobs", { data: data.id, ...wish });
     go("train", data.id, id);
   });
   return h("section", { class: "card" }, h("h1", {}, `Train on ${data.name}`),
     h("p", { class: "soft" }, [count(data.images.length, "image"), ...data.classes].join(", ")),
-    question(data, ask), picker,
+    known.element, warnings, question(data, ask), picker,
     labelled("Method", choice(methods, wish.method, (value) => { wish.method = value; refresh(); })),
     labelled("Patients kept for testing", choice([[4, "a quarter"], [3, "a third"], [2, "half"],
       [5, "a fifth"], [0, "none: the result stays unknown"]], wish.test_folds,
@@ -142,8 +159,8 @@ function watch(jobId, place, list) {
 }
 
 function jobView(job, again) {
-  const act = (name, words) => h("button", { onclick: guarded(async () => {
-    await post(`/api/jobs/${job.id}/${name}`);
+  const act = (name, words, body = {}) => h("button", { onclick: guarded(async () => {
+    await post(`/api/jobs/${job.id}/${name}`, body);
     again();
   }) }, words);
   const parts = [h("h2", {}, `${job.name}: `, h("span", { class: `state ${job.state}`, id: "job-state" }, job.state)),
@@ -156,7 +173,9 @@ function jobView(job, again) {
     parts.push(h("p", {}, left === null ? "Estimating the time…" : `About ${duration(left)} left.`), act("cancel", "Cancel"));
   }
   if (job.error) parts.push(h("p", { class: "warning", id: "job-error" }, job.error));
-  if (["failed", "cancelled", "interrupted"].includes(job.state)) {
+  if (job.state === "failed" && job.bad.length && !job.goes_on) {
+    parts.push(badList(job.bad, act("resume", "Go on without them", { skip_bad: true })));
+  } else if (["failed", "cancelled", "interrupted"].includes(job.state)) {
     parts.push(h("p", {}, "What was finished is kept. ", act("resume", "Go on")));
   }
   if (job.state === "done") {

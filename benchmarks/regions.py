@@ -1,0 +1,70 @@
+"""How well are regions found, by cells of a network and by pixels?
+
+    python -m benchmarks.regions FOLDER OUTPUT [--test] [--preset NAME …] [--set NAME=VALUE …]
+
+FOLDER has a manifest.csv of numbered tiles with masks, such as camelyon-tumour. Tiles that follow
+each other may be of one slide: every four count as a patient. What is to be chosen is chosen on
+the first half of the tiles, in folds of one such patient each; with --test the first half is learnt
+from and the other tested, to be looked at once and for what was chosen. Both are what `histodict
+evaluate --regions` does.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from pathlib import Path
+
+from histodict.compare.choices import choose_plans
+from histodict.compare.evaluation import evaluate
+from histodict.evaluation.protocols import given_split, k_folds
+from histodict.execution.work import Work
+from histodict.images.manifest import Manifest, read_manifest
+from histodict.pipeline.region_truth import labelled_by_region
+
+REGION = "tumour"
+_TOGETHER = 4  # tiles that count as a patient
+
+
+def tiles(folder: Path) -> Manifest:
+    """In the order of their numbers, with a patient for every four, and a split into halves."""
+    manifest = read_manifest(folder)
+    ordered = sorted(manifest.records, key=lambda record: record.path.name)
+    records = tuple(
+        replace(
+            record,
+            patient=f"tiles {place // _TOGETHER}",
+            split="train" if place < len(ordered) // 2 else "test",
+        )
+        for place, record in enumerate(ordered)
+    )
+    return labelled_by_region(replace(manifest, records=records), REGION)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("output", type=Path)
+    parser.add_argument("--test", action="store_true")
+    parser.add_argument("--preset", action="append")
+    parser.add_argument("--set", action="append", default=[])
+    options = parser.parse_args()
+    manifest = tiles(options.folder)
+    if not options.test:
+        manifest = manifest.select(range(len(manifest.records) // 2))
+    n_folds = len(set(manifest.patients))
+    splits = given_split(manifest) if options.test else k_folds(manifest, n_folds)
+    names = [f"{preset}:dfdl" for preset in options.preset or ("embeddings", "regions")]
+    settings = dict(pair.split("=", 1) for pair in options.set)
+    plans = choose_plans(names, "regions", settings, REGION)
+    work = Work(n_jobs=1)
+    done = evaluate(manifest, plans, splits, options.output, work=work, region=REGION)
+    for row in done.values:
+        words = f"{row['value']:.3f} ({row['low']:.3f} to {row['high']:.3f})"
+        print(f"{row['method']:20} {row['metric']:12} {words}", flush=True)
+    for failure in done.failures:
+        print(f"{failure.task.name}: {failure.error}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

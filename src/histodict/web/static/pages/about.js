@@ -1,0 +1,80 @@
+// What is to be said of a data set before anybody trains: the class to be found, the size of a pixel,
+// images that cannot be read, warnings. Shown by the data page and the training page.
+import { choice, count, get, guarded, h, labelled, pause, post, sizeWords } from "../dom.js";
+
+const HOW = {
+  chosen: () => "As you chose.",
+  "by its name": () => "Guessed from its name: choose the other one if that is wrong.",
+  unknown: (name) => `The names do not tell: choose which one you look for. Until then it is ${name}.`,
+};
+
+/** {element, saved}; `changed(data)` hears what is known now, `saved()` waits until it is stored. */
+export function about(data, changed) {
+  let storing = Promise.resolve();
+  const element = h("div", { class: "fields about" });
+  const say = (body) => {
+    storing = guarded(async () => {
+      Object.assign(data, await post(`/api/data/${data.id}/about`, body));
+      fill();
+      changed(data, "positive" in body);
+    })();
+    return storing;
+  };
+  const fill = () => element.replaceChildren(...[positiveField(data, say), sizeField(data, say)].filter(Boolean));
+  fill();
+  return { element, saved: () => storing };
+}
+
+function positiveField(data, say) {
+  if (!data.positive) return null;
+  const { name, how } = data.positive;
+  const open = how === "unknown" ? [["", "choose…"]] : []; // else nobody could choose what stands there already
+  const field = labelled("Class to be found", choice([...open, ...data.classes.map((c) => [c, c])], open.length ? "" : name,
+    (positive) => positive && say({ positive }), { id: "positive" }),
+    `${HOW[how](name)} It is drawn in orange, and misses and sensitivity are about it.`);
+  if (how === "unknown") field.classList.add("asked");
+  return field;
+}
+
+function sizeField(data, say) {
+  const input = h("input", { type: "text", inputmode: "decimal", id: "mpp", autocomplete: "off", value: data.mpp === null ? "" : String(data.mpp),
+    onchange: () => say({ mpp: input.value.trim() === "" ? null : Number(input.value.replace(",", ".")) || input.value }) });
+  return labelled("µm per pixel", input, "Of images of which neither the file nor a table says it; nothing else is changed.");
+}
+
+/** Asks for the check of the images until it is done or `isOver`, and shows what it finds. */
+export async function watchChecks(data, place, isOver, choose = null) {
+  while (!isOver()) {
+    const checks = await get(`/api/data/${data.id}/checks`).catch(() => null);
+    if (checks && !isOver()) place.replaceChildren(...checksView(data, checks, choose));
+    if (!checks || checks.ready) return;
+    await pause(700);
+  }
+}
+
+function checksView(data, checks, choose) {
+  const upper = (text) => text[0].toUpperCase() + text.slice(1);
+  const all = [...data.warnings, ...checks.warnings];
+  const clean = checks.ready && !all.length && !checks.bad.length && !checks.refused.length;
+  return [
+    ...checks.refused.map((text) => h("p", { class: "warning refused" }, h("b", {}, "Cannot be learnt from: "), text)),
+    checks.bad.length ? badList(checks.bad, choose) : "",
+    ...all.map((text) => h("p", { class: "warning" }, h("b", {}, "Warning: "), upper(text))),
+    clean ? h("p", { class: "good" }, "Checked: no warnings.") : "",
+    checks.ready ? "" : h("p", { class: "soft" }, `Checking the images: ${checks.seen} of ${checks.of}…`),
+    checks.ready && checks.sizes.length ? sizesTable(checks.sizes) : "",
+  ];
+}
+
+/** Images that cannot be read, and why; `choose`: an element that offers to go on without them. */
+export function badList(bad, choose = null) {
+  return h("div", { class: "warning", id: "bad-images" }, h("b", {}, `${count(bad.length, "image")} cannot be read:`),
+    h("ul", {}, bad.map(({ name, reason }) => h("li", {}, h("b", {}, name), `: ${reason}`))),
+    choose ?? h("span", { class: "soft" }, "Mend or remove them; or go on without them, when you train."));
+}
+
+/** How many images have which size of a pixel. */
+export function sizesTable(sizes) {
+  return h("table", { class: "sizes", id: "sizes" }, h("tr", {}, h("th", {}, "pixel size"), h("th", {}, "images")),
+    sizes.map(({ mpp, from, n_images }) => h("tr", {}, h("td", {}, sizeWords(mpp, from)), h("td", {}, String(n_images)))));
+}

@@ -1,0 +1,20 @@
+"""TIFF files of floating point that are damaged: refused in a line, like any other image."""
+
+import numpy as np
+import pytest
+import tifffile
+
+from histodict.images.errors import ImageError
+from histodict.images.readers import open_image
+
+WIDTH, HEIGHT = 256, 257
+
+
+@pytest.mark.parametrize("tag", [WIDTH, HEIGHT])
+def test_an_image_without_pixels_is_refused(tmp_path, tag):
+    path = tmp_path / "a.tif"
+    tifffile.imwrite(path, np.full((30, 40, 3), 0.5, np.float32), photometric="rgb")
+    with tifffile.TiffFile(path, mode="r+b") as tiff:
+        tiff.pages[0].tags[tag].overwrite(0)
+    with pytest.raises(ImageError, match=r"a\.tif: .*damaged"):
+        open_image(path)

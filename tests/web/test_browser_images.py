@@ -1,0 +1,104 @@
+"""What a person sees and says of a set before training, in a real browser; nothing is trained."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+pytest.importorskip(
+    "starlette", reason="the web app is not installed: pip install 'histodict[web]'"
+)
+pytest.importorskip("uvicorn", reason="the web app is not installed: pip install 'histodict[web]'")
+pytest.importorskip("playwright", reason="Playwright is not installed")
+
+from tests.web.browser import Server, find_chromium, open_browser
+from tests.web.test_browser import LAPTOP, keep_picture
+from tests.web.test_told import lay_out
+
+if find_chromium() is None:
+    pytest.skip("there is no Chromium on this machine", allow_module_level=True)
+
+BLUE, ORANGE = "#0072b2", "#d55e00"
+
+
+@pytest.fixture(scope="module")
+def folder(tissue, tmp_path_factory):
+    """A set with an image that cannot be read and one of another format."""
+    folder = lay_out(tissue, tmp_path_factory.mktemp("seen") / "folder" / "colon")
+    broken = min(folder.glob("normal/*/*.jpg"))
+    broken.write_bytes(broken.read_bytes()[:500])
+    shutil.copy(min(folder.glob("normal/*/*.jpg")), broken.with_name("scan.webp"))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def page(folder):
+    """Its data page."""
+    server = Server(folder.parents[1] / "workspace", [folder.parent]).start()
+    try:
+        with open_browser() as browser:
+            page = browser.new_page(viewport=LAPTOP)
+            page.set_default_timeout(20_000)
+            page.goto(server.link)
+            page.get_by_role("button", name="▸ colon").click()
+            page.get_by_role("button", name="Open this folder").click()
+            page.locator("#sizes").wait_for()
+            yield page
+    finally:
+        server.stop()
+
+
+def colours(page):
+    """Of the classes' squares in the table of counts."""
+    rows = page.locator(".counts tr:not(.total)").filter(has=page.locator("rect")).all()
+    return {r.inner_text().split()[0]: r.locator("rect").get_attribute("fill") for r in rows}
+
+
+def test_the_guess_is_said_and_the_choice_has_the_warm_colour(page):
+    assert page.locator("#positive").input_value() == "adenocarcinoma"
+    page.get_by_text("Guessed from its name").wait_for()
+    assert colours(page) == {"normal": BLUE, "adenocarcinoma": ORANGE}
+    page.locator("#positive").select_option("normal")
+    page.get_by_text("As you chose.").wait_for()
+    assert colours(page) == {"adenocarcinoma": BLUE, "normal": ORANGE}
+
+
+def test_where_names_do_not_tell_the_page_asks(page, folder):
+    (folder / "normal").rename(folder / "polyp")
+    page.reload()
+    page.get_by_text("The names do not tell").wait_for()
+    assert page.locator("#positive").input_value() == ""
+    page.locator("#positive").select_option("polyp")  # also the one that it is until then
+    page.get_by_text("As you chose.").wait_for()
+    (folder / "polyp").rename(folder / "normal")
+    page.reload()
+    page.locator("#positive").select_option("normal")
+    page.get_by_text("As you chose.").wait_for()
+
+
+def test_what_is_wrong_with_images_is_listed(page):
+    bad = page.locator("#bad-images")
+    bad.wait_for()
+    assert "1 image cannot be read" in bad.inner_text() and "damaged" in bad.inner_text()
+    page.get_by_text("left out, as they are no images: scan.webp").wait_for()
+    page.get_by_text("The pixel size of 7 of 7 images is not known").wait_for()
+    keep_picture(page, "data-warnings")
+
+
+def test_a_training_starts_only_when_the_user_goes_on_without_bad_images(page):
+    page.get_by_role("link", name="Train on these images").click()
+    page.locator("#bad-images").wait_for()
+    page.get_by_role("button", name="Start training").click()
+    page.locator("#notice").get_by_text("1 of 8 images cannot be read").wait_for()
+    page.locator("#mpp").fill("0,5")
+    page.locator("#mpp").press("Tab")
+    page.get_by_text("0.5 µm per pixel, given by you").wait_for()
+    page.locator("#skip-bad").check()
+    keep_picture(page, "train-images")
+    page.get_by_label("Patients kept for testing").select_option("0")
+    with page.expect_request(lambda request: request.url.endswith("/api/jobs")) as asked:
+        page.get_by_role("button", name="Start training").click()
+    assert asked.value.post_data_json["skip_bad"] is True
+    page.get_by_role("button", name="Cancel").click()
+    page.locator("#job-state.cancelled").wait_for()

@@ -1,0 +1,299 @@
+"""What a user says of a set, what is wrong with its images, and where the line is drawn: all of the
+page goes by it.
+
+One small training is shared; it is done in this process.
+"""
+
+import re
+import shutil
+import time
+
+import numpy as np
+import pytest
+
+from .conftest import MISSING
+
+pytest.importorskip("starlette.testclient", reason=MISSING)
+pytest.importorskip("uvicorn", reason=MISSING)
+
+from histodict.execution.progress import ignore
+from histodict.images.manifest import read_manifest
+from histodict.pipeline import load_model
+from histodict.web.jobs import Job
+from histodict.web.maps import stored_map
+from histodict.web.worker import train
+from tests.web.app import OWN, open_client, open_data, start
+
+NAMES = {"inflamed": "adenocarcinoma", "healthy": "normal"}
+
+
+def lay_out(tissue, folder):
+    """The drawn set in a folder per class and patient, where nothing says its pixel size."""
+    for record in read_manifest(tissue / "tissue" / "manifest.csv").records:
+        path = folder / NAMES[record.label] / record.patient / record.path.name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(record.path, path)
+    return folder
+
+
+def say(client, data, **body):
+    return client.post(f"/api/data/{data}/about", json=body, headers=OWN)
+
+
+def checked(client, data):
+    while not (found := client.get(f"/api/data/{data}/checks").json())["ready"]:
+        time.sleep(0.02)
+    return found
+
+
+def job_of(client, job_id):
+    (folder,) = client.app.state.context.workspace.glob(f"users/*/jobs/{job_id}")
+    return Job(folder)
+
+
+@pytest.fixture
+def colon(tissue, tmp_path):
+    """A client that trains nothing, and an opened set."""
+    folder = lay_out(tissue, tmp_path / "folder" / "colon")
+    client = open_client([tmp_path / "folder"], tmp_path / "workspace")
+    return client, open_data(client, "colon"), folder
+
+
+# --- before a training --------------------------------------------------------------------------
+
+
+def test_the_class_to_be_found_is_guessed_and_can_be_chosen(colon):
+    client, data, _ = colon
+    found = client.get(f"/api/data/{data}").json()
+    assert found["positive"] == {"name": "adenocarcinoma", "how": "by its name"}
+    assert found["classes"] == ["normal", "adenocarcinoma"]
+    found = say(client, data, positive="normal").json()
+    assert found["positive"] == {"name": "normal", "how": "chosen"}
+    assert found["classes"] == ["adenocarcinoma", "normal"]
+    job = start(client, data)
+    assert client.get(f"/api/jobs/{job}").json()["classes"] == ["adenocarcinoma", "normal"]
+    assert job_of(client, job).request["positive"] == "normal"
+    regions = start(client, data, preset="regions", regions="adenocarcinoma")
+    assert client.get(f"/api/jobs/{regions}").json()["classes"] == ["normal", "adenocarcinoma"]
+    answer = say(client, data, positive="tumour")
+    assert answer.status_code == 400 and "there is no class" in answer.json()["error"]
+
+
+def test_names_that_do_not_tell_are_asked_about(colon):
+    client, data, folder = colon
+    (folder / "normal").rename(folder / "dysplasia")
+    found = client.get(f"/api/data/{data}").json()
+    assert found["positive"] == {"name": "dysplasia", "how": "unknown"}
+
+
+@pytest.mark.parametrize("mpp", [0, -1, "wide", True, 1e6])
+def test_a_pixel_size_that_is_none_is_refused(colon, mpp):
+    client, data, _ = colon
+    answer = say(client, data, mpp=mpp)
+    assert answer.status_code == 400 and "number of µm" in answer.json()["error"]
+    assert client.get(f"/api/data/{data}").json()["mpp"] is None
+
+
+def test_a_given_pixel_size_fills_and_never_overrides(colon):
+    client, data, folder = colon
+    first, second, *others = sorted(path.relative_to(folder) for path in folder.rglob("*.jpg"))
+    lines = [f"{first},normal,0.25", *(f"{path},{path.parts[0]}," for path in (second, *others))]
+    (folder / "manifest.csv").write_text("\n".join(["path,label,mpp", *lines]))
+    found = checked(client, data)
+    (words,) = (words for words in found["warnings"] if "not known" in words)
+    assert f"pixel size of {len(others) + 1} of {len(others) + 2} images is not known" in words
+    answer = client.post("/api/jobs", json={"data": data, "preset": "quick"}, headers=OWN)
+    assert answer.status_code == 400
+    assert "give it on the data page (µm per pixel), or in a column mpp" in answer.json()["error"]
+    assert say(client, data, mpp=0.5).json()["mpp"] == 0.5
+    sizes = {(s["mpp"], s["from"]): s["n_images"] for s in checked(client, data)["sizes"]}
+    assert sizes == {(0.5, "command"): len(others) + 1, (0.25, "table"): 1}
+    images = client.get(f"/api/data/{data}").json()["images"]
+    shown = [client.get(f"/api/data/{data}/images/{image['id']}").json() for image in images[:2]]
+    assert [(s["mpp"], s["mpp_from"]) for s in shown] == [(0.25, "table"), (0.5, "command")]
+
+
+def test_the_same_image_in_two_classes_is_refused_at_the_start(colon):
+    client, data, folder = colon
+    image = min(folder.glob("normal/*/*.jpg"))
+    shutil.copy(image, folder / "adenocarcinoma" / "copy.jpg")
+    checked(client, data)
+    answer = client.post("/api/jobs", json={"data": data, "preset": "quick"}, headers=OWN)
+    assert answer.status_code == 400
+    words = answer.json()["error"]
+    assert "adenocarcinoma/copy.jpg" in words and image.name in words
+    (image_id,) = (
+        image["id"]
+        for image in client.get(f"/api/data/{data}").json()["images"]
+        if image["name"].endswith("copy.jpg")
+    )
+    body = {"image": image_id, "label": "normal", "box": None}
+    assert client.post(f"/api/data/{data}/correct", json=body, headers=OWN).status_code == 200
+    assert checked(client, data)["refused"] == []  # the user has said which is right
+
+
+def test_a_worker_refuses_what_the_page_had_not_looked_at(colon):
+    client, data, folder = colon
+    image = min(folder.glob("normal/*/*.jpg"))
+    shutil.copy(image, folder / "adenocarcinoma" / "copy.jpg")
+    job = job_of(client, start(client, data))
+    with pytest.raises(ValueError, match=r"adenocarcinoma/copy\.jpg.*are the same image"):
+        train(job, ignore)
+
+
+def test_a_region_cut_out_of_an_image_has_its_pixel_size(colon):
+    """The cut-out is a file that says nothing: sizes would be known in part."""
+    client, data, _ = colon
+    say(client, data, mpp=0.5)
+    image = client.get(f"/api/data/{data}").json()["images"][0]
+    body = {"image": image["id"], "label": "normal", "box": [0, 0, 60, 60]}
+    assert client.post(f"/api/data/{data}/correct", json=body, headers=OWN).status_code == 200
+    request = job_of(client, start(client, data)).request
+    assert request["records"][-1]["mpp"] == request["mpp"] == 0.5
+
+
+# --- a training and after it --------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def trained(tissue, tmp_path_factory):
+    """A training for normal tissue at 0.5 µm, without the image that cannot be read."""
+    base = tmp_path_factory.mktemp("told")
+    folder = lay_out(tissue, base / "folder" / "colon")
+    client = open_client([base / "folder"], base / "workspace")
+    data = open_data(client, "colon")
+    broken = min(folder.glob("normal/*/*.jpg"))
+    broken.write_bytes(broken.read_bytes()[:500])
+    say(client, data, mpp=0.5, positive="normal")
+    job = job_of(client, start(client, data))
+    with pytest.raises(ValueError, match="1 of 8 images cannot be read"):
+        train(job, ignore)
+    (bad,) = client.get(f"/api/jobs/{job.id}").json()["bad"]
+    assert bad["name"] == broken.relative_to(folder).as_posix() and bad["reason"]
+    job.set_state("failed", 1)
+    body = {"skip_bad": True}
+    client.post(f"/api/jobs/{job.id}/resume", json=body, headers=OWN).raise_for_status()
+    train(job, ignore)
+    return client, data, job, bad["name"]
+
+
+def test_the_model_has_what_was_said(trained):
+    client, _, job, bad = trained
+    model = load_model(job.model_file)
+    assert model.classes_ == ["adenocarcinoma", "normal"]
+    assert model.model_.mpp_ == 0.5
+    assert model.training_["left_out"] == [bad]
+    found = client.get(f"/api/jobs/{job.id}/model").json()
+    assert found["warnings"] == []
+    rows = found["results"]["images"]
+    assert {(row["mpp"], row["mpp_from"]) for row in rows} == {(0.5, "command")}
+    assert bad not in [row["name"] for row in rows]
+    atoms = client.get(f"/api/jobs/{job.id}/atoms/0").json()["patches"]
+    assert atoms and all(patch["name"] != bad for patch in atoms)
+    assert "1 unreadable left out" in client.get(f"/api/jobs/{job.id}").json()["words"]
+
+
+def test_a_damaged_list_of_bad_images_is_named(trained):
+    client, _, job, _ = trained
+    path = job.folder / "bad-images.json"
+    whole = path.read_bytes()
+    for content in (b"", b"{}", b"[1]"):
+        path.write_bytes(content)
+        answer = client.get(f"/api/jobs/{job.id}")
+        assert answer.status_code == 400 and path.name in answer.json()["error"]
+    path.write_bytes(whole)
+    assert client.get(f"/api/jobs/{job.id}").status_code == 200
+
+
+def test_started_without_the_bad_images_it_leaves_them_out(trained):
+    client, data, _, _ = trained
+    checked(client, data)
+    body = {"data": data, "preset": "quick"}
+    answer = client.post("/api/jobs", json=body, headers=OWN)
+    assert answer.status_code == 400 and "cannot be read" in answer.json()["error"]
+    assert (job_of(client, start(client, data, skip_bad=True)).folder / "skip-bad").exists()
+
+
+def test_a_size_that_is_taken_back_is_assumed_and_said(trained):
+    client, data, job, _ = trained
+    row = job.results()["images"][0]
+    address = f"/api/jobs/{job.id}/look/{data}/{row['image']}"
+    before = client.get(address).json()
+    assert (before["mpp"], before["mpp_from"]) == (0.5, "command")
+    say(client, data, mpp=None)
+    after = client.get(address).json()
+    assert (after["mpp"], after["mpp_from"]) == (0.5, "assumed")
+    assert "give it on the data page" in after["warnings"][0] and before["warnings"] == []
+    assert after["version"] != before["version"]
+    say(client, data, mpp=0.5)
+    assert client.get(address).json() == before
+
+
+def test_label_map_and_report_agree_where_the_line_was_moved(trained):
+    client, data, job, _ = trained
+    rows = job.results()["images"]
+    own, values = job.results()["operating_point"]["value"], [row["value"] for row in rows]
+    for point, name in ((min(values) - 0.05, "normal"), (max(values) + 0.05, "adenocarcinoma")):
+        moved = load_model(job.model_file).with_operating_point(point)
+        for row in rows:
+            address = f"/api/jobs/{job.id}/look/{data}/{row['image']}"
+            client.get(address).raise_for_status()
+            found = client.get(f"{address}?point={point}").json()
+            asked = moved.answer(job_image(job, row), mpp=0.5)
+            assert found["answer"] == name == asked.label
+            assert found["words"] == asked.words()
+            assert found["shares"] == pytest.approx(asked.proportions, abs=0.02)
+            pictures = [
+                client.get(f"{address}/map.png{q}").content for q in ("", f"?point={point}")
+            ]
+            assert pictures[0] != pictures[1]
+        report = client.get(f"/api/jobs/{job.id}/report.html?point={point}").text
+        assert set(re.findall(r'answered <span class="[a-z]*">(.+?)</span>', report)) == {name}
+        assert "of the model before" not in report
+    assert client.get(f"{address}?point={own}").json() == client.get(address).json()
+
+
+def job_image(job, row):
+    from histodict.web.training import train_and_test
+
+    (found,) = (
+        record
+        for record in train_and_test(job.request)[1].records
+        if record.path.as_posix().endswith(row["name"])
+    )
+    return found.path
+
+
+def test_the_reports_overlay_is_drawn_at_the_moved_line(trained, monkeypatch):
+    """What is laid over the image is the moved map, whose mean agrees with the label."""
+    client, _, job, _ = trained
+    drawn = []
+
+    def draw(patch_map, words, outlines):
+        drawn.append((patch_map, words))
+        return np.zeros((4, 4, 3), np.uint8)
+
+    monkeypatch.setattr("histodict.web.model_report.draw_overlay", draw)
+    values = [row["value"] for row in job.results()["images"]]
+    client.get(f"/api/jobs/{job.id}/report.html?point={max(values) + 0.05}").raise_for_status()
+    assert drawn
+    for patch_map, words in drawn:
+        assert words.startswith("adenocarcinoma")
+        assert patch_map.margins[..., 1][patch_map.tissue].mean() < 0
+        kept = stored_map(job.folder / "maps", record_of(job, patch_map.path), 0.5)
+        assert (kept.winners != patch_map.winners).any()
+
+
+def record_of(job, path):
+    from histodict.web.training import request_manifest
+
+    (found,) = (r for r in request_manifest(job.request).records if r.path == path)
+    return found
+
+
+def test_the_report_tells_sensitivity_of_the_class_to_be_found(trained):
+    client, _, job, _ = trained
+    values = [row["value"] for row in job.results()["images"]]
+    text = client.get(f"/api/jobs/{job.id}/report.html?point={max(values) + 0.05}").text
+    assert re.search(r"0\.00.{0,80}sensitivity: of normal found", text, re.DOTALL)
+    assert re.search(r"1\.00.{0,80}not called normal", text, re.DOTALL)
