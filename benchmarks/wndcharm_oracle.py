@@ -73,9 +73,14 @@ def ours(path: Path) -> Numbers:
     found: dict[Key, list[float]] = defaultdict(list)
     for name, value in plane_features(grey_planes(grey)).items():
         entry, plane = name.rsplit(" of ", 1)
-        family = max((f for f in FAMILIES.values() if entry.startswith(f + " ")), key=len)
-        found[family, plane].append(value)
+        found[family_of(entry), plane].append(value)
     return {key: np.array(values) for key, values in found.items()}
+
+
+def family_of(entry: str) -> str:
+    """The family of one of our numbers, by its name; "" of the shares of colours."""
+    families = [family for family in FAMILIES.values() if entry.startswith(f"{family} ")]
+    return max(families, key=len, default="")
 
 
 def relative_errors(mine: NDArray[np.float64], theirs: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -1,0 +1,106 @@
+"""Which parts of WND-CHARM's bank tell the classes of a set apart: planes, families.
+
+    python -m benchmarks.wndcharm_parts SET [--patient COLUMN] [--cache FOLDER] [--set stain=none]
+
+Per part: balanced accuracy and AUC of `WNDCHARM` on that part of the features alone, by patient, in
+the splits of `histodict evaluate --folds 2 --repeats 5`; and the AUC of inner folds, three by
+patient within each training half, which is all that a choice between parts may look at.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.metrics import balanced_accuracy_score, roc_auc_score
+from sklearn.model_selection import StratifiedGroupKFold
+
+from histodict.evaluation.protocols import k_folds
+from histodict.execution.array_cache import ArrayCache
+from histodict.features import FEATURES
+from histodict.features.wndcharm.bank import HIGH_CONTRAST, POLYNOMIALS, TEXTURES
+from histodict.images.manifest import Manifest, read_manifest
+from histodict.methods.wndcharm import WNDCHARM
+from histodict.pipeline.whole_image_model import WholeImageModel
+from histodict.recipes import preset
+
+from .wndcharm_oracle import family_of
+
+Part = NDArray[np.bool_]
+Fold = tuple[NDArray[np.intp], NDArray[np.intp]]
+
+
+def parts() -> dict[str, Part]:
+    """Which features belong to a part, by its name."""
+    names = FEATURES["wndcharm"].names
+    planes = np.array([n.rsplit(" of ", 1)[1] if " of " in n[9:] else "shares" for n in names])
+    families = np.array([family_of(n) for n in names])
+    colour = np.array(["hue" in plane or plane in ("colour", "shares") for plane in planes])
+    found = {"all": np.ones(len(names), bool), "grey planes": ~colour, "colour planes": colour}
+    found |= {
+        f"{family}, grey planes": (families == family) & ~colour
+        for family in HIGH_CONTRAST | POLYNOMIALS | TEXTURES
+    }
+    return found | {f"all of {plane}": planes == plane for plane in dict.fromkeys(planes)}
+
+
+def inner(fold: Fold, labels: NDArray[np.intp], patients: NDArray[np.str_]) -> Iterable[Fold]:
+    """Three folds by patient within the training side, where both sides have both classes."""
+    train = fold[0]
+    folds = StratifiedGroupKFold(3, shuffle=True, random_state=0)
+    for a, b in folds.split(train, labels[train], patients[train]):
+        if len(set(labels[train[a]])) == len(set(labels[train[b]])) == 2:
+            yield train[a], train[b]
+
+
+def measure(
+    X: NDArray[np.float64], y: NDArray[np.intp], folds: Iterable[Fold]
+) -> tuple[float, ...]:
+    """Mean balanced accuracy and AUC over the folds."""
+    found = []
+    for train, test in folds:
+        scores = WNDCHARM().fit(X[train], y[train]).decision_function(X[test])
+        right = balanced_accuracy_score(y[test], scores > 0)
+        found.append((right, roc_auc_score(y[test], scores)))
+    accuracy, auc = np.mean(found, axis=0).tolist()
+    return accuracy, auc
+
+
+def vectors(manifest: Manifest, cache: Path | None, changes: list[str]) -> NDArray[np.float64]:
+    recipe = preset("default", "wndcharm")
+    for change in changes:
+        name, value = change.split("=")
+        recipe = recipe.with_changes(**{name: value if name == "stain" else float(value)})
+    model = WholeImageModel(recipe, manifest.classes, 0, 1)
+    model.cache = ArrayCache(cache) if cache else None
+    return model._vectors({record.path: record.mpp for record in manifest.records}, None)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("set", type=Path)
+    parser.add_argument("--patient", help="column of the patient")
+    parser.add_argument("--cache", type=Path)
+    parser.add_argument("--set", dest="changes", action="append", default=[], metavar="NAME=VALUE")
+    asked = parser.parse_args()
+    manifest = read_manifest(asked.set, {"patient": asked.patient} if asked.patient else None)
+    X = vectors(manifest, asked.cache, asked.changes)
+    y = np.array([manifest.classes.index(label) for label in manifest.labels])
+    patients = np.array(manifest.patients)
+    splits = k_folds(manifest, 2, n_repeats=5)
+    folds = [(np.array(split.train), np.array(split.test)) for split in splits]
+    within = [part for fold in folds for part in inner(fold, y, patients)]
+    print(
+        "| part | numbers | balanced accuracy | AUC | AUC of inner folds |\n|---|---|---|---|---|"
+    )
+    for name, part in parts().items():
+        accuracy, auc = measure(X[:, part], y, folds)
+        _, inside = measure(X[:, part], y, within)
+        print(f"| {name} | {part.sum()} | {accuracy:.3f} | {auc:.3f} | {inside:.3f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
