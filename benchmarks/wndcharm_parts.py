@@ -4,12 +4,14 @@
 
 Per part: balanced accuracy and AUC of `WNDCHARM` on that part of the features alone, by patient, in
 the splits of `histodict evaluate --folds 2 --repeats 5`; and the AUC of inner folds, three by
-patient within each training half, which is all that a choice between parts may look at.
+patient within each training half, which is all that a choice between parts may look at. The last
+row makes that choice anew in every training half.
 """
 
 from __future__ import annotations
 
 import argparse
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -31,6 +33,7 @@ from .wndcharm_oracle import family_of
 
 Part = NDArray[np.bool_]
 Fold = tuple[NDArray[np.intp], NDArray[np.intp]]
+Figures = NDArray[np.float64]
 
 
 def parts() -> dict[str, Part]:
@@ -56,17 +59,22 @@ def inner(fold: Fold, labels: NDArray[np.intp], patients: NDArray[np.str_]) -> I
             yield train[a], train[b]
 
 
-def measure(
-    X: NDArray[np.float64], y: NDArray[np.intp], folds: Iterable[Fold]
-) -> tuple[float, ...]:
-    """Mean balanced accuracy and AUC over the folds."""
+def measure(X: NDArray[np.float64], y: NDArray[np.intp], folds: Iterable[Fold]) -> Figures:
+    """Balanced accuracy and AUC of every fold: (folds, 2)."""
     found = []
     for train, test in folds:
         scores = WNDCHARM().fit(X[train], y[train]).decision_function(X[test])
         right = balanced_accuracy_score(y[test], scores > 0)
         found.append((right, roc_auc_score(y[test], scores)))
-    accuracy, auc = np.mean(found, axis=0).tolist()
-    return accuracy, auc
+    return np.array(found)
+
+
+def row(name: str, n_features: str, outer: Figures, within: Figures) -> None:
+    """Print a row of the table: means over the folds; `within` has the AUC of each fold's inside."""
+    accuracy, auc = outer.mean(axis=0)
+    print(
+        f"| {name} | {n_features} | {accuracy:.3f} | {auc:.3f} | {within.mean():.3f} |", flush=True
+    )
 
 
 def vectors(manifest: Manifest, cache: Path | None, changes: list[str]) -> NDArray[np.float64]:
@@ -92,14 +100,20 @@ def main() -> None:
     patients = np.array(manifest.patients)
     splits = k_folds(manifest, 2, n_repeats=5)
     folds = [(np.array(split.train), np.array(split.test)) for split in splits]
-    within = [part for fold in folds for part in inner(fold, y, patients)]
-    print(
-        "| part | numbers | balanced accuracy | AUC | AUC of inner folds |\n|---|---|---|---|---|"
-    )
+    print("| part | numbers | balanced accuracy | AUC | AUC of inner folds |")
+    print("|---|---|---|---|---|")
+    outer, within = {}, {}
     for name, part in parts().items():
-        accuracy, auc = measure(X[:, part], y, folds)
-        _, inside = measure(X[:, part], y, within)
-        print(f"| {name} | {part.sum()} | {accuracy:.3f} | {auc:.3f} | {inside:.3f} |", flush=True)
+        own = X[:, part]
+        outer[name] = measure(own, y, folds)
+        insides = [measure(own, y, inner(fold, y, patients))[:, 1].mean() for fold in folds]
+        within[name] = np.array(insides)
+        row(name, str(part.sum()), outer[name], within[name])
+    names, inside = list(within), np.array(list(within.values()))
+    chosen = [names[best] for best in inside.argmax(axis=0)]
+    best = np.array([outer[name][fold] for fold, name in enumerate(chosen)])
+    row("the best of inner folds", "", best, inside.max(axis=0))
+    print("chosen:", dict(Counter(chosen)))
 
 
 if __name__ == "__main__":
