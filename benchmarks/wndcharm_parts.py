@@ -70,11 +70,9 @@ def measure(X: NDArray[np.float64], y: NDArray[np.intp], folds: Iterable[Fold]) 
 
 
 def row(name: str, n_features: str, outer: Figures, within: Figures) -> None:
-    """Print a row of the table: means over the folds; `within` has the AUC of each fold's inside."""
-    accuracy, auc = outer.mean(axis=0)
-    print(
-        f"| {name} | {n_features} | {accuracy:.3f} | {auc:.3f} | {within.mean():.3f} |", flush=True
-    )
+    """Print a row of the table: means over the folds; `within` is the AUC inside each fold."""
+    figures = [*outer.mean(axis=0), within.mean()]
+    print(f"| {name} | {n_features} | {' | '.join(f'{x:.3f}' for x in figures)} |", flush=True)
 
 
 def vectors(manifest: Manifest, cache: Path | None, changes: list[str]) -> NDArray[np.float64]:
