@@ -21,6 +21,12 @@ def standardised(X):
     return (X - X.mean(axis=0)) / X.std(axis=0)
 
 
+def between(train, samples):
+    """0 at the least training value, 1 at the greatest, and nothing beyond."""
+    unit = (samples - train.min(axis=0)) / (train.max(axis=0) - train.min(axis=0))
+    return np.clip(unit, 0, 1)
+
+
 # --- Fisher scores ------------------------------------------------------------------------------
 
 
@@ -76,6 +82,15 @@ def test_the_unit_of_a_feature_does_not_matter(rng, decision):
     np.testing.assert_allclose(scores[1], scores[0], rtol=1e-7, atol=1e-9)
 
 
+@pytest.mark.parametrize("decision", ["svm", "neighbours"])
+def test_what_lies_beyond_the_training_samples_counts_no_more_than_their_ends(rng, decision):
+    X, y = few_useful(rng)
+    model = WNDCHARM(0.3, decision=decision).fit(X, y)
+    far = X[:5] + 1e6 * np.ptp(X, axis=0)
+    ends = np.broadcast_to(X.max(axis=0), far.shape)
+    np.testing.assert_allclose(model.decision_function(far), model.decision_function(ends))
+
+
 # --- decisions ----------------------------------------------------------------------------------
 
 
@@ -94,12 +109,10 @@ def test_neighbours_are_those_of_a_naive_loop(rng, n_classes):
     X, y = few_useful(rng, n_per_class=12, n_classes=n_classes)
     train, test = X[::2], X[1::2]
     model = WNDCHARM(0.2, decision="neighbours").fit(train, y[::2])
-    Z, scale = standardised(train), train.std(axis=0)
-    w = fisher_scores(Z, y[::2])
+    w = fisher_scores(standardised(train), y[::2])
     best = np.argsort(-w)[:12]
     w = w[best] / w.max()
-    known = Z[:, best] * w
-    new = (test - train.mean(axis=0))[:, best] / scale[best] * w
+    known, new = (between(train, samples)[:, best] * w for samples in (train, test))
     rho = np.array(
         [[naive_similarity(x, known[y[::2] == i]) for i in range(n_classes)] for x in new]
     )
@@ -129,17 +142,23 @@ def test_a_known_sample_is_its_own_class(rng):
 
 
 @pytest.mark.parametrize("kernel", ["linear", "rbf"])
-def test_machines_see_weighted_features(rng, kernel):
+def test_machines_see_the_kept_features_as_they_are(rng, kernel):
     X, y = few_useful(rng)
     model = WNDCHARM(0.5, kernel=kernel, C=0.3).fit(X, y)
-    Z = standardised(X)
-    w = fisher_scores(Z, y)
+    w = fisher_scores(standardised(X), y)
     best = np.argsort(-w)[:30]
-    weighted = Z[:, best] * w[best] / w.max()
-    known = SVC(kernel=kernel, C=0.3, class_weight="balanced").fit(weighted, y)
-    np.testing.assert_allclose(
-        model.decision_function(X), known.decision_function(weighted), atol=1e-7
-    )
+    kept = between(X, X)[:, best]
+    known = SVC(kernel=kernel, C=0.3, class_weight="balanced").fit(kept, y)
+    np.testing.assert_allclose(model.decision_function(X), known.decision_function(kept), atol=1e-7)
+
+
+def test_a_feature_that_varies_by_rounding_alone_does_not_count(rng):
+    X, y = few_useful(rng)
+    X[:, -1] = 1 / 3
+    noisy = X.copy()
+    noisy[::2, -1] = np.nextafter(1 / 3, 1)
+    scores = [WNDCHARM(1.0).fit(Z, y).decision_function(X) for Z in (X, noisy)]
+    np.testing.assert_array_equal(*scores)
 
 
 def test_machines_have_no_probabilities(rng):

@@ -41,7 +41,7 @@ class ImageFeatures:
 
 
 FEATURES: dict[str, ImageFeatures] = {
-    "wndcharm": ImageFeatures(wndcharm_features, version=1),
+    "wndcharm": ImageFeatures(wndcharm_features, version=2),
     "lbp-colour": ImageFeatures(lbp_colour, version=1, of_parts=True),
     "luminance": ImageFeatures(luminance_thumbnail, version=1),
     "planes": ImageFeatures(plane_thumbnail, version=1),

@@ -1,13 +1,13 @@
-"""The classifier of WND-CHARM: image features weighted by how well each parts the classes.
+"""The classifier of WND-CHARM: the image features that part the classes best.
 
 The Fisher score of a feature is the variance of its class means over the mean of its variances
 within the classes,
 
     w_f = 1/(c − 1)·Σ_i (μ_fi − μ̄_f)²  /  1/c·Σ_i σ²_fi,     μ̄_f = 1/c·Σ_i μ_fi.
 
-The best features are kept, standardised and multiplied by their scores. Then either a support
-vector machine decides, or the weighted neighbour distance: with t over the training samples of a
-class, its similarity to x is
+The best features are kept and brought to 0 … 1 between the least and the greatest of the training
+samples, what lies beyond to the nearer of the two. Then either a support vector machine decides, or
+the weighted neighbour distance: with t over the training samples of a class, its similarity to x is
 
     ρ_i = mean_t (Σ_f w_f² (x_f − t_f)²)^−5,     and ρ_i / Σ ρ its marginal probability.
 
@@ -51,7 +51,10 @@ _STATE = {
 
 
 class WNDCHARM(ClassifierMixin, BaseEstimator):
-    """Features weighted by Fisher scores; support vectors or weighted neighbours decide.
+    """Features of the highest Fisher scores; support vectors or weighted neighbours decide.
+
+    Neighbours weigh the features by their scores, as in the original. Support vectors do not: with
+    the best score as 1 few of hundreds of features would be left to speak.
 
     Parameters
     ----------
@@ -64,7 +67,7 @@ class WNDCHARM(ClassifierMixin, BaseEstimator):
     classes_ : (n_classes,)
     kept_ : (n_kept,), places of the kept features, best first
     weights_ : (n_kept,), their Fisher scores, the best as 1
-    mean_, scale_ : (n_kept,), of the training samples
+    least_, span_ : (n_kept,), least value of the training samples and range; 1 of equal values
     samples_, labels_ : weighted training samples and places of their classes, for "neighbours"
     support_vectors_, dual_coefficients_, intercepts_, gamma_ : of "svm"; see `Machines`
     """
@@ -93,8 +96,8 @@ class WNDCHARM(ClassifierMixin, BaseEstimator):
         return {
             "kept_": Learnt("kept", "different places of features"),
             "weights_": Learnt("kept"),
-            "mean_": Learnt("kept"),
-            "scale_": Learnt("kept", "positive numbers"),
+            "least_": Learnt("kept"),
+            "span_": Learnt("kept", "positive numbers"),
             **_STATE[self.decision],
         }
 
@@ -102,16 +105,17 @@ class WNDCHARM(ClassifierMixin, BaseEstimator):
         """Learn from samples X (n_samples, n_features) and their labels."""
         self.check_parameters()
         samples, labels = labelled_samples(self, X, y)
-        scaler = StandardScaler().fit(samples)
-        scores = fisher_scores(scaler.transform(samples), labels)
+        scores = fisher_scores(StandardScaler().fit_transform(samples), labels)
         n_kept = max(1, round(self.kept_share * samples.shape[1]))
         self.kept_ = np.argsort(-scores, kind="stable")[:n_kept]
         self.weights_ = scores[self.kept_] / (scores.max() or 1.0)
-        self.mean_, self.scale_ = scaler.mean_[self.kept_], scaler.scale_[self.kept_]
-        weighted = self._weighted(samples)
+        kept = samples[:, self.kept_]
+        self.least_, span = kept.min(axis=0), np.ptp(kept, axis=0)
+        self.span_ = np.where(span > 0, span, 1.0)
+        scaled = self._scaled(samples)
         if self.decision == "svm":
             Machines.fit(
-                weighted,
+                scaled,
                 labels,
                 kernel=self.kernel,
                 C=self.C,
@@ -120,7 +124,7 @@ class WNDCHARM(ClassifierMixin, BaseEstimator):
             ).give_to(self)
         else:
             callback(Progress("train", 0, 1))
-            self.samples_, self.labels_ = weighted, labels
+            self.samples_, self.labels_ = scaled, labels
             callback(Progress("train", 1, 1))
         return self
 
@@ -132,10 +136,10 @@ class WNDCHARM(ClassifierMixin, BaseEstimator):
         """
         check_is_fitted(self)
         samples: NDArray[np.float64] = validate_data(self, X, dtype=np.float64, reset=False)
-        weighted = self._weighted(samples)
+        scaled = self._scaled(samples)
         if self.decision == "svm":
-            return Machines.of(self).scores(weighted, self.kernel)
-        similarities = log_similarities(weighted, self.samples_, self.labels_)
+            return Machines.of(self).scores(scaled, self.kernel)
+        similarities = log_similarities(scaled, self.samples_, self.labels_)
         if len(self.classes_) == 2:
             return similarities[:, 1] - similarities[:, 0]
         return similarities
@@ -161,8 +165,11 @@ class WNDCHARM(ClassifierMixin, BaseEstimator):
             raise ValueError(f"decision must be one of {DECISIONS}, not {self.decision!r}")
         check_machine_parameters(self.kernel, self.C, self.gamma)
 
-    def _weighted(self, samples: NDArray[np.float64]) -> NDArray[np.float64]:
-        return (samples[:, self.kept_] - self.mean_) / self.scale_ * self.weights_
+    def _scaled(self, samples: NDArray[np.float64]) -> NDArray[np.float64]:
+        unit = (samples[:, self.kept_] - self.least_) / self.span_
+        # A score of 0 is that of a feature of one value, whose range is 0 or rounding.
+        weights = self.weights_ > 0 if self.decision == "svm" else self.weights_
+        return np.clip(unit, 0, 1) * weights
 
 
 def fisher_scores(Z: NDArray[np.float64], labels: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -18,7 +19,9 @@ from ..images.in_memory import ImageFile
 from ..images.manifest import Manifest
 from ..images.pixel_size import common_size
 from ..images.readers import ImageError
+from ..learnt_arrays import Learnt
 from ..methods.registry import MEAN_VECTOR, method_entry
+from ..model_content import ModelContent
 from ..patches.grid import PatchGrid
 from ..recipes import Recipe
 from .image_model import ImageModel, Look
@@ -27,6 +30,8 @@ from .view import View, open_view
 _MOST_PIXELS = 50_000_000
 # Of an image with more pixels, so many squares of tissue stand for all of it.
 _N_SQUARES, _SQUARE_PX = 64, 512
+# An array that only models of other features had, by method.
+_FORMER = {"wndcharm": "method.mean_", "wnd-neighbours": "method.mean_"}
 
 
 class WholeImageModel(ImageModel):
@@ -65,6 +70,15 @@ class WholeImageModel(ImageModel):
         values = np.asarray(self.method_.decision_function(X), dtype=np.float64)
         check_scores(path, values)
         return Look(np.atleast_1d(values[0]))
+
+    def restore(self, content: ModelContent, others: Mapping[str, Learnt] | None = None) -> None:
+        """The reverse of `content`; a model of features as they were before is refused."""
+        if _FORMER.get(self.recipe.method, "") in content.arrays:
+            raise ValueError(
+                "it was trained on WND-CHARM's features as they were before, which an image no "
+                "longer has: train the model again"
+            )
+        super().restore(content, others)
 
     def _vectors(
         self,

@@ -1,27 +1,37 @@
-"""Edges and objects."""
+"""Edges, objects and Otsu's threshold."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
+from skimage.filters import threshold_otsu
+from skimage.measure import euler_number as known_euler_number
 
 from histodict.features.wndcharm.edges import edge_statistics
 from histodict.features.wndcharm.objects import (
     bright_objects,
     dark_objects,
+    euler_number,
     object_statistics,
 )
+from histodict.features.wndcharm.otsu import otsu
 from tests.features.planes import texture
 
 
 def squares():
     """A square of 4 × 4, one of 2 × 2, and one of 4 × 4 with a hole of one pixel."""
-    plane = np.zeros((20, 30), np.float32)
+    plane = np.zeros((20, 30))
     plane[2:6, 2:6] = 200
     plane[10:12, 14:16] = 200
     plane[2:6, 24:28] = 200
     plane[3, 25] = 0
     return plane
+
+
+def test_the_threshold_is_scikit_images(rng):
+    plane = texture(rng).astype(np.float64)
+    assert otsu(plane) == pytest.approx(threshold_otsu(plane, nbins=1024), abs=255 / 1024)
+    assert otsu(np.full((4, 4), 3.0)) == 3
 
 
 def test_objects_by_hand():
@@ -31,11 +41,11 @@ def test_objects_by_hand():
     assert (entries["area least"], entries["area greatest"]) == (4, 16)
     assert entries["area median"] == 15
     assert entries["area mean"] == pytest.approx(35 / 3)
-    assert [entries[f"area {i}"] for i in (1, 10)] == pytest.approx([1 / 3, 2 / 3])
+    assert [entries[f"area {i}"] for i in (1, 10)] == [1, 2]
     rows, columns = np.nonzero(squares())
-    middle = np.array([rows.mean(), columns.mean()])
-    assert [entries["middle 1"], entries["middle 2"]] == pytest.approx(middle / (20, 30))
-    assert entries["distance least"] == pytest.approx(np.hypot(*(middle - (10.5, 14.5))))
+    middle = np.array([columns.mean(), rows.mean()])
+    assert [entries["middle 1"], entries["middle 2"]] == pytest.approx(middle + 1)
+    assert entries["distance least"] == pytest.approx(np.hypot(*(middle - (14.5, 10.5))))
     assert len(entries) == 34
 
 
@@ -54,33 +64,37 @@ def test_no_object_gives_zeros():
     assert set(object_statistics(np.zeros((5, 5), bool)).values()) == {0.0}
 
 
-def test_an_inverted_image_swaps_bright_and_dark(rng):
+def test_an_inverted_image_swaps_bright_and_dark():
     plane = squares()
     assert bright_objects(plane) == dark_objects(200 - plane)
 
 
+def test_the_euler_number_is_that_of_objects_inside_without_diagonals():
+    mask = squares() > 0
+    assert euler_number(mask) == known_euler_number(mask, connectivity=2) == 2
+
+
 def test_edges_of_a_step_by_hand():
-    plane = np.zeros((20, 40), np.float32)
+    plane = np.zeros((20, 40))
     plane[:, 20:] = 100
     entries = edge_statistics(plane)
-    assert entries["share of edges"] == pytest.approx(2 / 40)
-    assert entries["steepness mean"] == pytest.approx(50 * 2 / 40)
-    assert [entries["steepness 1"], entries["steepness 8"]] == pytest.approx([0.95, 0.05])
-    assert entries["direction 1"] == entries["two fullest"] == entries["opposite 1"] == 1
     assert len(entries) == 28
+    # Both sides of the step; and beyond the border all is 0: the bright half has edges there too.
+    assert entries["number of edges"] == 2 * 20 + 20 + 2 * 18
+    assert entries["steepness median"] == 0
+    assert sum(entries[f"direction {i}"] for i in range(1, 9)) == 800
+    assert sum(entries[f"steepness {i}"] for i in range(1, 9)) == 800
+    assert entries["first two"] == (entries["direction 1"] + entries["direction 2"]) / 800
 
 
-def test_the_direction_turns_with_the_image(rng):
-    plane = texture(rng, (60, 60))
-    entries, turned = (edge_statistics(p) for p in (plane, np.rot90(plane, -1).copy()))
-    for i in range(8):
-        # A quarter turn clockwise: what rose to the right (direction 1) now rises down (3).
-        assert turned[f"direction {(i + 2) % 8 + 1}"] == pytest.approx(
-            entries[f"direction {i + 1}"], abs=0.02
-        )
-    assert turned["steepness variance"] == pytest.approx(entries["steepness variance"], rel=1e-5)
+def test_opposite_directions_of_an_image_swap_when_it_is_turned_by_half(rng):
+    plane = np.pad(texture(rng, (60, 60)).astype(np.float64), 2)
+    entries, turned = (edge_statistics(p) for p in (plane, plane[::-1, ::-1]))
+    for i in range(1, 5):
+        assert turned[f"opposite {i}"] == pytest.approx(entries[f"opposite {i}"], abs=0.05)
+    assert turned["steepness variance"] == pytest.approx(entries["steepness variance"])
 
 
-def test_a_blank_image_has_no_edges():
-    entries = edge_statistics(np.full((9, 9), 5, np.float32))
-    assert entries["share of edges"] == entries["direction mean"] == entries["two fullest"] == 0
+def test_a_black_image_has_no_edges():
+    entries = edge_statistics(np.zeros((9, 9)))
+    assert entries["number of edges"] == entries["direction mean"] == 0

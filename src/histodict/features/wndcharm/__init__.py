@@ -6,10 +6,9 @@
 | Chebyshev, Chebyshev–Fourier, Zernike | 8 of grey, 4 of colour |
 | comb, Haralick, histograms, Tamura, Radon, fractal, intensity, Gini | 12 of grey, 4 of colour |
 
-which is 103 + 12·136 + 16·144 numbers, and the shares of 20 colours: 4059. Plans and numbers of
-entries are the published ones; what an entry is follows the published description, but where the
-original fixed a scale in grey levels, the range or the deviation of the plane is taken, and
-transforms whose values span powers of ten are on a logarithmic scale.
+which is 103 + 12·136 + 16·144 numbers, and the shares of 20 colours: 4059. The 2919 numbers of the
+grey planes are those of the original program, version 4.2, in its order within a family; where they
+are not, and why, is told in docs/methods.md. The planes of colour are our own.
 
 Reference: Orlov, Shamir, Macura, Johnston, Eckley, Goldberg, "WND-CHARM: multi-purpose image
 classification using compound image transforms", Pattern Recognition Letters, 2008; Shamir et al.,
@@ -19,66 +18,16 @@ Medicine, 2008.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 from numpy.typing import NDArray
 
-from ..pixels import (
-    Pixels,
-    Plane,
-    check_pixels,
-    hue_saturation_value,
-    luminance,
-    mirrored_up_to,
-)
-from .chebyshev import chebyshev_statistics, chebyshev_transform
-from .chebyshev_fourier import chebyshev_fourier_statistics
-from .comb import comb_moments
-from .distributions import Entries, numbered
-from .edges import edge_statistics
-from .fractal import fractal_features
-from .gabor import gabor_textures
-from .gradients import steepness
-from .haralick import haralick_textures
-from .intensity import gini, intensity_statistics, multiscale_histograms
-from .objects import bright_objects, dark_objects
-from .radon import radon_features
-from .tamura import tamura_textures
-from .transforms import colour_plane, colour_shares, fourier, hue_plane, wavelet
-from .zernike import zernike_moments
+from ..pixels import Pixels, check_pixels, hue_saturation_value, luminance, mirrored_up_to
+from .bank import families_of, grey_planes
+from .chebyshev import chebyshev_transform
+from .distributions import Entries, Plane, numbered
+from .transforms import colour_plane, colour_shares, fourier, hue_plane
 
-Families = dict[str, Callable[[Plane], Entries]]
-
-HIGH_CONTRAST: Families = {
-    "edges": edge_statistics,
-    "bright objects": bright_objects,
-    "dark objects": dark_objects,
-    "gabor": gabor_textures,
-}
-POLYNOMIALS: Families = {
-    "chebyshev": chebyshev_statistics,
-    "chebyshev-fourier": chebyshev_fourier_statistics,
-    "zernike": zernike_moments,
-}
-TEXTURES: Families = {
-    "comb": comb_moments,
-    "haralick": haralick_textures,
-    "histograms": multiscale_histograms,
-    "tamura": tamura_textures,
-    "radon": radon_features,
-    "fractal": fractal_features,
-    "intensity": intensity_statistics,
-    "gini": gini,
-}
-# Planes of compound transforms from which no polynomials are taken.
-_TEXTURES_ONLY = {
-    "chebyshev(fourier)",
-    "wavelet(fourier)",
-    "chebyshev(wavelet)",
-    "fourier(chebyshev)",
-}
-# The fractal features look 20 pixels far, and a wavelet plane is half as large as its image.
+# Combs, discs and fractals want some pixels; smaller images are mirrored up to this.
 _LEAST_SIDE = 64
 
 
@@ -88,37 +37,28 @@ def wndcharm_features(pixels: Pixels) -> tuple[NDArray[np.float64], list[str]]:
     An image with a side below 64 pixels goes on in its mirror images up to that.
     """
     pixels = mirrored_up_to(check_pixels(pixels), _LEAST_SIDE)
-    entries: Entries = {}
-    for name, plane in _planes(pixels).items():
-        families = TEXTURES if name in _TEXTURES_ONLY else POLYNOMIALS | TEXTURES
-        if name == "grey":
-            families = HIGH_CONTRAST | families
-        elif name == "colour":
-            entries |= numbered("shares of colours", colour_shares(plane))
-        for family, features in families.items():
-            entries |= {f"{family} {key} of {name}": v for key, v in features(plane).items()}
+    entries = plane_features(grey_planes(luminance(pixels).astype(np.float64)))
+    colours = _colour_planes(pixels)
+    entries |= numbered("shares of colours", colour_shares(colours["colour"]))
+    entries |= plane_features(colours)
     return np.array(list(entries.values())), list(entries)
 
 
-def _planes(pixels: Pixels) -> dict[str, Plane]:
-    """By name: the grey levels, the colours, and their transforms and transforms of transforms."""
-    grey, (hue, saturation, value) = luminance(pixels), hue_saturation_value(pixels)
-    turned = hue_plane(hue, saturation)
-    waves, details = fourier(grey), wavelet(grey)
-    polynomials, edges = chebyshev_transform(grey), steepness(grey)
+def plane_features(planes: dict[str, Plane]) -> Entries:
+    """The numbers of all families of planes by name."""
     return {
-        "grey": grey,
-        "fourier": waves,
-        "wavelet": details,
-        "chebyshev": polynomials,
-        "edge": edges,
-        "fourier(wavelet)": fourier(details),
-        "fourier(edge)": fourier(edges),
-        "wavelet(edge)": wavelet(edges),
-        "chebyshev(fourier)": chebyshev_transform(waves),
-        "wavelet(fourier)": wavelet(waves),
-        "chebyshev(wavelet)": chebyshev_transform(details),
-        "fourier(chebyshev)": fourier(polynomials),
+        f"{family} {key} of {name}": value
+        for name, plane in planes.items()
+        for family, features in families_of(name).items()
+        for key, value in features(plane).items()
+    }
+
+
+def _colour_planes(pixels: Pixels) -> dict[str, Plane]:
+    """By name: the colours, the hue and its transforms."""
+    hue, saturation, value = hue_saturation_value(pixels)
+    turned = hue_plane(hue, saturation)
+    return {
         "colour": colour_plane(hue, saturation, value),
         "hue": turned,
         "fourier(hue)": fourier(turned),

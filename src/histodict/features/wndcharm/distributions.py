@@ -1,6 +1,7 @@
-"""Numbers summed up: levels, shares of bins and moments; what most families end in.
+"""Numbers summed up: histograms and moments; what most families end in.
 
-Every family is a function of a plane that gives `Entries`, its numbers by name.
+Every family is a function of a plane that gives `Entries`, its numbers by name, in the order of
+the original program. A `Plane` here has double precision: a Fourier plane spans ten powers of ten.
 """
 
 from __future__ import annotations
@@ -11,9 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Entries = dict[str, float]
-
-# A range this small, relative to the values, is rounding: such values are one value.
-_ROUNDING = 1e-5
+Plane = NDArray[np.float64]
 
 
 def numbered(name: str, values: NDArray[Any]) -> Entries:
@@ -21,40 +20,35 @@ def numbered(name: str, values: NDArray[Any]) -> Entries:
     return {f"{name} {i}": float(value) for i, value in enumerate(values, 1)}
 
 
-def stretched(values: NDArray[Any]) -> NDArray[Any]:
-    """Values from 0, the least, to 1, the greatest; 0 throughout if they are all the same."""
-    low, high = values.min(), values.max()
-    if high - low <= _ROUNDING * max(1.0, abs(low), abs(high)):
-        return np.zeros_like(values)
-    return (values - low) / (high - low)
+def histogram(values: NDArray[Any], n_bins: int) -> NDArray[np.float64]:
+    """How many values lie in each of n_bins equal steps from the least to the greatest.
 
-
-def levels(values: NDArray[Any], n_levels: int) -> NDArray[np.intp]:
-    """The place of each value among n_levels equal steps from the least to the greatest."""
-    return np.minimum(stretched(values) * n_levels, n_levels - 1).astype(np.intp)
-
-
-def shares(values: NDArray[Any], n_bins: int) -> NDArray[np.float64]:
-    """The share of the values in each of n_bins equal steps from the least to the greatest."""
-    return np.bincount(levels(values.ravel(), n_bins), minlength=n_bins) / values.size
+    All in the first if they are the same; all zero if there are none.
+    """
+    if values.size == 0:
+        return np.zeros(n_bins)
+    low, span = values.min(), np.ptp(values)
+    scale = n_bins / span if span > 0 else 0.0
+    places = np.minimum(((values - low) * scale).astype(np.intp), n_bins - 1)
+    return np.bincount(places.ravel(), minlength=n_bins).astype(np.float64)
 
 
 def moments(values: NDArray[Any]) -> tuple[float, float, float, float]:
-    """Mean, standard deviation, skewness and kurtosis; the last two are 0 for equal values."""
+    """Mean, standard deviation, skewness and kurtosis, as far as there are values for them.
+
+    The deviation is that of a sample (n − 1); skewness and kurtosis are moments over powers of the
+    variance over n. They are 0 of equal values, and of too few: 2, 3 and 4.
+    """
+    n = values.size
+    if n == 0:
+        return 0.0, 0.0, 0.0, 0.0
     mean = float(values.mean(dtype=np.float64))
     centred = values - mean
     squares = centred * centred
-    deviation = float(np.sqrt(squares.mean(dtype=np.float64)))
-    if deviation <= _ROUNDING * max(1.0, abs(mean)):
-        return mean, deviation, 0.0, 0.0
-    skewness = float((squares * centred).mean(dtype=np.float64)) / deviation**3
-    kurtosis = float((squares * squares).mean(dtype=np.float64)) / deviation**4
-    return mean, deviation, skewness, kurtosis
-
-
-def signed_log(values: NDArray[Any]) -> NDArray[Any]:
-    """Coefficients of a transform, which span many powers of ten, on a scale that shows them all.
-
-    sign(v)·log(1 + |v|).
-    """
-    return np.sign(values) * np.log1p(np.abs(values))
+    variance = float(squares.mean(dtype=np.float64))
+    if n <= 2 or variance == 0:
+        return mean, 0.0, 0.0, 0.0
+    third, fourth = float((squares * centred).mean()), float((squares * squares).mean())
+    skewness = third / variance**1.5 if n > 3 else 0.0
+    kurtosis = fourth / variance**2 if n > 4 else 0.0
+    return mean, (variance * n / (n - 1)) ** 0.5, skewness, kurtosis

@@ -2,51 +2,40 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
-from ..pixels import Plane
-from .distributions import Entries, numbered, shares
+from .distributions import Entries, Plane, histogram, numbered
 from .gradients import gradient
 
-_N_STEEPNESS = 8
-_N_DIRECTIONS = 8
+_N_BINS = 8
 
 
 def edge_statistics(plane: Plane) -> Entries:
-    """Edges are pixels steeper than Otsu's threshold; directions are theirs alone.
+    """Edges are pixels steeper than the mean; directions are of all pixels.
 
     "opposite": the difference between two opposite directions, relative to both.
-    "two fullest": the share of the two most frequent directions.
+    "first two": the share of the first two directions.
     """
-    from skimage.filters import threshold_otsu
-
-    down, right = gradient(plane)
-    steepness = np.hypot(down, right)
-    edges = steepness > threshold_otsu(steepness)
-    directions = np.arctan2(down[edges], right[edges]) % (2 * np.pi)
-    places = np.rint(directions * (_N_DIRECTIONS / (2 * np.pi))).astype(np.intp) % _N_DIRECTIONS
-    h = np.bincount(places, minlength=_N_DIRECTIONS) / max(len(places), 1)
-    one, other = h[: _N_DIRECTIONS // 2], h[_N_DIRECTIONS // 2 :]
+    up, left = gradient(plane)
+    steepness = np.hypot(up, left)
+    directions = np.where(up == 0, np.pi * (left < 0), np.arctan2(up, left))
+    h = histogram(directions, _N_BINS)
+    one, other = h[: _N_BINS // 2], h[_N_BINS // 2 :]
     return (
-        {"share of edges": float(edges.mean())}
-        | _summary("steepness", steepness)
-        | numbered("steepness", shares(steepness, _N_STEEPNESS))
-        | _summary("direction", directions)
+        {"number of edges": float((steepness > steepness.mean()).sum())}
+        | numbered("opposite", np.abs(one - other) / np.maximum(one + other, 1))
         | numbered("direction", h)
-        | {"two fullest": float(np.sort(h)[-2:].sum())}
-        | numbered("opposite", np.abs(one - other) / np.maximum(one + other, 1e-9))
+        | {"first two": float(h[:2].sum() / h.sum())}
+        | _summary("direction", directions)
+        | numbered("steepness", histogram(steepness, _N_BINS))
+        | _summary("steepness", steepness)
     )
 
 
-def _summary(name: str, values: NDArray[Any]) -> Entries:
-    """Mean, median and variance; 0 of no values."""
-    if values.size == 0:
-        values = np.zeros(1)
+def _summary(name: str, values: Plane) -> Entries:
+    """Mean, median and variance."""
     return {
-        f"{name} mean": float(values.mean(dtype=np.float64)),
+        f"{name} mean": float(values.mean()),
         f"{name} median": float(np.median(values)),
-        f"{name} variance": float(values.var(dtype=np.float64)),
+        f"{name} variance": float(values.var(ddof=1)),
     }

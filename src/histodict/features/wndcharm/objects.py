@@ -1,4 +1,4 @@
-"""Object statistics: connected pixels brighter than Otsu's threshold, and those that are not."""
+"""Object statistics: connected pixels brighter than Otsu's threshold, and of the inverted image."""
 
 from __future__ import annotations
 
@@ -7,59 +7,65 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..pixels import Plane
-from .distributions import Entries, numbered, shares
+from .distributions import Entries, Plane, histogram, numbered
+from .otsu import otsu
 
 _N_BINS = 10
 
 
 def bright_objects(plane: Plane) -> Entries:
     """Of pixels above the threshold."""
-    return object_statistics(_above_threshold(plane))
+    return object_statistics(plane > otsu(plane))
 
 
 def dark_objects(plane: Plane) -> Entries:
-    """Of the other pixels."""
-    return object_statistics(~_above_threshold(plane))
+    """Of pixels above the threshold of the inverted plane."""
+    return bright_objects(plane.max() - plane + plane.min())
 
 
 def object_statistics(mask: NDArray[np.bool_]) -> Entries:
-    """Number, Euler number, middle of all, areas, and distances of the objects from that middle.
+    """Areas, middle of all, number, distances of the objects from that middle, Euler number.
 
-    Pixels that touch, corners included, are one object. All 0 where there is no object.
+    Pixels that touch, corners included, are one object; the middle counts pixels from 1. All 0
+    where there is no object.
     """
-    from skimage.measure import euler_number, label
+    from skimage.measure import label
 
     labels, count = label(mask, connectivity=2, return_num=True)
     rows, columns = np.nonzero(mask)
     owners = labels[rows, columns] - 1
     areas = np.bincount(owners, minlength=count).astype(np.float64)
-    centres = np.stack([np.bincount(owners, at, count) for at in (rows, columns)]) / areas
-    middle = np.array([rows.mean(), columns.mean()]) if count else np.zeros(2)
-    distances = np.hypot(*(centres - middle[:, None]))
+    centres = np.stack([np.bincount(owners, at + 1, count) for at in (columns, rows)]) / areas
+    middle = np.array([columns.mean() + 1, rows.mean() + 1]) if count else np.zeros(2)
     return (
-        {"number": float(count), "Euler number": float(euler_number(mask, connectivity=2))}
-        | numbered("middle", middle / mask.shape)
-        | _summary("area", areas)
-        | _summary("distance", distances)
+        _summary("area", areas)
+        | numbered("middle", middle)
+        | {"number": float(count)}
+        | _summary("distance", np.hypot(*(centres - middle[:, None])))
+        | {"Euler number": float(euler_number(mask))}
     )
 
 
-def _above_threshold(plane: Plane) -> NDArray[np.bool_]:
-    from skimage.filters import threshold_otsu
+def euler_number(mask: NDArray[np.bool_]) -> int:
+    """Objects less holes, from the 2 × 2 windows with one and with three pixels set.
 
-    mask: NDArray[np.bool_] = plane > threshold_otsu(plane)
-    return mask
+    As in the original, windows of two pixels corner to corner are not counted and the border is
+    left out, so that it is the Euler number only of objects that have neither.
+    """
+    m = mask.astype(np.int8)
+    in_window = m[:-1, :-1] + m[:-1, 1:] + m[1:, :-1] + m[1:, 1:]
+    return int(((in_window == 1).sum() - int((in_window == 3).sum())) / 4)
 
 
 def _summary(name: str, values: NDArray[Any]) -> Entries:
-    """Least, greatest, mean, median, variance, and shares in ten equal steps."""
-    none = values.size == 0
-    known = np.zeros(1) if none else values
-    return {
-        f"{name} least": float(known.min()),
-        f"{name} greatest": float(known.max()),
+    """Histogram of ten steps, greatest, mean, the upper median, least, variance."""
+    known = np.sort(values) if values.size else np.zeros(1)
+    # The original has no histogram of areas that are all the same.
+    blank = name == "area" and np.ptp(known) == 0
+    return numbered(name, np.zeros(_N_BINS) if blank else histogram(values, _N_BINS)) | {
+        f"{name} greatest": float(known[-1]),
         f"{name} mean": float(known.mean()),
-        f"{name} median": float(np.median(known)),
-        f"{name} variance": float(known.var()),
-    } | numbered(name, np.zeros(_N_BINS) if none else shares(known, _N_BINS))
+        f"{name} median": float(known[len(known) // 2]),
+        f"{name} least": float(known[0]),
+        f"{name} variance": float(known.var(ddof=1)) if len(known) > 1 else 0.0,
+    }
