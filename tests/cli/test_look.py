@@ -26,7 +26,10 @@ SAID = {
     "dfdl": (["tells apart healthy, inflamed", "12 images of 6 patients", "Patches"], ["Adapted"]),
     "panel": (["by a panel of 7", "These decide together", "stain=macenko"], ["candidates"]),
     "calibrated": (["Calibrated; how good", "0.708  as above"], ["decide together"]),
-    "regions": (["region-detector", "finds regions of inflamed", "from 1 connected"], ["apart"]),
+    "regions": (
+        ["region-detector", "finds regions of inflamed", "every patch that is found counts"],
+        ["apart"],
+    ),
     "textures": (["lbp-colour", "from the image as a whole"], ["Patches"]),
     "adapted": (["Adapted to        12 images without labels"], []),
     "continued": (["going on from the dictionaries of another model"], []),

@@ -42,3 +42,13 @@ def test_a_cluster_here_needs_room_for_locks(monkeypatch):
 def test_with_room_it_is_done_in_processes():
     assert can_share_locks()
     assert os.getpid() not in set(in_processes((delayed(os.getpid)() for _ in range(3)), 2))
+
+
+def test_relative_paths_are_those_of_whoever_asks(tmp_path, monkeypatch):
+    """The processes stay, and their user may have gone to another folder since."""
+    found = []
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        found += in_processes([delayed(os.getcwd)() for _ in range(4)], 2)
+    assert found == [str(tmp_path.resolve() / "one")] * 4 + [str(tmp_path.resolve() / "two")] * 4

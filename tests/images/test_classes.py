@@ -49,7 +49,7 @@ def test_what_is_asked_for_wins_over_the_name(tmp_path):
 
 
 def test_a_positive_class_that_cannot_be_is_refused(tmp_path):
-    with pytest.raises(ManifestError, match="no class 'tumour'; there are"):
+    with pytest.raises(ManifestError, match="no class 'tumour' that could be positive"):
         manifest(tmp_path, "normal", "cancer").with_positive("tumour")
     with pytest.raises(ManifestError, match="one of two; there are 3"):
         manifest(tmp_path, "a", "b", "c").with_positive("a")

@@ -32,6 +32,7 @@ def in_processes(
             stacklevel=2,
         )
         return (function(*given, **named) for function, given, named in calls)
+    folder = os.getcwd()
     with parallel_config("loky", inner_max_num_threads=1 if one_thread else None), beyond_ctrl_c():
         results: Generator[Any, None, None] = Parallel(
             n_processes,
@@ -39,8 +40,17 @@ def in_processes(
             batch_size=1,
             initializer=end_with,
             initargs=(os.getpid(),),
-        )(calls)
+        )((_in_folder, (folder, *call), {}) for call in calls)
     return results
+
+
+def _in_folder(folder: str, function: Any, given: Any, named: Any) -> Any:
+    """The call, in the folder to which its relative paths belong.
+
+    The processes outlive a call, and whoever makes the next one may have gone elsewhere.
+    """
+    os.chdir(folder)
+    return function(*given, **named)
 
 
 def can_share_locks() -> bool:
