@@ -118,8 +118,9 @@ def _fill_low_bytes(path: Path, image: Image.Image) -> None:
         low_bytes(again)
         again.load()
         high, low = np.asarray(image), np.asarray(again)
-    colours = joined(path, high[..., :3], low[..., :3])
-    image.paste(Image.fromarray(np.concatenate([colours, high[..., 3:]], axis=2)))
+    # Transparency may have another range than the colours.
+    parts = [joined(path, high[..., part], low[..., part]) for part in (np.s_[:3], np.s_[3:])]
+    image.paste(Image.fromarray(np.concatenate(parts, axis=2)))
 
 
 def _float_header(path: Path) -> Header:
