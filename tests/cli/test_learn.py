@@ -5,17 +5,21 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
-from histodict import RegionDetector, recipes
+from histodict import RegionDetector, TissueClassifier, read_manifest, recipes
 from histodict.cli import app
+from histodict.compare.tasks import Task
 from histodict.demo.sets import write_synthetic_set
+from histodict.evaluation.protocols import k_folds
+from histodict.execution.work import Work
 from histodict.model_file import read_header
-from histodict.pipeline import load_model
+from histodict.pipeline import Plan, load_model
 
 MODELS = Path(__file__).parents[1] / "data" / "models"
 SMALL = ["--method", "nearest-mean", "--set", "patch_px=8", "--set", "patches_per_class=100"]
@@ -178,3 +182,51 @@ def test_the_same_default_in_python(monkeypatch, settings, missing, vectors):
     assert made.recipe.vectors == vectors
     assert made.recipe.neighbours == settings.get("neighbours", 2)
     assert made.get_params(deep=False)["recipe"] is None
+
+
+@pytest.fixture(scope="module")
+def in_splits(tissue, tmp_path_factory):
+    """The same images, half of them below train/, half below test/."""
+    folder = tmp_path_factory.mktemp("splits")
+    for label in ("healthy", "inflamed"):
+        for place, path in enumerate(sorted(tissue.glob(f"{label}/*.jpg"))):
+            part = folder / ("train" if place else "test") / label / path.stem
+            part.mkdir(parents=True)
+            shutil.copy(path, part)
+    return folder
+
+
+@pytest.mark.parametrize(
+    "options", [[], ["--set", "calibration_folds=2"], ["--regions", "inflamed"]]
+)
+def test_that_test_images_are_learnt_from_is_said_once(in_splits, tmp_path, options):
+    with pytest.warns(UserWarning) as said:
+        run = train(in_splits, tmp_path / "m.histodict", *SMALL, *options)
+    assert run.exit_code == 0, run.output
+    (words,) = (str(w.message) for w in said if "ALL SPLITS" in str(w.message))
+    assert "('test', 'train')" in words and "--split NAME" in words
+
+
+def test_one_split_alone_is_learnt_from_without_a_word(in_splits, tmp_path):
+    facts = facts_of(
+        train(in_splits, tmp_path / "m.histodict", *SMALL, "--split", "train", "--json")
+    )
+    assert facts["n_images"] == 4
+
+
+def test_that_test_images_are_learnt_from_is_said_in_python(in_splits):
+    model = TissueClassifier(method="nearest-mean", patch_px=8, patches_per_class=100)
+    for images in (in_splits, read_manifest(in_splits)):
+        with pytest.warns(UserWarning, match="ALL SPLITS"):
+            model.fit(images)
+
+
+def test_an_evaluation_has_splits_of_its_own(in_splits):
+    manifest = read_manifest(in_splits)
+    settings = {"patch_px": "8", "patches_per_class": "100"}
+    plan = Plan.named("default", "nearest-mean").with_settings(settings)
+    for split in k_folds(manifest, 2):
+        trial = Task("nearest-mean", plan, split, 0).trial(manifest, Work())
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            trial.model.fit(trial.train)

@@ -65,6 +65,18 @@ def test_a_picture_that_was_opened_keeps_its_name_rotation_and_pixel_size(pixels
         assert (own.mpp, given.mpp) == (sized.mpp, 0.25)
 
 
+@pytest.mark.parametrize("orientation", [1, 6])
+def test_a_picture_that_was_made_smaller_does_not_know_its_pixel_size(
+    orientation, pixels, tmp_path
+):
+    tags = {274: orientation}
+    Image.fromarray(pixels).save(tmp_path / "sized.tif", dpi=(50_800, 50_800), tiffinfo=tags)
+    whole, small = Image.open(tmp_path / "sized.tif"), Image.open(tmp_path / "sized.tif")
+    small.thumbnail((45, 45))
+    assert MemoryImage.of_pillow(whole, "a").mpp == pytest.approx(0.5)
+    assert MemoryImage.of_pillow(small, "a").mpp is None
+
+
 def test_a_picture_of_which_pillow_has_dropped_the_colours_is_refused(rng, tmp_path):
     """Of 12 bits in words of 16 it keeps the upper 4; the file is read right."""
     colours = rng.integers(0, 4096, (70, 90, 3)).astype(np.uint16)

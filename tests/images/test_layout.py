@@ -56,6 +56,52 @@ def test_folders_of_splits_are_no_classes(tmp_path):
     assert [record.split for record in manifest.records] == ["Test", "Test", "train", "train"]
 
 
+def test_an_empty_folder_beside_the_splits_makes_them_no_classes(tmp_path):
+    (tmp_path / "results").mkdir()
+    test_folders_of_splits_are_no_classes(tmp_path)
+    assert any("results: there is no image" in w for w in read_manifest(tmp_path).warnings)
+
+
+def test_splits_beside_classes_are_refused_by_name(tmp_path):
+    lay_out(tmp_path, "train/normal/1.png", "test/normal/2.png", "tumour/3.png")
+    with pytest.raises(ManifestError, match=r"splits by their names \(test, train\) .* \(tumour\)"):
+        read_manifest(tmp_path)
+
+
+def test_a_folder_of_the_name_of_an_image_is_looked_into(tmp_path):
+    lay_out(tmp_path, "benign/P1.jpg", "benign/P1/0.png", "benign/P1/1.png", "malignant/P2.jpg")
+    found = [path.relative_to(tmp_path).as_posix() for path in images_below(tmp_path)[0]]
+    expected = ["benign/P1/0.png", "benign/P1/1.png", "benign/P1.jpg", "malignant/P2.jpg"]
+    assert found == [name for name, *_ in facts(read_manifest(tmp_path))] == expected
+
+
+def test_the_folder_of_a_slide_is_no_folder_of_images(tmp_path):
+    lay_out(tmp_path, "a/P1.mrxs", "a/P1/label.png", "b/P2.MRXS", "b/P2/label.png")
+    assert images_below(tmp_path)[0] == [tmp_path / "a" / "P1.mrxs", tmp_path / "b" / "P2.MRXS"]
+    assert len(read_manifest(tmp_path).records) == 2
+
+
+def test_linked_folders_are_entered_and_no_circle_is_run_in(tmp_path):
+    store, data = lay_out(tmp_path / "store", "p1/1.png", "p1/2.png"), tmp_path / "data"
+    lay_out(data, "b/p2/3.png", "b/p3/4.png")
+    (data / "a").symlink_to(store)
+    (data / "all").symlink_to(data)
+    (data / "b" / "p2" / "up").symlink_to(data)
+    (store / "p1" / "self").symlink_to(store)
+    expected = ["a/p1/1.png", "a/p1/2.png", "b/p2/3.png", "b/p3/4.png"]
+    assert [path.relative_to(data).as_posix() for path in images_below(data)[0]] == expected
+    assert [name for name, *_ in facts(read_manifest(data))] == expected
+
+
+def test_a_folder_that_may_not_be_read_is_left_out_by_name(tmp_path, monkeypatch):
+    lay_out(tmp_path, "a/p1/1.png", "a/p2/2.png", "b/p3/3.png", "b/p4/4.png")
+    closed = tmp_path / "a" / "p2"  # not by its mode: whoever runs the tests may be root
+    monkeypatch.setattr("os.access", lambda path, mode: path != closed)
+    images, others = images_below(tmp_path)
+    assert [path.name for path in images] == ["1.png", "3.png", "4.png"] and others == [closed]
+    assert any("p2/ (not readable)" in words for words in read_manifest(tmp_path).warnings)
+
+
 def test_masks_are_neither_classes_nor_images_nor_patients(tmp_path):
     names = ("masks/1.png", "a/masks/1.png", "a/1.png", "a/2.png", "b/3.png", "b/4.png")
     manifest = read_manifest(lay_out(tmp_path, *names))

@@ -390,6 +390,17 @@ def test_floating_point_tiff(tmp_path, dtype, white):
     np.testing.assert_allclose(read_all(tmp_path / "g.tif")[..., 2], scene()[..., 0], atol=1)
 
 
+@pytest.mark.parametrize("white", [1, 255, 4095])
+def test_floating_point_that_overshoots_white_is_clipped(tmp_path, white):
+    """As bicubic resizing leaves it: by the next range of numbers all would be black."""
+    pixels = (scene() / 255 * white).astype(np.float32)
+    pixels[0, 0] = 1.1 * white
+    tifffile.imwrite(tmp_path / "a.tif", pixels, photometric="rgb")
+    expected = scene()
+    expected[0, 0] = 255
+    np.testing.assert_allclose(read_all(tmp_path / "a.tif"), expected, atol=1)
+
+
 @pytest.mark.parametrize(
     ("values", "words"),
     [([-1.0, 0.5], "values from -1 to 0.5"), ([0, 7e4], "to 70000"), ([0, np.nan], "NaN")],
@@ -424,6 +435,20 @@ def test_colours_in_words_of_16_bits(tmp_path, how, white):
     stored = np.moveaxis(pixels, -1, 0) if how == "planes" else pixels
     tifffile.imwrite(tmp_path / "a.tif", stored, photometric="rgb", **WRITTEN[how])
     np.testing.assert_allclose(read_all(tmp_path / "a.tif"), scene(), atol=1)
+
+
+@pytest.mark.parametrize("how", WRITTEN)
+@pytest.mark.parametrize("opaque", [255, 4095, 65535])
+def test_transparency_in_words_of_16_bits_has_a_white_of_its_own(tmp_path, how, opaque):
+    pixels = np.full((*scene().shape[:2], 4), opaque, np.uint16)
+    pixels[..., :3] = np.rint(scene() / 255 * 4095)
+    pixels[:4, :4, 3] = 0
+    stored = np.moveaxis(pixels, -1, 0) if how == "planes" else pixels
+    how_alpha = {"photometric": "rgb", "extrasamples": ["unassalpha"]} | WRITTEN[how]
+    tifffile.imwrite(tmp_path / "a.tif", stored, **how_alpha)
+    expected = scene()
+    expected[:4, :4] = 255
+    np.testing.assert_allclose(read_all(tmp_path / "a.tif"), expected, atol=1)
 
 
 def test_grey_of_12_bits(tmp_path):

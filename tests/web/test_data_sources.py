@@ -152,6 +152,22 @@ def test_a_new_image_of_a_patient_is_noticed(sources, folder):
     assert "6.png" in names(sources, folder)
 
 
+def test_a_new_image_in_a_linked_class_is_noticed(sources, folder):
+    (folder / "a").rename(folder / ".store")
+    (folder / "a").symlink_to(folder / ".store")
+    settle(folder)
+    assert names(sources, folder) == {"1.png", "2.png", "3.png", "4.png"}
+    (folder / ".store" / "5.png").touch()
+    assert "5.png" in names(sources, folder)
+
+
+def test_splits_beside_classes_can_be_looked_at(sources, folder):
+    (folder / "test").mkdir()
+    (folder / "test" / "5.png").touch()
+    (words,) = sources.listing(folder).manifest.warnings
+    assert "splits by their names (test)" in words and "looked at, not learnt" in words
+
+
 def test_a_table_without_labels_is_looked_at(sources, folder):
     table = folder / "set.csv"
     table.write_text("path,mpp\na/1.png,0.5\nb/3.png,")

@@ -49,6 +49,7 @@ class Task:
             region=self.region, random_state=self.seed, n_jobs=work.n_jobs, cache=work.cache
         )
         train, test = manifest.select(self.split.train), manifest.select(self.split.test)
+        train = train.without_splits()  # this split is asked for, whatever the images' own
         return Trial(model, train, test, adapts=self.method.endswith(UNLABELLED))
 
 

@@ -32,7 +32,7 @@ MOST_PIXELS = 500_000_000
 # Bytes of pixels to a byte of file: deflate and JPEG reach 1,000, LZW twice as much, no more.
 MOST_SQUEEZED = 3000
 FORMATS = ("JPEG", "PNG", "BMP", "TIFF")
-_WIDTH, _HEIGHT = 256, 257
+WIDTH, HEIGHT = 256, 257  # tags
 _ROWS_PER_STRIP, _SAMPLES, _BITS = 278, 277, 258
 _X_RESOLUTION, _Y_RESOLUTION, _RESOLUTION_UNIT = 282, 283, 296
 _MICRONS = {2: 25_400.0, 3: 10_000.0}  # per inch, per centimetre
@@ -118,8 +118,9 @@ def _fill_low_bytes(path: Path, image: Image.Image) -> None:
         low_bytes(again)
         again.load()
         high, low = np.asarray(image), np.asarray(again)
-    colours = joined(path, high[..., :3], low[..., :3])
-    image.paste(Image.fromarray(np.concatenate([colours, high[..., 3:]], axis=2)))
+    # Transparency may have another range than the colours.
+    parts = [joined(path, high[..., part], low[..., part]) for part in (np.s_[:3], np.s_[3:])]
+    image.paste(Image.fromarray(np.concatenate(parts, axis=2)))
 
 
 def _float_header(path: Path) -> Header:
@@ -284,7 +285,7 @@ def _displayed_size(image: Image.Image) -> tuple[int, int]:
     # From the tags where there are some: whether `size` of a TIFF is before or after the rotation
     # depends on the version of Pillow.
     tags = tags_of(image)
-    width, height = tags.get(_WIDTH, image.width), tags.get(_HEIGHT, image.height)
+    width, height = tags.get(WIDTH, image.width), tags.get(HEIGHT, image.height)
     return (height, width) if _orientation(image) >= 5 else (width, height)
 
 

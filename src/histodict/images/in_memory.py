@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..execution.files import file_key
-from .decoding import TWELVE_BITS, held_bytes, largest, tags_of, tiff_mpp
+from .decoding import HEIGHT, TWELVE_BITS, WIDTH, held_bytes, largest, tags_of, tiff_mpp
 from .errors import ImageError
 from .picture import Picture
 from .wide_pixels import floats_to_8_bits, is_wide_colour, mend_planes
@@ -62,7 +62,7 @@ class MemoryImage:
                 f"{name}: of its 16 bits per colour the upper 8, which Pillow keeps, say next to "
                 "nothing: give the path of the file instead"
             )
-        mpp = tiff_mpp(tags_of(image))
+        mpp = _own_mpp(image)
         if image.mode == "F":
             image = Image.fromarray(floats_to_8_bits(Path(name), np.asarray(image)))
         return cls(name, Picture(Path(name), image), mpp, held_bytes(image))
@@ -74,6 +74,13 @@ class MemoryImage:
         """Changes when a pixel does."""
         pixels = np.asarray(self.picture.region(0, 0, *self.picture.size))
         return [*self.picture.size, hashlib.sha256(pixels.tobytes()).hexdigest()]
+
+
+def _own_mpp(image: Image.Image) -> float | None:
+    """As the file says; `thumbnail` leaves its tags, which are then of pixels that are gone."""
+    tags = tags_of(image)
+    written = {tags.get(WIDTH), tags.get(HEIGHT)}  # the image may have been turned
+    return tiff_mpp(tags) if set(image.size) == written else None
 
 
 ImageFile = Path | MemoryImage

@@ -5,11 +5,13 @@ Only the class has to be there. What is beside the images is left out by name, n
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from .readers import READERS
+from .readers import IN_OWN_FOLDER, READERS
+from .records import ManifestError, some_of
 
 SPLITS = frozenset({"train", "training", "test", "testing", "val", "valid", "validation"})
 # Folders of pictures that say what is where, and are not to be looked at themselves.
@@ -19,6 +21,8 @@ MASKS = frozenset(
 )
 # Pictures that no reader reads: somebody may think that they are.
 OTHER_PICTURES = (".gif", ".webp", ".jp2", ".j2k", ".jpx", ".jxl", ".heic", ".heif", ".avif")
+# Kinds of what lies in folders; a closed folder is one that may not be read.
+IMAGE, FOLDER, MASKED, CLOSED, OTHER = "image", "folder", "masks", "not readable", "other"
 
 
 @dataclass(frozen=True)
@@ -47,21 +51,39 @@ class Layout:
 def class_folders(folder: Path) -> Layout:
     """The images of a folder with one sub-folder per class, or with one such folder per split."""
     layout = Layout()
-    inside = _folders(folder, layout)
-    if inside and all(path.name.casefold() in SPLITS for path in inside):
-        for part in inside:
-            for place in _folders(part, layout):
-                _add_class(layout, place, part.name)
+    above = frozenset({folder.resolve()})
+    inside = _folders(folder, layout, above)
+    splits = _splits_among(folder, inside, above)
+    for part in splits:
+        for place in _folders(part, layout, above | {part.resolve()}):
+            _add_class(layout, place, part.name, above | {part.resolve()})
+    if splits:
+        layout.empty += [path for path in inside if path not in splits]
         return layout
     for place in inside:
-        _add_class(layout, place, None)
+        _add_class(layout, place, None, above)
     return layout
 
 
-def _folders(folder: Path, layout: Layout) -> list[Path]:
+def _splits_among(folder: Path, inside: list[Path], above: frozenset[Path]) -> list[Path]:
+    """All that hold images, where these are splits; none, where they are classes."""
+    holding = [path for path in inside if any(kind == IMAGE for _, kind in walk(path, above))]
+    splits = [path for path in holding if path.name.casefold() in SPLITS]
+    others = [path.name for path in holding if path not in splits]
+    if splits and others:
+        names = some_of([path.name for path in splits])
+        raise ManifestError(
+            f"{folder}: folders that are splits by their names ({names}) lie beside others with "
+            f"images ({some_of(others)}); move these into the splits or elsewhere, or list the "
+            "images in a CSV"
+        )
+    return splits
+
+
+def _folders(folder: Path, layout: Layout, above: frozenset[Path]) -> list[Path]:
     """Sub-folders that may hold images; those of masks are left out, and images beside them."""
     entries = _entries(folder)
-    found = [path for path in entries if path.is_dir()]
+    found = [path for path in entries if path.is_dir() and path.resolve() not in above]
     for path in found:
         if _is_masks(path):
             layout.left_out.setdefault(folder, []).append(f"{path.name}/ (masks)")
@@ -69,47 +91,53 @@ def _folders(folder: Path, layout: Layout) -> list[Path]:
     return [path for path in found if not _is_masks(path)]
 
 
-def _add_class(layout: Layout, folder: Path, split: str | None) -> None:
+def _add_class(layout: Layout, folder: Path, split: str | None, above: frozenset[Path]) -> None:
     n_before = len(layout.places)
-    for path in _images(folder, layout):
-        # class / patient / slide / image
-        above = path.relative_to(folder).parts[:-1]
-        patient, slide = (*above, None, None)[:2]
-        layout.places.append(Place(path, folder.name, patient, slide, split))
+    for path, kind in walk(folder, above):
+        if kind == IMAGE:
+            # class / patient / slide / image
+            patient, slide = (*path.relative_to(folder).parts[:-1], None, None)[:2]
+            layout.places.append(Place(path, folder.name, patient, slide, split))
+        elif kind != FOLDER:
+            name = path.name if kind == OTHER else f"{path.name}/ ({kind})"
+            layout.left_out.setdefault(path.parent, []).append(name)
     if len(layout.places) == n_before:
         layout.empty.append(folder)
 
 
-def _images(folder: Path, layout: Layout) -> Iterator[Path]:
-    """All images below a folder, by name."""
-    entries = _entries(folder)
-    images = [path for path in entries if path.is_file() and path.suffix.lower() in READERS]
-    # A slide may come with a folder of its own name that holds its data.
-    companions = {path.with_suffix("") for path in images}
-    for path in entries:
-        if path in images:
-            yield path
-        elif path.is_dir() and path not in companions and not _is_masks(path):
-            yield from _images(path, layout)
-        elif path not in companions:
-            name = f"{path.name}/ (masks)" if path.is_dir() else path.name
-            layout.left_out.setdefault(folder, []).append(name)
-
-
 def images_below(folder: Path) -> tuple[list[Path], list[Path]]:
-    """All images below a folder; and the pictures there that no reader reads, and masks' folders"""
+    """All images below a folder; and what may have been meant there: pictures that no reader reads,
+    folders of masks, folders that may not be read.
+    """
     images: list[Path] = []
     others: list[Path] = []
-    for path in sorted(folder.rglob("*")):
-        *above, name = path.relative_to(folder).parts
-        hidden = any(part.startswith(".") for part in (*above, name))
-        if hidden or any(part.casefold() in MASKS for part in above):
-            continue
-        if (path.is_dir() and _is_masks(path)) or path.suffix.lower() in OTHER_PICTURES:
-            others.append(path)
-        elif path.is_file() and path.suffix.lower() in READERS:
+    for path, kind in walk(folder):
+        if kind == IMAGE:
             images.append(path)
+        elif kind in (MASKED, CLOSED) or (kind == OTHER and path.suffix.lower() in OTHER_PICTURES):
+            others.append(path)
     return images, others
+
+
+def walk(folder: Path, above: frozenset[Path] = frozenset()) -> Iterator[tuple[Path, str]]:
+    """All that lies below a folder, by name, each with its kind; linked folders are entered, too.
+
+    `above`: the true places of folders on the way here. A link to one of them would lead in a
+    circle, and to nothing that is not seen anyway.
+    """
+    entries, above = _entries(folder), above | {folder.resolve()}
+    own = {path.with_suffix("") for path in entries if path.suffix.lower() in IN_OWN_FOLDER}
+    for path in entries:
+        if not path.is_dir():
+            is_image = path.suffix.lower() in READERS and path.is_file()
+            yield path, IMAGE if is_image else OTHER
+        elif _is_masks(path):
+            yield path, MASKED
+        elif not os.access(path, os.R_OK | os.X_OK):
+            yield path, CLOSED
+        elif path not in own and path.resolve() not in above:
+            yield path, FOLDER
+            yield from walk(path, above)
 
 
 def _entries(folder: Path) -> list[Path]:

@@ -98,6 +98,10 @@ class Manifest:
         """The records at these places, in this order."""
         return replace(self, records=tuple(self.records[index] for index in indices))
 
+    def without_splits(self) -> Manifest:
+        """The same images, for a training that is meant to look at all of them."""
+        return replace(self, records=tuple(replace(r, split=None) for r in self.records))
+
 
 def read_manifest(
     source: Path | str | Frame,

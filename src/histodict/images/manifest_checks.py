@@ -72,3 +72,17 @@ def no_patients(source: Path, n_images: int, remedy: str = "Add a column 'patien
         "patient: if some come from the same patient, every accuracy measured on them is too good. "
         f"{remedy}"
     )
+
+
+def several_splits(source: Path, records: Sequence[Record]) -> str:
+    """For who learns from all of them; empty where there is one split, or none."""
+    splits = {record.split for record in records}
+    if len(splits) < 2:
+        return ""
+    names = [repr(split) for split in sorted(filter(None, splits))]
+    names += ["none"] if None in splits else []
+    return (
+        f"{source}: images of ALL SPLITS are learnt from ({', '.join(names)}): accuracy measured "
+        "on any of them is too good. To learn from one, give --split NAME (in Python "
+        "`manifest.select`)"
+    )

@@ -32,7 +32,15 @@ from .reduction import Piece
 from .region_reader import Pixels, RegionReader
 from .slide_process import NoSlideLibraryError, Slide, SlideLostError, SlideRefusedError, detect
 
-__all__ = ["READERS", "ImageError", "ImageSource", "PlainReader", "SlideReader", "open_image"]
+__all__ = [
+    "IN_OWN_FOLDER",
+    "READERS",
+    "ImageError",
+    "ImageSource",
+    "PlainReader",
+    "SlideReader",
+    "open_image",
+]
 
 # A level of downsample 4.002, from a side that 4 does not divide, serves a reduction by 4.
 _LEVEL_SLACK = 1.01
@@ -279,7 +287,8 @@ def _open_tiff(path: Path, mpp: float | None) -> ImageSource:
     return (SlideReader if SlideReader.recognises(path) else PlainReader)(path, mpp)
 
 
-_IN_SEVERAL_FILES = (".mrxs", ".dcm", ".vms", ".vmu")
+IN_OWN_FOLDER = (".mrxs",)  # the slide's data lie in a folder of its name, beside the file
+_IN_SEVERAL_FILES = (*IN_OWN_FOLDER, ".dcm", ".vms", ".vmu")
 _SLIDES = (".svs", ".ndpi", ".mrxs", ".scn", ".bif", ".vms", ".vmu", ".svslide", ".dcm")
 _PLAIN = (".jpg", ".jpeg", ".png", ".bmp")
 READERS: dict[str, Callable[[Path, float | None], ImageSource]] = {

@@ -2,7 +2,8 @@
 
 No file says it, but cameras and programs keep to few ranges. It is the least of these that holds
 the largest value: 255, 4095 (a camera's 12 bits in words of 16), 65535; of floating point also 1.
-They lie 16 times apart or more, so that a dark image is not taken for one of another range.
+They lie 16 times apart or more, so that a dark image is not taken for one of another range; nor is
+one of floating point whose values overshoot: what lies above white, below twice that, is white.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from numpy.typing import NDArray
 from .errors import ImageError
 
 _WHITES = (255, 4095, 65535)
-_SLACK = 1e-3  # what computing with floats leaves below 0 and above white, as a share
+_SLACK = 1e-3  # what computing with floats leaves below 0, and above the last white, as a share
+_OVERSHOOT = 2  # times white, in which floats end that were resized or sharpened
 _SWAPPED = {"16L": "16B", "16B": "16L", "16N": "16B" if sys.byteorder == "little" else "16L"}
 _N_BANDS = 3
 
@@ -26,7 +28,8 @@ def white_of(path: Path, least: float, most: float, *, is_float: bool = False) -
     """The number that is white, for values from `least` to `most`."""
     slack = _SLACK if is_float else 0.0
     for white in (1, *_WHITES) if is_float else _WHITES:
-        if least >= -slack * most and most <= (1 + slack) * white:
+        overshoots = is_float and white < most < _OVERSHOOT * white and white != _WHITES[-1]
+        if least >= -slack * most and (most <= (1 + slack) * white or overshoots):
             return float(white)
     raise ImageError(
         f"{path}: values from {least:g} to {most:g} are no colours: they must be from 0 to 1, 255, "
@@ -130,4 +133,5 @@ def floats_to_8_bits(path: Path, values: NDArray[Any]) -> NDArray[np.uint8]:
         )
     if not np.isfinite(values).all():
         raise ImageError(f"{path}: some of its values are no numbers (NaN); save it again as RGB")
-    return to_8_bits(values, white_of(path, values.min(), values.max(), is_float=True))
+    least, most = float(values.min()), float(values.max())
+    return to_8_bits(values, white_of(path, least, most, is_float=True))

@@ -19,6 +19,7 @@ from ..images.frames import Frame, is_frame
 from ..images.in_memory import ImageFile, MemoryImage
 from ..images.layout import images_below
 from ..images.manifest import Manifest, read_manifest
+from ..images.manifest_checks import several_splits
 
 Labelled = Manifest | Path | str | Frame
 
@@ -36,27 +37,42 @@ class Asked:
     left_out: list[str] = field(default_factory=list)
 
 
-def labelled(images: Labelled, positive: str | None = None, ask_by: str = "") -> Manifest:
+def to_learn(images: Labelled, positive: str | None = None, ask_by: str = "") -> Manifest:
     """Images with their labels; what there is to say of a list that is read here is warned of.
 
     `ask_by`: the argument that names the class to be found, for when the labels do not tell; empty
-    where that does not matter.
+    where that does not matter. That several splits are learnt from is said of every list, and
+    once: members of a panel get these images without them.
     """
-    if isinstance(images, Manifest):
-        return images if positive is None else images.with_positive(positive)
-    manifest = read_manifest(images)
-    for words in manifest.warnings:
-        warnings.warn(words, stacklevel=3)  # to whoever called fit or score
+    manifest = labelled(images, stacklevel=4)
+    words = several_splits(manifest.root, manifest.records)
+    if words:
+        warnings.warn(words, stacklevel=3)  # to whoever called fit
+        manifest = manifest.without_splits()
     if positive is not None:
         return manifest.with_positive(positive)
-    classes = manifest.classes
-    if ask_by and len(classes) == 2 and not positive_by_name(classes):
+    if ask_by and not isinstance(images, Manifest):
+        _ask_for_positive(manifest.classes, ask_by)
+    return manifest
+
+
+def labelled(images: Labelled, stacklevel: int = 3) -> Manifest:
+    """Images with their labels, to learn from or to compare answers with."""
+    if isinstance(images, Manifest):
+        return images
+    manifest = read_manifest(images)
+    for words in manifest.warnings:
+        warnings.warn(words, stacklevel=stacklevel)  # to whoever called fit or score
+    return manifest
+
+
+def _ask_for_positive(classes: list[str], ask_by: str) -> None:
+    if len(classes) == 2 and not positive_by_name(classes):
         warnings.warn(
             f"the names do not tell which of {classes[0]!r} and {classes[1]!r} is the class to be "
             f"found; it is {classes[1]!r} unless you give {ask_by}=…",
-            stacklevel=3,
+            stacklevel=4,
         )
-    return manifest
 
 
 def asked(images: Any) -> Asked:

@@ -32,7 +32,7 @@ from ..model_content import ModelContent, arrays_of
 from ..recipes import Recipe
 from .image_classifier import ImageClassifier
 from .image_model import ImageModel, Look
-from .inputs import Labelled, labelled
+from .inputs import Labelled, to_learn
 from .results import Answers, probabilities
 from .tissue_classifier import TissueClassifier
 from .trials import Trial, Trials
@@ -140,7 +140,7 @@ class Panel(ImageClassifier):
         `images`, `positive`, `callback`, `executor` as of `TissueClassifier`. `start_from`: only a
         panel of one can go on from another.
         """
-        manifest, watch = labelled(images, positive, "positive"), self._watch(callback)
+        manifest, watch = to_learn(images, positive, "positive"), self._watch(callback)
         if start_from is not None and len(self.recipes) > 1:
             raise ValueError("a panel starts afresh: only a single model can go on from another")
         labels = self._begin(manifest, watch, executor)

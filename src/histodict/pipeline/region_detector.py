@@ -25,7 +25,7 @@ from ..patches.patch_map import PatchMap, Ring, Window
 from ..recipes import Recipe, regions_preset
 from .answers import Region, RegionAnswer
 from .estimator import Estimator, no_probabilities
-from .inputs import Labelled, labelled
+from .inputs import Labelled, to_learn
 from .patch_model import PatchModel
 from .region_truth import image_truth, in_region, region_classes, true_patches
 from .sizes import check_training_images, left_out
@@ -129,7 +129,7 @@ class RegionDetector(Estimator):
         threads. `start_from`: a model of the same recipe and classes; its dictionaries are gone on
         from (a warm start).
         """
-        manifest = labelled(images, ask_by="" if self.region else "region")
+        manifest = to_learn(images, ask_by="" if self.region else "region")
         watch = self._watch(callback)
         self.classes_ = region_classes(manifest, self.region)
         records = manifest.records

@@ -17,7 +17,7 @@ from ..recipes import Recipe
 from .estimator import no_probabilities
 from .image_classifier import ImageClassifier
 from .image_model import ImageModel, Look
-from .inputs import Labelled, labelled
+from .inputs import Labelled, to_learn
 from .patch_model import PatchModel
 from .whole_image_model import WholeImageModel
 
@@ -92,7 +92,7 @@ class TissueClassifier(ImageClassifier):
         `start_from`: a model of the same recipe and classes; its dictionaries are gone on from (a
         warm start).
         """
-        manifest, watch = labelled(images, positive, "positive"), self._watch(callback)
+        manifest, watch = to_learn(images, positive, "positive"), self._watch(callback)
         labels = self._begin(manifest, watch, executor)
         start = None
         if start_from is not None:

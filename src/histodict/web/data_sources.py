@@ -6,12 +6,11 @@ that nothing has changed takes a look at the table, or at the folders.
 
 from __future__ import annotations
 
-import os
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ..images.layout import class_folders, images_below
+from ..images.layout import FOLDER, class_folders, images_below, walk
 from ..images.manifest import MANIFEST_NAME, Manifest, ManifestError, Record, read_manifest
 from ..images.records import some_of
 from .bytes_cache import BytesCache
@@ -93,9 +92,16 @@ def _list_images(source: Path, folders: DataFolders) -> tuple[Manifest, dict[Pat
         images, _ = images_below(source)
         if not images:
             raise
-        if class_folders(source).places:
+        if _has_classes(source):
             reason = str(error).removeprefix(f"{source}: ")
     return _to_look_at(source, reason), watched
+
+
+def _has_classes(folder: Path) -> bool:
+    try:
+        return bool(class_folders(folder).places)
+    except ManifestError:  # splits and classes side by side
+        return True
 
 
 def _from_table(table: Path) -> Manifest:
@@ -122,11 +128,7 @@ def _to_look_at(folder: Path, reason: str) -> Manifest:
 
 def _folders_below(source: Path) -> list[Path]:
     """It and all folders that may hold images; a new image changes the one in which it lies."""
-    found = []
-    for folder, inside, _ in os.walk(source):
-        inside[:] = [name for name in inside if not name.startswith(".")]
-        found.append(Path(folder))
-    return found
+    return [source, *(path for path, kind in walk(source) if kind == FOLDER)]
 
 
 def _watch(paths: list[Path]) -> dict[Path, State]:
