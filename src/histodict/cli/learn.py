@@ -70,8 +70,9 @@ class LearnOptions:
         from ..pipeline import Plan
 
         settings = pairs("--set", self.setting)
-        name = chosen_preset(self.preset, settings, regions=self.regions is not None)
-        plan = Plan.named(name, self.method, regions=self.regions is not None)
+        methods, regions = [self.method or ""], self.regions is not None
+        name = chosen_preset(self.preset, settings, methods, regions=regions)
+        plan = Plan.named(name, self.method, regions=regions)
         plan = plan.with_settings(settings)
         return plan.model(region=self.regions, random_state=self.seed, n_jobs=jobs, cache=cache)
 

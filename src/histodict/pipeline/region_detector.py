@@ -88,7 +88,7 @@ class RegionDetector(Estimator):
         verbose: bool | int = False,
         **settings: Any,
     ) -> None:
-        chosen = regions_preset(settings)[0] if recipe is None else recipe
+        chosen = regions_preset(settings, [method or ""])[0] if recipe is None else recipe
         self.recipe = self._recipe_of(chosen, method, settings)
         self._take(
             settings,
