@@ -234,6 +234,13 @@ def test_a_table_without_labels_is_answered_and_what_is_assumed_is_said_once(
     assert {answer.size for answer in found} == {PixelSize(0.5, "command")}
 
 
+@pytest.mark.parametrize("name", ["t.tsv", "T.TXT"])
+def test_a_table_may_be_called_as_on_the_command_line(model, tissue, tmp_path, name):
+    files = sorted((tissue / "healthy").iterdir())[:2]
+    (tmp_path / name).write_text("\n".join(["path\tmpp", *(f"{file}\t0.5" for file in files)]))
+    assert model.predict(tmp_path / name).labels == model.predict(files, mpp=0.5).labels
+
+
 def test_what_is_no_image_is_refused_in_words(model, panel, tmp_path):
     with pytest.raises(TypeError, match="not as int"):
         model.predict(3)

@@ -18,7 +18,7 @@ from ..images.classes import positive_by_name
 from ..images.frames import Frame, is_frame
 from ..images.in_memory import ImageFile, MemoryImage
 from ..images.layout import images_below
-from ..images.manifest import Manifest, read_manifest
+from ..images.manifest import TABLES, Manifest, read_manifest
 
 Labelled = Manifest | Path | str | Frame
 
@@ -81,7 +81,7 @@ def asked(images: Any) -> Asked:
 
 
 def _is_table(images: Any) -> bool:
-    return isinstance(images, str | os.PathLike) and Path(images).suffix.lower() == ".csv"
+    return isinstance(images, str | os.PathLike) and Path(images).suffix.lower() in TABLES
 
 
 def _is_one(images: Any) -> bool:
