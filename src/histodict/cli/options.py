@@ -255,6 +255,7 @@ class ImageOptions:
         """The images, each once, with what a table says of them."""
         from ..batch import find_images
         from ..images.manifest import TABLES, Record
+        from ..images.records import some_of
 
         if not any(path.exists() for path in self.paths):
             names = ", ".join(map(str, self.paths))
@@ -268,7 +269,7 @@ class ImageOptions:
         if not images and not listed:
             raise ValueError(f"no images found in {', '.join(map(str, self.paths))}")
         if left_out:
-            names = ", ".join(map(str, left_out[:5])) + (", …" if len(left_out) > 5 else "")
+            names = some_of([str(path) for path in left_out])
             warn(f"left out, as no format that is read, or as masks: {names}")
         found = [*(Record(path, "", "") for path in images), *listed]
         return list({record.path.resolve(): record for record in found}.values())
