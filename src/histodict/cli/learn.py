@@ -170,4 +170,4 @@ def _model_bytes(model: Model, n_classes: int) -> int:
         n_values = max(3 * recipe.patch_px**2, _MANY_VALUES)
         return 2 * 4 * n_atoms * max(2, n_classes) * n_values
 
-    return 2**20 + sum(of_one(recipe) for recipe in getattr(model, "recipes", [model.recipe]))
+    return 2**20 + sum(of_one(recipe) for recipe in model.recipes)

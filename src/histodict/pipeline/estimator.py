@@ -36,6 +36,7 @@ class Estimator:
     kind: ClassVar[str]
     columns: ClassVar[tuple[str, ...]]
     finds_regions: ClassVar[bool]
+    recipes: list[Recipe]  # of all models that decide together
     classes_: list[str]
     training_: dict[str, Any]
     n_jobs: int | None

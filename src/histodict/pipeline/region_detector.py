@@ -90,6 +90,7 @@ class RegionDetector(Estimator):
     ) -> None:
         chosen = regions_preset(settings, [method or ""])[0] if recipe is None else recipe
         self.recipe = self._recipe_of(chosen, method, settings)
+        self.recipes = [self.recipe]
         self._take(
             settings,
             recipe=recipe,

@@ -55,6 +55,7 @@ class TissueClassifier(ImageClassifier):
         **settings: Any,
     ) -> None:
         self.recipe = self._recipe_of(recipe, method, settings)
+        self.recipes = [self.recipe]
         self._take(
             settings,
             recipe=recipe,

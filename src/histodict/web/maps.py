@@ -67,8 +67,8 @@ def answer_facts(answer: Answer) -> dict[str, Any]:
         "words": answer.words(),
         "mpp": answer.size.mpp,
         "mpp_from": answer.size.origin,
-        "probabilities": getattr(answer, "probabilities", {}),
-        "candidates": getattr(answer, "candidates", []),
+        "probabilities": answer.probabilities,
+        "candidates": answer.candidates,
         "grid": None if patch_map is None else _placed(patch_map.grid),
     }
 
