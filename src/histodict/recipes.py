@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
@@ -275,17 +275,21 @@ def preset(name: str, method: str | None = None, *, regions: bool = False) -> Re
     return replace(made, neighbours=max(made.neighbours, 1), rule=rule)
 
 
-def regions_preset(settings: Mapping[str, Any]) -> tuple[str, str]:
+def regions_preset(settings: Mapping[str, Any], methods: Iterable[str] = ()) -> tuple[str, str]:
     """For regions where no preset is named: which one, and why in words.
 
     What a pretrained network sees finds more than pixels do, so it is taken where it can be had
-    without a download; `settings` that go with one of the two decide before that.
+    without a download; `settings` that go with one of the two decide before that, and `methods` of
+    colour channels, which a network's cells do not have.
     """
     asked = {name: settings[name] for name in _OF_PATCHES if name in settings}
     if "vectors" in asked and asked["vectors"] not in VECTORS:
         return "embeddings", f"as {asked['vectors']} is a network"
     if asked:
         return "regions", f"of pixels, as {next(iter(asked))} is set"
+    of_colours = [name for name in methods if name in METHODS and METHODS[name].channels]
+    if of_colours:
+        return "regions", f"of pixels, as {of_colours[0]} codes colour channels"
     missing = missing_module(PRESETS["embeddings"].vectors)
     if missing:
         return "regions", (

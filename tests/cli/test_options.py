@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 import histodict
 from histodict.cli import _GROUPS, app
-from histodict.cli.options import PartOptions, flat
+from histodict.cli.options import ImageOptions, PartOptions, flat
 from histodict.cli.reading import pairs, whole_numbers
 
 COMMANDS = [command for group in _GROUPS.values() for command in group]
@@ -133,3 +133,12 @@ def test_a_folder_for_drawn_tissue_must_be_new(tmp_path):
     (tmp_path / "mine.jpg").touch()
     run = CliRunner().invoke(app, ["demo", "--draw", str(tmp_path)])
     assert run.exit_code == 2 and "is not empty" in run.stderr
+
+
+def test_what_is_left_out_of_a_folder_is_named_or_counted(tmp_path, capsys):
+    Image.new("RGB", (8, 8)).save(tmp_path / "a.png")
+    for place in range(7):
+        (tmp_path / f"{place}.gif").write_bytes(b"x")
+    assert len(ImageOptions([tmp_path]).find()) == 1
+    said = "".join(capsys.readouterr().err.split())
+    assert said.endswith("4.gifand2more")

@@ -13,9 +13,10 @@ from PIL import Image
 from sklearn.metrics import roc_auc_score
 from typer.testing import CliRunner
 
-from histodict import recipes
+from histodict import RegionDetector, recipes
 from histodict.cli import app
 from histodict.cli.compare import MethodsOptions
+from histodict.cli.learn import LearnOptions
 from histodict.cli.reading import pairs
 from histodict.compare import measures
 from histodict.compare.choices import choose_plans
@@ -202,6 +203,20 @@ def test_the_usual_comparison_is_of_the_network_and_pixels(monkeypatch, capsys):
     MethodsOptions(methods="paper:dfdl,regions:odl").plans("tumour")
     assert not capsys.readouterr().err  # none was chosen
     assert list(MethodsOptions().plans(None)) == ["dfdl", "lbp-colour"]
+
+
+def test_a_method_of_colour_channels_takes_pixels(monkeypatch, capsys):
+    """Though a network is installed: its cells have no colour channels."""
+    monkeypatch.setattr(recipes, "missing_module", lambda network: None)
+    made = [
+        RegionDetector(method="shirc", region="tumour").recipe,
+        LearnOptions(method="shirc", regions="tumour").model(None, None).recipe,
+        *(plan.recipe for plan in MethodsOptions(methods="odl, shirc").plans("tumour").values()),
+    ]
+    assert {recipe.vectors for recipe in made} == {"centred"}
+    said = " ".join(capsys.readouterr().err.split())
+    assert said.count("the preset regions, of pixels, as shirc codes colour channels") == 2
+    assert RegionDetector(method="odl").recipe.vectors == "efficientnet-lite0-half"
 
 
 # --- the statistics of it -----------------------------------------------------------------------

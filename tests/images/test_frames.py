@@ -42,6 +42,21 @@ def test_a_frame_is_what_its_csv_file_is(folder):
     ]
 
 
+def test_two_columns_of_one_name(folder):
+    """They are refused as those of a CSV file are, where they matter."""
+    rows = [[f"{name}.png", label, "z", "", "1"] for name, label in zip("abc", "xyx", strict=True)]
+    frame = pandas.DataFrame(rows, columns=["path", "label", "label", "note", "note"])
+    frame.to_csv("t.csv", index=False)
+    said = []
+    for source in (frame, "t.csv"):
+        with pytest.raises(ManifestError, match="may all be the label; say which") as caught:
+            read_manifest(source)
+        said.append(str(caught.value).partition(": ")[2])
+    assert said[0] == said[1]
+    frame.columns = ["path", "label", "other", "note", "note"]
+    assert read_manifest(frame).labels == ["x", "y", "x"]
+
+
 def test_paths_missing_values_and_other_columns(folder):
     frame = pandas.DataFrame(
         {

@@ -6,6 +6,7 @@ import shutil
 import sys
 import warnings
 from contextlib import contextmanager
+from copy import copy
 
 import matplotlib
 import numpy as np
@@ -18,11 +19,13 @@ from typer.testing import CliRunner
 import histodict
 from histodict import Panel, RegionDetector, TissueClassifier
 from histodict.cli import app
+from histodict.decisions.combination import Combination
 from histodict.demo.sets import write_synthetic_set
 from histodict.evaluation.metrics import balanced_accuracy
 from histodict.images.manifest import read_manifest
 from histodict.images.pixel_size import GivenSize, PixelSize
 from histodict.pipeline import Answers
+from histodict.pipeline.patch_model import PatchModel
 from histodict.recipes import Recipe, preset
 
 SMALL = {"n_atoms": 12, "n_iter": 2, "patches_per_class": 300}
@@ -80,6 +83,32 @@ def test_a_folder_a_table_and_a_manifest_teach_the_same(model, tissue):
         again = TissueClassifier("paper", random_state=1, **SMALL).fit(images)
         assert again.training_ == model.training_
         np.testing.assert_array_equal(again.model_.method_.dictionaries_, _atoms(model))
+
+
+@pytest.mark.parametrize(
+    ("kind", "last"),
+    [
+        ("model", (PatchModel, "judge_all")),
+        ("detector", (PatchModel, "judge_all")),
+        ("panel", (Combination, "fit")),
+    ],
+)
+def test_a_fit_that_fails_leaves_the_model_as_it_was(kind, last, request, tissue, monkeypatch):
+    fitted = request.getfixturevalue(kind)
+    images = tissue / "regions" / "manifest.csv" if kind == "detector" else tissue
+    new, again = clone(fitted), copy(fitted)
+
+    def fail(*_, **__):
+        raise RuntimeError("the last step")
+
+    monkeypatch.setattr(*last, fail)
+    for one in (new, again):
+        with pytest.raises(RuntimeError, match="the last step"):
+            one.fit(images)
+    with pytest.raises(NotFittedError):
+        new.predict(tissue)
+    assert not [name for name in vars(new) if name.endswith("_")]
+    assert vars(again) == vars(fitted)  # the same objects
 
 
 def test_a_frame_teaches_the_same(model, tissue, monkeypatch):
@@ -203,6 +232,13 @@ def test_a_table_without_labels_is_answered_and_what_is_assumed_is_said_once(
     with no_warnings():
         found = model.predict(tmp_path / "t.csv", mpp=GivenSize(override=0.5))
     assert {answer.size for answer in found} == {PixelSize(0.5, "command")}
+
+
+@pytest.mark.parametrize("name", ["t.tsv", "T.TXT"])
+def test_a_table_may_be_called_as_on_the_command_line(model, tissue, tmp_path, name):
+    files = sorted((tissue / "healthy").iterdir())[:2]
+    (tmp_path / name).write_text("\n".join(["path\tmpp", *(f"{file}\t0.5" for file in files)]))
+    assert model.predict(tmp_path / name).labels == model.predict(files, mpp=0.5).labels
 
 
 def test_what_is_no_image_is_refused_in_words(model, panel, tmp_path):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,10 +19,10 @@ from histodict.cli import app
 from histodict.demo.scanner import draw_stain
 from histodict.demo.sets import write_synthetic_set
 from histodict.demo.tissue import draw_region_image
-from histodict.images.manifest import read_manifest
+from histodict.images.manifest import Manifest, Record, read_manifest
 from histodict.patches.patch_map import BLANK
 from histodict.pipeline import load_model, save_model
-from histodict.pipeline.region_truth import true_patches
+from histodict.pipeline.region_truth import region_classes, true_patches
 from histodict.recipes import Recipe, preset
 
 FAST = Recipe(
@@ -112,6 +114,54 @@ def test_regions_are_learnt_from_crops(tissue):
     assert other.classes_ == ["inflamed", "healthy"]
     with pytest.raises(ValueError, match="not among the classes"):
         RegionDetector(FAST, region="tumour").fit(crops)
+
+
+@pytest.mark.filterwarnings("ignore:.*(NO PATIENT|one image only)")
+@pytest.mark.parametrize(
+    ("labels", "region", "said"),
+    [
+        (None, "tumour", "neither a mask nor a label"),
+        (["tumour", "tumour"], None, "which label is the region, with --regions NAME"),
+        (["tumour", "normal"], None, "which label is the region"),
+        (["tumour", "tumour"], "tumor", "no image is labelled 'tumor'"),
+        (["tumour", "normal", "tumour"], "tumor", r"labelled \['tumour'\]: name the region as"),
+        (["other", "healthy"], "normal", "label those that show nothing of it 'no normal'"),
+    ],
+)
+def test_no_image_is_taken_for_one_without_the_region_unasked(
+    tissue, tmp_path, labels, region, said
+):
+    """The first has a mask, the others do not."""
+    cells = {"path": [tissue / "foci" / f"{i}.png" for i in range(len(labels or "two"))]}
+    n_more = len(cells["path"]) - 1
+    cells |= {"mask": [tissue / "foci" / "0-mask.png"] + n_more * [""], "label": labels}
+    table = tmp_path / "table.csv"
+    with table.open("w", newline="") as file:
+        known = {name: column for name, column in cells.items() if column}
+        csv.writer(file).writerows([known, *zip(*known.values(), strict=True)])
+    with pytest.raises(ValueError, match=said):
+        RegionDetector(FAST, region=region).fit(table)
+    if region is not None:
+        for command in ("train", "evaluate"):
+            words = [command, str(table), "--regions", region, "-o", str(tmp_path / "out")]
+            run = CliRunner().invoke(app, words)
+            assert run.exit_code == 2 and re.search(said, " ".join(run.output.split())), run.output
+
+
+@pytest.mark.parametrize(
+    ("labels", "region"),
+    [
+        (["normal"], "tumour"),
+        (["no tumour"], "tumour"),
+        (["no normal"], "normal"),
+        (["stroma", "tumour"], "tumour"),
+    ],
+)
+def test_labels_that_tell_what_is_no_region_go_with_masks(labels, region):
+    masked = Record(Path("a.png"), "", "a", mask=Path("m.png"))
+    others = [Record(Path(f"{label}.png"), label, label) for label in labels]
+    manifest = Manifest((masked, *others), (), Path())
+    assert region_classes(manifest, region) == [f"no {region}", region]
 
 
 def test_an_image_of_glass_has_no_call(tissue, tmp_path):

@@ -2,7 +2,10 @@
 
 import os
 import shutil
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
+from threading import Barrier, BrokenBarrierError
 
 import pytest
 
@@ -12,7 +15,8 @@ pytest.importorskip("starlette.testclient", reason=MISSING)
 pytest.importorskip("uvicorn", reason=MISSING)
 
 from histodict.images import manifest
-from tests.web.app import count_calls, open_client, open_data
+from histodict.web.about import About
+from tests.web.app import OWN, count_calls, open_client, open_data
 
 ABORTS = Path(__file__).parents[1] / "finds" / "images" / "1106a9b4-jpeg-tiles.tif"
 
@@ -32,6 +36,23 @@ def test_tiles_do_not_read_the_table(client, tissue, monkeypatch):
         answer = client.get(f"/api/data/{data}/images/{image}/tiles/0/0/0.jpg")
         assert answer.status_code == 200
     assert len(reads) == 0
+
+
+def test_what_is_said_at_the_same_time_is_all_kept(client, monkeypatch):
+    data, changed, both = open_data(client), About.changed, Barrier(2)
+
+    def slowly(*given):
+        with suppress(BrokenBarrierError):  # where one has to wait for the other
+            both.wait(0.3)
+        return changed(*given)
+
+    monkeypatch.setattr(About, "changed", slowly)
+    with ThreadPoolExecutor(2) as pool:
+        said = ({"mpp": 0.25}, {"positive": "healthy"})
+        address = f"/api/data/{data}/about"
+        list(pool.map(lambda body: client.post(address, json=body, headers=OWN), said))
+    told = client.get(f"/api/data/{data}").json()
+    assert (told["mpp"], told["positive"]["name"]) == (0.25, "healthy")
 
 
 def test_a_changed_table_is_noticed_at_the_next_request(tissue, tmp_path):

@@ -121,6 +121,15 @@ def test_images_that_cannot_be_read_are_named_with_the_reason(ask, drawn):
     assert all(entry["reason"] and str(drawn) not in entry["reason"] for entry in bad)
 
 
+def test_a_mask_that_cannot_be_read_is_told_in_words_of_the_page(ask, drawn):
+    (drawn / "masks").mkdir()
+    (drawn / "masks" / "m.png").write_bytes(b"no image")
+    (drawn / "manifest.csv").write_text("path,mask,patient\na/0.png,masks/m.png,1\n")
+    (bad,) = ask()["bad"]
+    assert bad["name"] == "a/0.png" and bad["reason"].startswith("mask m.png: ")
+    assert "--" not in bad["reason"] and str(drawn) not in bad["reason"]
+
+
 def test_an_image_that_memory_does_not_hold_ends_no_check(drawn):
     def thumbnail(record):
         raise MemoryError

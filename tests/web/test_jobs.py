@@ -170,6 +170,9 @@ def test_what_is_usual_for_regions_is_told_with_its_reason(client, monkeypatch):
         monkeypatch.setattr(recipes, "missing_module", lambda name, missing=missing: missing)
         told = client.get("/api/choices").json()["for_regions"]
         assert told["preset"] == preset and "installed" in told["why"]
+    monkeypatch.setattr(recipes, "missing_module", lambda name: None)
+    told = client.get("/api/choices?method=shirc").json()["for_regions"]
+    assert told == {"preset": "regions", "why": "of pixels, as shirc codes colour channels"}
     for more, neighbours in (("", 0), ("&regions=1", 2)):
         found = client.get("/api/choices?preset=embeddings" + more).json()["recipe"]
         assert found["neighbours"] == neighbours

@@ -61,9 +61,10 @@ class MethodsOptions:
 
         settings = pairs("--set", self.setting)
         # Where every method names its preset, there is none to be chosen, or to be told of.
-        asked = (self.methods or "").split(",")
+        asked = [name.strip() for name in (self.methods or "").split(",")]
         named = self.preset or ("regions" if all(":" in name for name in asked) else None)
-        preset = chosen_preset(named if region else self.preset, settings, regions=bool(region))
+        named = named if region else self.preset
+        preset = chosen_preset(named, settings, asked, regions=bool(region))
         names = self.methods.split(",") if self.methods else self._usual(region, preset)
         return choose_plans(names, preset, settings, region)
 

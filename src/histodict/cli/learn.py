@@ -70,8 +70,9 @@ class LearnOptions:
         from ..pipeline import Plan
 
         settings = pairs("--set", self.setting)
-        name = chosen_preset(self.preset, settings, regions=self.regions is not None)
-        plan = Plan.named(name, self.method, regions=self.regions is not None)
+        methods, regions = [self.method or ""], self.regions is not None
+        name = chosen_preset(self.preset, settings, methods, regions=regions)
+        plan = Plan.named(name, self.method, regions=regions)
         plan = plan.with_settings(settings)
         return plan.model(region=self.regions, random_state=self.seed, n_jobs=jobs, cache=cache)
 
@@ -169,4 +170,4 @@ def _model_bytes(model: Model, n_classes: int) -> int:
         n_values = max(3 * recipe.patch_px**2, _MANY_VALUES)
         return 2 * 4 * n_atoms * max(2, n_classes) * n_values
 
-    return 2**20 + sum(of_one(recipe) for recipe in getattr(model, "recipes", [model.recipe]))
+    return 2**20 + sum(of_one(recipe) for recipe in model.recipes)

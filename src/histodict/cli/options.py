@@ -124,7 +124,6 @@ ColumnOption = Annotated[
 SplitOption = Annotated[
     str | None, typer.Option(help="Use only rows with this value in the CSV's split column.")
 ]
-_TABLES = (".csv", ".tsv", ".txt")
 
 MppOption = Annotated[
     float | None,
@@ -255,12 +254,13 @@ class ImageOptions:
     def find(self) -> list[Record]:
         """The images, each once, with what a table says of them."""
         from ..batch import find_images
-        from ..images.manifest import Record
+        from ..images.manifest import TABLES, Record
+        from ..images.records import some_of
 
         if not any(path.exists() for path in self.paths):
             names = ", ".join(map(str, self.paths))
             raise ValueError(f"{names}: there is no such file or folder")
-        tables = [path for path in self.paths if path.suffix.lower() in _TABLES and path.is_file()]
+        tables = [path for path in self.paths if path.suffix.lower() in TABLES and path.is_file()]
         if not tables and (self.column or self.split):
             raise ValueError("--column and --split are of a CSV: name one among the images")
         note_tables(self.paths)
@@ -269,7 +269,7 @@ class ImageOptions:
         if not images and not listed:
             raise ValueError(f"no images found in {', '.join(map(str, self.paths))}")
         if left_out:
-            names = ", ".join(map(str, left_out[:5])) + (", …" if len(left_out) > 5 else "")
+            names = some_of([str(path) for path in left_out])
             warn(f"left out, as no format that is read, or as masks: {names}")
         found = [*(Record(path, "", "") for path in images), *listed]
         return list({record.path.resolve(): record for record in found}.values())

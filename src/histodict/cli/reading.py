@@ -32,13 +32,18 @@ def with_positive(manifest: Manifest, positive: str | None) -> Manifest:
     return manifest
 
 
-def chosen_preset(preset: str | None, settings: dict[str, str], *, regions: bool) -> str:
-    """The preset that was named; else the usual one, and for regions it is said which."""
+def chosen_preset(
+    preset: str | None, settings: dict[str, str], methods: list[str], *, regions: bool
+) -> str:
+    """The preset that was named; else the usual one, and for regions it is said which.
+
+    `methods`: those that are to be used with it.
+    """
     from ..recipes import regions_preset
 
     if preset is not None or not regions:
         return preset or "default"
-    chosen, why = regions_preset(settings)
+    chosen, why = regions_preset(settings, methods)
     warn(f"regions are found by the preset {chosen}, {why}; see --preset", "Note")
     return chosen
 

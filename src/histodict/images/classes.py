@@ -26,11 +26,11 @@ def in_order(names: Iterable[str], positive: str | None = None) -> list[str]:
 
 def positive_by_name(classes: Sequence[str]) -> str | None:
     """Of two classes the one that is not healthy by its name; None where that does not decide."""
-    ill = [name for name in classes if not _is_healthy(name)]
+    ill = [name for name in classes if not is_healthy(name)]
     return ill[0] if len(ill) == 1 and len(classes) == 2 else None
 
 
-def _is_healthy(name: str) -> bool:
+def is_healthy(name: str) -> bool:
     """Also "0_normal" and "normal tissue"."""
     words = name.strip().casefold()
     plain = re.sub(r"^[\W\d_]+", "", words)

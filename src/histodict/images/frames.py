@@ -29,10 +29,16 @@ def frame_rows(frame: Frame) -> list[tuple[int, list[str]]]:
             "images with labels are given as a folder, a CSV file, a DataFrame or a Manifest, not "
             f"as {type(frame).__name__}"
         )
-    names = list(frame.columns)
-    cells = zip(*([_text(cell) for cell in frame[name]] for name in names), strict=True)
-    header = [str(name) for name in names]
+    cells = zip(*([_text(cell) for cell in column] for column in _columns(frame)), strict=True)
+    header = [str(name) for name in frame.columns]
     return [(-1, header), *((line, list(row)) for line, row in enumerate(cells))]
+
+
+def _columns(frame: Frame) -> list[Any]:
+    """In their order. In pandas two may have one name, under which there is a table of both."""
+    if hasattr(frame, "items"):
+        return [column for _, column in frame.items()]
+    return [frame[name] for name in frame.columns]
 
 
 def _text(cell: Any) -> str:

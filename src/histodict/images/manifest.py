@@ -26,7 +26,15 @@ from .manifest_checks import (
 )
 from .records import ManifestError, Record, name_in, some_of
 
-__all__ = ["ALIASES", "MANIFEST_NAME", "Manifest", "ManifestError", "Record", "read_manifest"]
+__all__ = [
+    "ALIASES",
+    "MANIFEST_NAME",
+    "TABLES",
+    "Manifest",
+    "ManifestError",
+    "Record",
+    "read_manifest",
+]
 
 # The names a column may have, by field; a column of the field's own name comes first.
 ALIASES = {
@@ -40,6 +48,7 @@ ALIASES = {
     "mask": ("mask_path",),
 }
 MANIFEST_NAME = "manifest.csv"
+TABLES = (".csv", ".tsv", ".txt")  # how names of tables end; no image's name does
 _NAME_THEM = "Sort them as CLASS/PATIENT/IMAGE, or list them in a CSV with a column 'patient'"
 
 

@@ -131,12 +131,17 @@ def common_size(records: Sequence[Record], works_at: float | None) -> float | No
         )
     if works_at is not None or not known:
         return None
-    if max(known) > _SPREAD * min(known):
+    if are_mixed(known):
         raise ValueError(
             f"the training images have pixel sizes (mpp) from {min(known):g} to {max(known):g} µm: "
             f"reduce them to a common one with --set mpp={max(known):g}, or leave some out"
         )
     return float(np.median(known))
+
+
+def are_mixed(sizes: Sequence[float]) -> bool:
+    """Whether images of these pixel sizes, one at least, show the same cell in different sizes."""
+    return max(sizes) > _SPREAD * min(sizes)
 
 
 def size_warnings(

@@ -34,7 +34,8 @@ class Survey:
             names = "".join(f"\n  {reason}" for _, reason in self.bad)
             raise ImageError(
                 f"{len(self.bad)} of {counted(self.n_images, 'image')} cannot be read. Mend or "
-                f"remove them, or go on without them: --skip-bad (in Python `readable`):{names}"
+                "remove them, or go on without them: --skip-bad (in Python "
+                f"histodict.images.survey.readable):{names}"
             )
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from ..execution.tables import Row
+from ..execution.texts import counted
 from ..images.in_memory import ImageFile
 from ..images.pixel_size import PixelSize
 from ..patches.patch_map import PatchMap, Ring
@@ -92,6 +93,13 @@ class ImageAnswer(Shown):
             grounds = "fewer patches, but clearer ones"
         return f"{said} ({grounds})" if grounds else said
 
+    def _short(self) -> str:
+        if self.label is None:
+            return NO_TISSUE
+        if self.label in self.probabilities:
+            return f"{self.label}, {self.probabilities[self.label]:.0%} sure"
+        return f"{self.label}, score {self.score:.3g}"
+
     def row(self) -> Row:
         row: Row = {
             "label": self.label or NO_TISSUE,
@@ -139,6 +147,15 @@ class RegionAnswer(Shown):
         return self.score
 
     @property
+    def probabilities(self) -> dict[str, float]:
+        """How sure the model is, is not known of regions."""
+        return {}
+
+    @property
+    def candidates(self) -> list[str]:
+        return []
+
+    @property
     def n_patches(self) -> int:
         return self.patch_map.n_patches
 
@@ -153,6 +170,11 @@ class RegionAnswer(Shown):
         n, s = len(self.regions), "" if len(self.regions) == 1 else "s"
         least = f"from {self.least_patches} connected patches on"
         return f"{self.label}: {n} region{s} ({least}; the largest has {self.score})"
+
+    def _short(self) -> str:
+        if self.label is None:
+            return NO_TISSUE
+        return f"{self.label}, {counted(len(self.regions), 'region')}"
 
     def row(self) -> Row:
         return {

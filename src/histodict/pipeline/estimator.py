@@ -36,6 +36,7 @@ class Estimator:
     kind: ClassVar[str]
     columns: ClassVar[tuple[str, ...]]
     finds_regions: ClassVar[bool]
+    recipes: list[Recipe]  # of all models that decide together
     classes_: list[str]
     training_: dict[str, Any]
     n_jobs: int | None
@@ -145,6 +146,11 @@ class Estimator:
     def _check_fitted(self) -> None:
         if not self.__sklearn_is_fitted__():
             raise NotFittedError("this model has learnt nothing yet: call fit first, or load one")
+
+    def _become(self, learnt: Self) -> Self:
+        """Take over what a copy has learnt: a fit that fails leaves the model as it was."""
+        self.__dict__ |= learnt.__dict__
+        return self
 
     def _watch(self, callback: Callback | None = None) -> Callback:
         return callback or (show_line if self.verbose else ignore)

@@ -18,8 +18,9 @@ from ..images.classes import positive_by_name
 from ..images.frames import Frame, is_frame
 from ..images.in_memory import ImageFile, MemoryImage
 from ..images.layout import images_below
-from ..images.manifest import Manifest, read_manifest
+from ..images.manifest import TABLES, Manifest, read_manifest
 from ..images.manifest_checks import several_splits
+from ..images.records import some_of
 
 Labelled = Manifest | Path | str | Frame
 
@@ -97,7 +98,7 @@ def asked(images: Any) -> Asked:
 
 
 def _is_table(images: Any) -> bool:
-    return isinstance(images, str | os.PathLike) and Path(images).suffix.lower() == ".csv"
+    return isinstance(images, str | os.PathLike) and Path(images).suffix.lower() in TABLES
 
 
 def _is_one(images: Any) -> bool:
@@ -137,7 +138,6 @@ def _below(folder: Path, left_out: list[str]) -> list[Path]:
     if not found:
         raise ValueError(f"{folder}: there is no image in this folder")
     if others:
-        names = ", ".join(str(path.relative_to(folder)) for path in others[:5])
-        rest = f" and {len(others) - 5} more" if len(others) > 5 else ""
-        left_out.append(f"{folder}: left out: {names}{rest}")
+        names = some_of([str(path.relative_to(folder)) for path in others])
+        left_out.append(f"{folder}: left out: {names}")
     return found

@@ -143,25 +143,25 @@ class Panel(ImageClassifier):
         manifest, watch = to_learn(images, positive, "positive"), self._watch(callback)
         if start_from is not None and len(self.recipes) > 1:
             raise ValueError("a panel starts afresh: only a single model can go on from another")
-        labels = self._begin(manifest, watch, executor)
-        self.training_["folds"] = self.folds
-        start = start_from.members_[0] if start_from is not None else None
+        learnt, start = copy(self), None
+        labels = learnt._begin(manifest, watch, executor)
+        learnt.training_["folds"] = self.folds
         if start_from is not None:
-            self.training_["started_from"] = start_from.training_
+            start = start_from.members_[0]
+            learnt.training_["started_from"] = start_from.training_
         # First of all: there may be too few patients to ask about.
         heard = self._hear(manifest, watch, executor)
-        self.training_["members"] = [hearing.to_dict() for hearing in heard]
+        learnt.training_["members"] = [hearing.to_dict() for hearing in heard]
         able = [hearing for hearing in heard if not hearing.failure]
-        self.members_ = []
+        learnt.members_ = []
         for hearing in able:
             there = executor if hearing.recipe.on_patches else None
-            member = self._member(hearing.recipe)
-            member.fit(manifest, callback=watch, executor=there, start_from=start)
-            self.members_.append(member)
+            fit = self._member(hearing.recipe).fit
+            learnt.members_.append(fit(manifest, callback=watch, executor=there, start_from=start))
         parts = np.stack([hearing.scores for hearing in able], axis=1)
         seen = ~np.isnan(parts[:, 0]).any(axis=1)
-        self.combination_, self.calibration_ = Combination.fit(parts[seen], labels[seen])
-        return self
+        learnt.combination_, learnt.calibration_ = Combination.fit(parts[seen], labels[seen])
+        return self._become(learnt)
 
     def _member(self, recipe: Recipe) -> TissueClassifier:
         return TissueClassifier(

@@ -88,8 +88,9 @@ class RegionDetector(Estimator):
         verbose: bool | int = False,
         **settings: Any,
     ) -> None:
-        chosen = regions_preset(settings)[0] if recipe is None else recipe
+        chosen = regions_preset(settings, [method or ""])[0] if recipe is None else recipe
         self.recipe = self._recipe_of(chosen, method, settings)
+        self.recipes = [self.recipe]
         self._take(
             settings,
             recipe=recipe,
@@ -130,22 +131,22 @@ class RegionDetector(Estimator):
         from (a warm start).
         """
         manifest = to_learn(images, ask_by="" if self.region else "region")
-        watch = self._watch(callback)
-        self.classes_ = region_classes(manifest, self.region)
+        learnt, watch = copy(self), self._watch(callback)
+        learnt.classes_ = region_classes(manifest, self.region)
         records = manifest.records
         check_training_images(manifest, self.n_jobs, watch)
-        sources = [s for record in records for s in _sources(record, self.classes_[1])]
-        self.model_ = self._new_model()
+        sources = [s for record in records for s in _sources(record, learnt.classes_[1])]
+        learnt.model_ = learnt._new_model()
         start = start_from.model_ if start_from is not None else None
-        n_patches = self.model_.fit(sources, watch, executor, start)
-        seen = self._seen(manifest, watch, executor)
-        self.cut_ = 0.0
+        n_patches = learnt.model_.fit(sources, watch, executor, start)
+        seen = learnt._seen(manifest, watch, executor)
+        learnt.cut_ = 0.0
         if self.recipe.rule == "margin":
             margins = np.concatenate([s.margins[s.tissue] for s in seen])
-            self.cut_ = best_margin(margins, np.concatenate([s.truth[s.tissue] for s in seen]))
-        self.curve_ = SizeCurve.of([s.findings(self.cut_) for s in seen])
-        self.least_patches_ = self.curve_.least_patches
-        self.training_ = {
+            learnt.cut_ = best_margin(margins, np.concatenate([s.truth[s.tissue] for s in seen]))
+        learnt.curve_ = SizeCurve.of([s.findings(learnt.cut_) for s in seen])
+        learnt.least_patches_ = learnt.curve_.least_patches
+        learnt.training_ = {
             "manifest_digest": manifest.digest(),
             "n_images": len(records),
             "n_patients": len(set(manifest.patients)),
@@ -153,8 +154,8 @@ class RegionDetector(Estimator):
             "n_patches": n_patches,
         } | left_out(manifest)
         if start_from is not None:
-            self.training_["started_from"] = start_from.training_
-        return self
+            learnt.training_["started_from"] = start_from.training_
+        return self._become(learnt)
 
     def _new_model(self) -> PatchModel:
         return PatchModel(self.recipe, self.classes_, self.random_state, self.n_jobs, self.cache)

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from ..images.classes import is_healthy
 from ..images.manifest import Manifest, Record
 from ..images.masks import RegionMask
 from ..images.readers import open_image
@@ -16,21 +17,51 @@ from .training_patches import HALF
 
 
 def region_classes(manifest: Manifest, region: str | None) -> list[str]:
-    """[other, region] from the labels; where only masks tell, from the region's name."""
-    labels = manifest.classes
+    """[other, region] from the labels; where only masks tell, from the region's name.
+
+    Refused where it is not known of an image whether it is region: it would be learnt from as none.
+    """
     if any(record.mask for record in manifest.records):
+        _check_known(manifest)
+        _check_unmasked(manifest, region)
         name = region or "region"
         return [f"no {name}", name]
+    labels = manifest.classes
     if len(labels) != 2:
         raise ValueError(
             "to learn regions, give images with masks (a column 'mask'), or crops of two classes; "
             f"there are no masks, and the classes are {labels}"
         )
+    _check_known(manifest)
     if region is None:
         return labels
     if region not in labels:
         raise ValueError(f"the region {region!r} is not among the classes {labels}")
     return [next(label for label in labels if label != region), region]
+
+
+def _check_unmasked(manifest: Manifest, region: str | None) -> None:
+    """Beside masks, the label of an image without one must say whether it is region."""
+    labels = {record.label for record in manifest.records if record.mask is None}
+    if region is None and labels:
+        raise ValueError(
+            f"beside the masks there are images without one, labelled {sorted(labels)}: say which "
+            "label is the region, with --regions NAME (in Python region=…)"
+        )
+    if region is None or region in {record.label for record in manifest.records}:
+        return
+    unclear = sorted(label for label in labels if not _is_without(label, region))
+    if unclear:
+        raise ValueError(
+            f"no image is labelled {region!r}, but images without a mask are labelled {unclear}: "
+            "name the region as its label is, or give them masks, or label those that show "
+            f"nothing of it 'no {region}'"
+        )
+
+
+def _is_without(label: str, region: str) -> bool:
+    """Whether a label says by itself that an image shows nothing of the region."""
+    return label == f"no {region}" or (is_healthy(label) and not is_healthy(region))
 
 
 def image_truth(record: Record, classes: list[str]) -> str:
@@ -52,7 +83,6 @@ def labelled_by_region(manifest: Manifest, region: str) -> Manifest:
     Splits then spread images with and without it, and answers have a truth to stand beside.
     """
     classes = region_classes(manifest, region)
-    _check_known(manifest)
     records = tuple(replace(r, label=image_truth(r, classes)) for r in manifest.records)
     return replace(manifest, records=records, positive=region)
 

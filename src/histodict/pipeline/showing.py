@@ -17,6 +17,10 @@ _PLOT_PX, _CARD_PX = 1000, 240
 class Shown:
     """What every answer can do to be looked at."""
 
+    def _short(self) -> str:
+        """The label and what is most worth knowing beside it."""
+        raise NotImplementedError
+
     def plot(self, ax: Any = None) -> Any:
         """The image with its patch map over it, on matplotlib's `ax` or on new axes; the axes."""
         if ax is None:
@@ -24,12 +28,12 @@ class Shown:
 
             _, ax = pyplot.subplots()
         ax.imshow(_picture(self, _PLOT_PX))
-        ax.set_title(_words(self), parse_math=False)  # a class may be called "$5"
+        ax.set_title(self._short(), parse_math=False)  # a class may be called "$5"
         ax.set_axis_off()
         return ax
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({str(_facts(self)['path'])!r}: {_words(self)})"
+        return f"{type(self).__name__}({str(_facts(self)['path'])!r}: {self._short()})"
 
     def _repr_html_(self) -> str:
         """A small overlay beside what is said; nothing in it is taken for HTML."""
@@ -38,7 +42,7 @@ class Shown:
         picture = f'<img alt="" src="{image_uri(_picture(self, _CARD_PX))}">'
         return (
             f'<div style="display:flex; gap:1em; align-items:center">{picture}'
-            f"<div><b>{escape(_words(self))}</b><br>{escape(str(_facts(self)['path']))}</div></div>"
+            f"<div><b>{escape(self._short())}</b><br>{escape(str(_facts(self)['path']))}</div></div>"
         )
 
 
@@ -50,20 +54,6 @@ def outlines(answer: Any) -> list[Ring]:
 def _facts(answer: Any) -> dict[str, Any]:
     """The answer's row of a table, with its path."""
     return {"path": str(answer.path)} | answer.row()
-
-
-def _words(answer: Any) -> str:
-    """The label and, where there is one, the score or how sure the model is."""
-    row = _facts(answer)
-    if answer.label is None:
-        return str(row["label"])
-    chance = getattr(answer, "probabilities", {}).get(answer.label)
-    if chance is not None:
-        return f"{answer.label}, {chance:.0%} sure"
-    if answer.patch_map is not None and "n_regions" in row:
-        n = len(answer.regions)
-        return f"{answer.label}, {n} region{'' if n == 1 else 's'}"
-    return f"{answer.label}, score {answer.score:.3g}"
 
 
 def _picture(answer: Any, longest_side: int) -> NDArray[np.uint8]:

@@ -41,6 +41,7 @@ class TissueClassifier(ImageClassifier):
     """
 
     kind: ClassVar[str] = "tissue-classifier"
+    _model: ImageModel
 
     def __init__(
         self,
@@ -54,6 +55,7 @@ class TissueClassifier(ImageClassifier):
         **settings: Any,
     ) -> None:
         self.recipe = self._recipe_of(recipe, method, settings)
+        self.recipes = [self.recipe]
         self._take(
             settings,
             recipe=recipe,
@@ -93,14 +95,14 @@ class TissueClassifier(ImageClassifier):
         warm start).
         """
         manifest, watch = to_learn(images, positive, "positive"), self._watch(callback)
-        labels = self._begin(manifest, watch, executor)
-        start = None
+        learnt, start = copy(self), None
+        labels = learnt._begin(manifest, watch, executor)
         if start_from is not None:
-            self.training_["started_from"] = start_from.training_
+            learnt.training_["started_from"] = start_from.training_
             start = start_from.model_
-        self._model = self._new_model()
-        self.training_ |= self._model.fit_images(manifest, labels, watch, executor, start)
-        return self
+        learnt._model = learnt._new_model()
+        learnt.training_ |= learnt._model.fit_images(manifest, labels, watch, executor, start)
+        return self._become(learnt)
 
     def _new_model(self) -> ImageModel:
         kind = PatchModel if self.recipe.on_patches else WholeImageModel

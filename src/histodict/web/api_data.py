@@ -17,6 +17,7 @@ from .datasets import (
     open_dataset,
     relabelled,
     remove_correction,
+    say_of,
 )
 from .lanes import PICTURES, Later
 from .tiles import TILE_SIDE, n_levels
@@ -81,8 +82,7 @@ def checks(call: Call) -> dict[str, Any]:
 
 def say(call: Call) -> dict[str, Any]:
     """What the user says of the set: the class to be found, the size of a pixel."""
-    dataset = call.dataset()
-    dataset.about.changed(call.body, dataset.manifest).write(dataset.folder)
+    say_of(call.dataset(), call.body)
     return describe(call)
 
 

@@ -29,7 +29,7 @@ def choices(call: Call) -> dict[str, Any]:
     """What can be chosen, and what a preset means for a method; `regions`: to find them."""
     offer, method = call.query.get("preset", "default"), call.query.get("method", "dfdl")
     plan = offered_plan(offer, method, regions=bool(call.query.get("regions")))
-    for_regions, why = regions_preset({})
+    for_regions, why = regions_preset({}, [method])
     parameters = inspect.signature(method_entry(method).load()).parameters
     own = {
         name: plan.recipe.method_parameters.get(name, parameter.default)

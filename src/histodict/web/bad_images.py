@@ -22,11 +22,11 @@ Bad = list[dict[str, Any]]
 
 
 def in_words(manifest: Manifest, record: Record, reason: str) -> dict[str, str]:
-    """An image by its name in the set, and why it cannot be read."""
-    return {
-        "name": manifest.name(record),
-        "reason": for_the_page(reason.removeprefix(f"{record.path}: ")),
-    }
+    """An image by its name in the set, and why it, or its mask, cannot be read."""
+    reason = reason.removeprefix(f"{record.path}: ")
+    if record.mask is not None:
+        reason = reason.replace(str(record.mask), f"mask {record.mask.name}")
+    return {"name": manifest.name(record), "reason": for_the_page(reason)}
 
 
 def look_for_bad(job: Job, manifest: Manifest, callback: Callback) -> None:

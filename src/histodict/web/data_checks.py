@@ -20,8 +20,9 @@ from PIL import Image
 
 from ..execution.texts import counted
 from ..images.manifest import Manifest, Record
-from ..images.pixel_size import GivenSize, PixelSize
+from ..images.pixel_size import PixelSize, are_mixed
 from ..images.survey import check_contents, survey
+from .about import About
 from .bad_images import in_words
 from .words import for_the_page
 from .workspace import short_id
@@ -31,7 +32,6 @@ _SAME = 0.97
 _LEAST_CONTRAST = 2.0  # grey levels; below it an image is blank and like every other blank one
 _MOST_COMPARED = 5000
 _IMBALANCE = 3
-_MPP_SPREAD = 1.1
 _N_NAMED = 4
 _MOST_CHECKS = 32  # kept, of all users
 _UNKNOWN = PixelSize(None, "unknown")
@@ -55,13 +55,12 @@ def look_at(record: Record, thumbnail: Callable[[Record], Path], mpp: float | No
     try:
         with Image.open(thumbnail(record)) as picture:
             grey = np.asarray(picture.convert("L").resize((_SIDE, _SIDE)), np.float32)
-        size = GivenSize(fill=mpp).with_table(record.mpp).at(record.path)
-        # A thumbnail is there only if the image could be read; its mask is another matter.
-        if record.mask is not None:
-            survey([record], 1).check()
+        size = About(mpp=mpp).given(record.mpp).at(record.path)
     except (ValueError, OSError, MemoryError) as error:
         return Look(record, None, reason=str(error) or type(error).__name__)
-    return Look(record, grey, size)
+    # A thumbnail is there only if the image could be read; its mask is another matter.
+    bad = survey([record], 1).bad if record.mask is not None else []
+    return Look(record, None, reason=bad[0][1]) if bad else Look(record, grey, size)
 
 
 def quick_warnings(manifest: Manifest) -> list[str]:
@@ -108,7 +107,7 @@ def _pixel_sizes(looks: list[Look]) -> list[str]:
             f"{unknown}; that of the others is. They are not learnt from together: give it above, "
             "as µm per pixel, or in a column mpp."
         ]
-    if known and max(known) > _MPP_SPREAD * min(known):
+    if known and are_mixed(known):
         return [
             f"Mixed pixel sizes, from {min(known):g} to {max(known):g} µm: set a working pixel "
             "size (mpp) in the training settings, or the same cell has different sizes."

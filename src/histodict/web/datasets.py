@@ -7,6 +7,7 @@ folder stay as they are: corrections live in the workspace and are applied to th
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,7 @@ _LONGEST_MARK = 4096
 _SHORTEST_MARK = 40
 _LONGEST_MASK = 4096
 _CORRECTION = {"id", "image", "name", "label", "box"}
-_CHANGING = threading.Lock()  # one correction after another
+_CHANGING = threading.Lock()  # one change after another
 MASK_CLASSES = ("no region", "region")
 
 
@@ -123,6 +124,13 @@ def _load(user: User, sources: DataSources, source: Path) -> Dataset:
     dataset_id = short_id(str(source))
     folder = user.folder / "data" / dataset_id
     return Dataset(dataset_id, source, sources, sources.listing(source), folder, About.read(folder))
+
+
+def say_of(dataset: Dataset, body: Mapping[str, Any]) -> None:
+    """Write down what the user says of the set, beside what was said before."""
+    with _CHANGING:
+        before = About.read(dataset.folder)  # another request may have said more since
+        before.changed(body, dataset.manifest).write(dataset.folder)
 
 
 # --- corrections --------------------------------------------------------------------------------

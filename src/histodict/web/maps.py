@@ -16,11 +16,12 @@ from ..batch import image_key
 from ..execution.files import file_key
 from ..execution.sealed import write_sealed
 from ..images.manifest import Record
-from ..images.pixel_size import GivenSize, PixelSize
+from ..images.pixel_size import PixelSize
 from ..patches.grid import PatchGrid
 from ..patches.patch_map import PatchMap
 from ..pipeline import Model
 from ..pipeline.answers import Answer, ImageAnswer, RegionAnswer
+from .about import About
 from .workspace import DamagedFileError, read_fields, say_once, short_id
 
 _MOST_OUTLINES = 400
@@ -46,7 +47,7 @@ def answer_image(
     `mpp`: µm per pixel where neither the record nor the file says it.
     """
     state = _state(record, mpp)  # first: the image may be replaced meanwhile
-    answer = model.answer(record.path, mpp=GivenSize(fill=mpp).with_table(record.mpp))
+    answer = model.answer(record.path, mpp=About(mpp=mpp).given(record.mpp))
     facts = answer_facts(answer) | {"version": short_id(repr(state))}
     if answer.patch_map is not None:  # before the answer that tells of it
         answer.patch_map.save(_file(folder, record.path, "npz"))
@@ -66,8 +67,8 @@ def answer_facts(answer: Answer) -> dict[str, Any]:
         "words": answer.words(),
         "mpp": answer.size.mpp,
         "mpp_from": answer.size.origin,
-        "probabilities": getattr(answer, "probabilities", {}),
-        "candidates": getattr(answer, "candidates", []),
+        "probabilities": answer.probabilities,
+        "candidates": answer.candidates,
         "grid": None if patch_map is None else _placed(patch_map.grid),
     }
 

@@ -134,10 +134,10 @@ def _learn(job: Job, learn: Manifest, tell: Callback) -> Model:
     cache = job.folder.parents[1] / "cache"  # the user's; a second training is quicker
     model = plan.model(region=request["regions"], random_state=request["seed"], cache=cache)
     learn = with_pixel_size(learn, request.get("mpp"))
-    return model.fit(learn, callback=tell, start_from=_parent(job, plan, learn))
+    return model.fit(learn, callback=tell, start_from=_parent(job, model, learn))
 
 
-def _parent(job: Job, plan: Plan, learn: Manifest) -> Any:
+def _parent(job: Job, model: Model, learn: Manifest) -> Any:
     """The model that was corrected, to go on from; None where this one has to start afresh.
 
     It learnt from the same patients: those kept for testing are kept from it too.
@@ -150,8 +150,7 @@ def _parent(job: Job, plan: Plan, learn: Manifest) -> Any:
         parent = load_model(path)
     except ModelFileError:  # of an earlier version
         return None
-    is_calibrated = parent.kind == "panel"
-    same = plan.recipes == [parent.recipe] and is_calibrated != plan.is_single
+    same = parent.kind == model.kind and model.recipes == [parent.recipe]
     same = same and (parent.finds_regions or parent.classes_ == learn.classes)
     return parent if same and "warm_start" in parent.model_.method_.get_params() else None
 

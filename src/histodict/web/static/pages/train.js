@@ -61,7 +61,7 @@ async function form(data, isOver) {
     settings.replaceChildren(...settingFields(found, wish));
     return found;
   });
-  const first = await refresh();
+  let first = await refresh();
   if (!first) return h("div", {});
   const usual = (regions) => { wish.preset = regions ? first.for_regions.preset : "quick"; };
   if (regions) {
@@ -80,6 +80,14 @@ async function form(data, isOver) {
     pick();
     refresh();
   };
+  // Some methods cannot use the preset that is usual for regions: theirs takes its place.
+  const take = async (method) => {
+    const before = first.for_regions.preset;
+    wish.method = method;
+    first = (await refresh()) || first;
+    if (wish.regions && wish.preset === before && first.for_regions.preset !== before) ask(wish.regions);
+    else pick();
+  };
   pick();
   const start = guarded(async () => {
     await known.saved();
@@ -89,7 +97,7 @@ async function form(data, isOver) {
   return h("section", { class: "card" }, h("h1", {}, `Train on ${data.name}`),
     h("p", { class: "soft" }, [count(data.images.length, "image"), ...data.classes].join(", ")),
     known.element, warnings, question(data, ask), picker,
-    labelled("Method", choice(methods, wish.method, (value) => { wish.method = value; refresh(); })),
+    labelled("Method", choice(methods, wish.method, take)),
     labelled("Patients kept for testing", choice([[4, "a quarter"], [3, "a third"], [2, "half"],
       [5, "a fifth"], [0, "none: the result stays unknown"]], wish.test_folds,
       (value) => { wish.test_folds = Number(value); }), "No patient is in both training and test."),
