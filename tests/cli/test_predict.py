@@ -133,7 +133,7 @@ def test_what_is_damaged_or_was_done_otherwise_is_done_again(trained, tissue, tm
     (done,) = (out / "done").iterdir()
     before = rows_of(out)
     whole = done.read_bytes()
-    write_sealed(done, read_sealed(done) | {"stamp": ["old", None]})
+    write_sealed(done, read_sealed(done) | {"stamp": {"file": ["old"], "size": []}})
     old = done.read_bytes()
     label = whole.replace(b"healthy", b"hoalthy", 1)
     for content in (b"", b"{}", label, old):
