@@ -6,6 +6,7 @@ import tifffile
 
 from histodict.images.errors import ImageError
 from histodict.images.readers import open_image
+from histodict.images.wide_pixels import float_page
 
 WIDTH, HEIGHT = 256, 257
 
@@ -18,3 +19,15 @@ def test_an_image_without_pixels_is_refused(tmp_path, tag):
         tiff.pages[0].tags[tag].overwrite(0)
     with pytest.raises(ImageError, match=r"a\.tif: .*damaged"):
         open_image(path)
+
+
+def test_memory_that_runs_out_is_not_blamed_on_the_file(tmp_path, monkeypatch):
+    path = tmp_path / "a.tif"
+    tifffile.imwrite(path, np.zeros((8, 8, 3), np.float32), photometric="rgb")
+
+    def full(*given, **named):
+        raise MemoryError("none left")
+
+    monkeypatch.setattr(tifffile, "TiffFile", full)
+    with pytest.raises(MemoryError, match="none left"):
+        float_page(path)

@@ -56,6 +56,23 @@ def test_maps_of_an_earlier_version_are_made_anew(looked_at):
     assert client.get(f"{address}/outlines").status_code == 200
 
 
+def test_what_is_drawn_of_a_map_is_drawn_once(looked_at, monkeypatch):
+    client, job, address = looked_at
+    client.get(address)
+    folder, _ = kept_images(client, job)
+    for place in ("map.png?only=1", "outlines?class=1&least=2"):
+        calls = count_calls(monkeypatch, api_look, "stored_map")
+        first, again = (client.get(f"{address}/{place}") for _ in range(2))
+        assert first.status_code == 200 and first.content == again.content
+        assert len(calls) == 1
+        client.get(f"{address}/{place}&point=0.25")  # the line is elsewhere
+        assert len(calls) == 2
+        for file in folder.glob("*.npz"):
+            os.utime(file)
+        assert client.get(f"{address}/{place}").content == first.content
+        assert len(calls) == 3
+
+
 def test_a_report_needs_no_maps_of_this_version(looked_at):
     client, job, _ = looked_at
     make_all_old(client, job)

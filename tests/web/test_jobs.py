@@ -120,6 +120,24 @@ def test_cancelled_killed_and_taken_up_again(tissue, tmp_path):
         assert client.get(f"/api/jobs/{behind}").json()["state"] == "cancelled"
 
 
+def test_giving_up_does_not_wait_for_a_worker_that_is_slow_to_go(client, monkeypatch):
+    """On busy cores, at the lowest priority, a killed process still takes a while to be gone."""
+    job = start(client, open_data(client), settings=LONG)
+    wait_for_rounds(client, job)
+    process = client.app.state.context.queue._processes[job]
+    with monkeypatch.context() as slow:
+        slow.setattr(process, "poll", lambda: None)
+        slow.setattr(process, "wait", lambda: pytest.fail("somebody waits for it"))
+        client.post(f"/api/jobs/{job}/cancel", headers=OWN)
+        assert client.get(f"/api/jobs/{job}").json()["state"] == "cancelled"
+        client.post(f"/api/jobs/{job}/resume", headers=OWN)
+        time.sleep(1)
+        assert client.get(f"/api/jobs/{job}").json()["state"] == "waiting"  # one at a time
+    wait_for(client, job, "running")
+    wait_for_rounds(client, job)
+    client.post(f"/api/jobs/{job}/cancel", headers=OWN)
+
+
 @pytest.mark.parametrize("stamp", [0, 4_000_000_000])
 def test_a_worker_that_vanished_with_the_machine_counts_as_interrupted(
     tissue, tmp_path, monkeypatch, stamp

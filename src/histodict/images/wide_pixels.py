@@ -103,6 +103,8 @@ def float_page(path: Path) -> dict[str, Any] | None:
             tags = {tag.code: _number(tag.value) for tag in page.tags}
             size = page.imagewidth, page.imagelength
             return {"size": size, "tags": tags, "n_bytes": int(page.nbytes)}
+    except MemoryError:
+        raise  # says nothing of the file
     except Exception:  # no TIFF, or a damaged one, of which it raises all sorts
         return None
 

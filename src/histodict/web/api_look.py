@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from ..images.pixel_size import PixelSize, size_warnings
 from ..patches.patch_map import PatchMap
 from ..patches.pictures import encode_png
 from .api_model import describe_patch, gallery_and_images
+from .bytes_cache import Key
 from .calls import Call, endpoint, picture
 from .explain import explain
 from .jobs import DONE, Job, all_jobs, new_job
@@ -22,6 +24,7 @@ from .maps import (
     answer_facts,
     answer_once,
     map_picture,
+    map_version,
     outlines,
     redrawn,
     stored_answer,
@@ -116,19 +119,34 @@ def _map(call: Call) -> PatchMap:
 
 def draw(call: Call) -> Response:
     """The map, one pixel per patch; `only`: a class's place."""
-    patch_map = _map(call)
     only = call.number("only", -1)
-    if only >= patch_map.n_classes:
-        raise KeyError("there is no such class")
-    return picture(encode_png(map_picture(patch_map, only if only >= 0 else None)), "png")
+
+    def drawn() -> bytes:
+        patch_map = _map(call)
+        if only >= patch_map.n_classes:
+            raise KeyError("there is no such class")
+        return encode_png(map_picture(patch_map, only if only >= 0 else None))
+
+    return picture(call.drawn(_key(call, "map", only), drawn), "png")
 
 
-def rings(call: Call) -> dict[str, Any]:
-    patch_map = _map(call)
-    place = call.number("class", 1)
-    if not 0 <= place < patch_map.n_classes:
-        raise KeyError("there is no such class")
-    return {"rings": outlines(patch_map, place, max(1, call.number("least", 1)))}
+def rings(call: Call) -> Response:
+    place, least = call.number("class", 1), max(1, call.number("least", 1))
+
+    def drawn() -> bytes:
+        patch_map = _map(call)
+        if not 0 <= place < patch_map.n_classes:
+            raise KeyError("there is no such class")
+        return json.dumps({"rings": outlines(patch_map, place, least)}).encode()
+
+    data = call.drawn(_key(call, "outlines", place, least), drawn)
+    return Response(data, media_type="application/json")
+
+
+def _key(call: Call, *what: str | int) -> Key:
+    """Of something drawn from a map: another one whenever the map is, or the line's place."""
+    version = map_version(_maps(call), call.record(), call.dataset().about.mpp)
+    return (*what, *version, call.query.get("point"))
 
 
 def why(call: Call) -> dict[str, Any]:

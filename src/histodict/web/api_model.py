@@ -87,13 +87,9 @@ def atom_picture(call: Call) -> Response:
     atoms, gallery = _atoms_of(call), call.model()[1]
     atom, side = call.place("atom"), atoms.patch_px
     if side is not None:
-
-        def drawn() -> tuple[bytes, int]:
-            data = encode_png(vector_picture(atoms.D[atom], side))
-            return data, len(data)
-
-        key = (*file_key(call.job().model_file), atom)
-        return picture(call.context.atoms.get(key, drawn), "png")
+        key = ("atom", *file_key(call.job().model_file), atom)
+        data = call.drawn(key, lambda: encode_png(vector_picture(atoms.D[atom], side)))
+        return picture(data, "png")
     found = gallery.users_of(atom, 1) if gallery is not None else []
     if not found:
         raise KeyError("no kept patch uses this atom")

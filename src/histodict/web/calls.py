@@ -19,7 +19,7 @@ from ..pipeline import Model, load_model
 from ..pipeline.gallery import Gallery
 from ..pipeline.view import View
 from .bad_images import left_out
-from .bytes_cache import BytesCache
+from .bytes_cache import BytesCache, Key
 from .data_checks import Checks
 from .data_sources import RECORD_BYTES, DataSources
 from .datasets import Dataset, find_dataset
@@ -37,7 +37,7 @@ _PLACE = re.compile("[0-9]{1,9}")
 _MODEL_BYTES = 512 * 2**20
 _TRAINING_BYTES = 128 * 2**20
 _VIEW_BYTES = 256 * 2**20
-_ATOM_BYTES = 16 * 2**20
+_DRAWN_BYTES = 32 * 2**20
 
 
 class Context:
@@ -52,7 +52,7 @@ class Context:
         self.checks = Checks()
         self.sources = DataSources(folders)
         self.tiles = Tiles(workspace / "thumbnails")
-        self.atoms: BytesCache[bytes] = BytesCache(_ATOM_BYTES)  # as PNG
+        self.drawn: BytesCache[bytes] = BytesCache(_DRAWN_BYTES)  # atoms, maps, outlines
         self.views: BytesCache[View] = BytesCache(_VIEW_BYTES)
         self.models: BytesCache[tuple[Model, Gallery | None]] = BytesCache(_MODEL_BYTES)
         self.trainings: BytesCache[tuple[Manifest, Manifest]] = BytesCache(_TRAINING_BYTES)
@@ -117,6 +117,15 @@ class Call:
         """The job's model, with its line where the query says, if it does."""
         model, text = self.model()[0], self.query.get("point")
         return model if text is None else model.with_operating_point(float(text))
+
+    def drawn(self, key: Key, draw: Callable[[], bytes]) -> bytes:
+        """What is drawn under this key, once."""
+
+        def made() -> tuple[bytes, int]:
+            data = draw()
+            return data, len(data)
+
+        return self.context.drawn.get(key, made)
 
     def view(self) -> View:
         """The image as the job's model sees it: whoever asks of one patch soon asks of another."""

@@ -244,11 +244,12 @@ class JobQueue:
                 return
             (job.folder / "cancel").touch()
             process = self._processes.get(job.id)
-            if process is not None:
-                _end(process)
-            # A worker of an earlier server sees the file within a second and ends by itself.
+            if process is None:
+                # A worker of an earlier server sees the file within a second and ends by itself.
+                self._forget(job)
+            else:
+                _kill(process)  # on busy cores it takes a while to go; nobody waits for it here
             job.set_state(CANCELLED, state["run"])
-            self._forget(job)
 
     def resume(self, job: Job) -> None:
         """Once more, with what is there already: a finished model is not trained again."""
@@ -258,7 +259,8 @@ class JobQueue:
                 return
             (job.folder / "cancel").unlink(missing_ok=True)
             job.set_state(WAITING, state["run"])
-            self.add(job)
+            if job not in self._active:  # else its last worker is just going
+                self.add(job)
 
     def _watch(self) -> None:
         while not self._stop.wait(_PAUSE):
@@ -274,7 +276,7 @@ class JobQueue:
             for job in list(self._active):
                 self._look_after(job)
             states = [job.state()["state"] for job in self._active]
-            if WAITING in states and RUNNING not in states:
+            if WAITING in states and RUNNING not in states and not self._processes:
                 self._launch(self._active[states.index(WAITING)])
 
     def _look_after(self, job: Job) -> None:
@@ -284,7 +286,9 @@ class JobQueue:
         if state["state"] == RUNNING and is_dead:
             code = process.returncode if process is not None else None
             job.set_state(FAILED if process else INTERRUPTED, state["run"], _why(job, code))
-        if job.state()["state"] not in _ACTIVE and (is_dead or process is None):
+        if process is not None and is_dead:
+            del self._processes[job.id]
+        if job.state()["state"] not in _ACTIVE and job.id not in self._processes:
             self._forget(job)
 
     def _is_silent(self, job: Job) -> bool:
@@ -319,12 +323,17 @@ class JobQueue:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a worker and what it started, at once: its files are whole or not there."""
+    """End a worker and what it started, and wait until they have."""
+    _kill(process)
+    process.wait()
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """A worker and what it started, at once: its files are whole or not there."""
     if process.poll() is None and hasattr(os, "killpg"):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
     process.kill()
-    process.wait()
 
 
 def _why(job: Job, code: int | None) -> str:

@@ -109,15 +109,27 @@ def answer_once(
     return stored_answer(folder, record, mpp) or answer_image(model, record, folder, mpp)
 
 
+def map_version(folder: Path, record: Record, mpp: float | None = None) -> list[Any]:
+    """Another one whenever `stored_map` would give another map."""
+    _facts_of_map(folder, record, mpp)
+    return file_key(_file(folder, record.path, "npz"))
+
+
 def stored_map(folder: Path, record: Record, mpp: float | None = None) -> PatchMap:
-    facts, image = stored_answer(folder, record, mpp), record.path
-    if facts is None or facts["grid"] is None:
-        raise KeyError("this image has no patch map yet")
+    _facts_of_map(folder, record, mpp)
+    image = record.path
     try:
         return PatchMap.load(_file(folder, image, "npz"))
     except (ValueError, OSError) as error:
         _file(folder, image, "json").unlink(missing_ok=True)  # the next look makes both anew
         raise ValueError(f"{error}: open the image once more, and it is made anew") from error
+
+
+def _facts_of_map(folder: Path, record: Record, mpp: float | None) -> dict[str, Any]:
+    facts = stored_answer(folder, record, mpp)
+    if facts is None or facts["grid"] is None:
+        raise KeyError("this image has no patch map yet")
+    return facts
 
 
 # --- where the line was moved -------------------------------------------------------------------
