@@ -144,8 +144,10 @@ def check_atoms(D: Any, E: Any, F: Any, new: NDArray) -> None:
     norms = _norms(wide(new))
     unit = np.abs(norms - 1) < 1e-3
     hold(unit | (new == D).all(axis=1), "an atom is neither of unit norm nor as it was")
-    if (np.abs(_norms(wide(D)) - 1) < 1e-5).all():
-        before, after = (_objective(wide(d), wide(E), wide(F)) for d in (D, new))
+    lengths = _norms(wide(D))
+    if (np.abs(lengths - 1) < 1e-5).all():
+        nearby = wide(D) / lengths[:, None]  # else it rises by what their lengths are beside one
+        before, after = (_objective(d, wide(E), wide(F)) for d in (nearby, wide(new)))
         size = _norms(wide(E)).sum() + np.abs(wide(F)).sum()
         rounding = 256 * D.shape[1] * np.finfo(D.dtype).eps * size
         hold(after <= before + rounding, "an update of atoms raised their objective")
