@@ -23,6 +23,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -207,6 +208,7 @@ class JobQueue:
 
     def __init__(self) -> None:
         self._active: list[Job] = []
+        self._added: deque[Job] = deque()  # taken in at the next look around
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._heard: dict[str, tuple[tuple[int, int], float]] = {}  # signs of life, and when
         self._lock = threading.RLock()
@@ -230,11 +232,11 @@ class JobQueue:
                     self._forget(job)
 
     def add(self, job: Job) -> None:
-        with self._lock:
-            self._active.append(job)
+        """Without the lock, as `n_ahead`: nobody waits until a worker has been started."""
+        self._added.append(job)
 
     def n_ahead(self, job: Job) -> int:
-        ids = [other.id for other in self._active]  # without the lock: nobody waits for a look
+        ids = [other.id for other in (*self._active, *self._added)]
         return ids.index(job.id) if job.id in ids else 0
 
     def cancel(self, job: Job) -> None:
@@ -259,7 +261,7 @@ class JobQueue:
                 return
             (job.folder / "cancel").unlink(missing_ok=True)
             job.set_state(WAITING, state["run"])
-            if job not in self._active:  # else its last worker is just going
+            if job not in (*self._active, *self._added):  # else its last worker is just going
                 self.add(job)
 
     def _watch(self) -> None:
@@ -273,6 +275,8 @@ class JobQueue:
         with self._lock:
             if self._stop.is_set():
                 return
+            while self._added:
+                self._active.append(self._added.popleft())
             for job in list(self._active):
                 self._look_after(job)
             states = [job.state()["state"] for job in self._active]
