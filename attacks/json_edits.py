@@ -16,7 +16,20 @@ from numpy.random import Generator
 Edit = list[Any]
 _VALUES: tuple[Any, ...] = (
     *(None, True, False, 0, 1, -1, 2, 7, 3.5, -0.0, 1e308, 1e-308, 1e999, 10**12, 2**63, 10**40),
-    *("", " ", "x", "none", "null", "1", "dfdl", "src", "nayak", "lbp-colour", "wndcharm", "auto"),
+    *(
+        "",
+        " ",
+        "x",
+        "none",
+        "null",
+        "1",
+        "dfdl",
+        "src",
+        "nayak",
+        "lbp-colour",
+        "wndcharm",
+        "pixels",
+    ),
     *("margin", "codes", "proportion", "panel", "region-detector", "tissue-classifier", "macenko"),
     *("rgb", "centred", "timm:hf-hub:some/one", "timm:x@/etc/passwd", "\ud800", "\x00", "a" * 5000),
     *([], {}, [[]], [1, 2], ["a", "b"], ["a", "a"], {"a": 1}, {"n_atoms": []}, {"penalty": 1e-300}),

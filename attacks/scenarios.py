@@ -39,7 +39,7 @@ from histodict.cli import app
 app()
 """
 _TISSUE, _MODEL, _REGIONS = "tissue/manifest.csv", "model.histodict", "regions.histodict"
-_TRAIN = ("train", _TISSUE, "-o", "OUT/m.histodict", "--cache", "OUT/c")
+_TRAIN = ("train", _TISSUE, "-o", "OUT/m.histodict", "--cache", "OUT/c", "--preset", "fast")
 _TIMES = ("report.html", "timing.csv", "timing.parquet", "trials/*.json")
 _EVALUATE = ("evaluate", _TISSUE, "-o", "OUT", "--methods", "dfdl", "--folds", "2", *_SET)
 
@@ -159,6 +159,7 @@ SCENARIOS = {
     scenario.name: scenario
     for scenario in (
         Scenario("train", (*_TRAIN, *_SET)),
+        Scenario("train, panel", (*_TRAIN[:-1], "pixels", *_SET)),
         Scenario("predict", ("predict", _MODEL, "tissue/healthy", "-o", "OUT")),
         Scenario("detect", ("detect", _REGIONS, "tissue/inflamed", "-o", "OUT")),
         Scenario("adapt", ("adapt", _MODEL, "tissue", "--anyway", "-o", "OUT/m.histodict")),
@@ -197,7 +198,8 @@ SCENARIOS = {
 def write_inputs(folder: Path) -> Path:
     """Drawn tissue, and two models of it."""
     write_synthetic_set(folder / "tissue", 5, 2, size=(160, 120))
-    for name, more in ((_MODEL, ()), (_REGIONS, ("--regions", "inflamed"))):
+    fast = ("--preset", "fast")
+    for name, more in ((_MODEL, fast), (_REGIONS, ("--regions", "inflamed"))):
         made = Scenario(name, ("train", _TISSUE, "-o", name, *more, *_SET))
         made.begin(folder, folder.with_name(name)).end(300)  # the first one compiles
         assert (folder / name).is_file()

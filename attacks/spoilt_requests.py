@@ -62,7 +62,7 @@ _PLACES += [
 _PLACES += ["tissue/../..", "other", "", "\0", "\ud800", "a" * 300, "~" + "a/" * 3000, "open.html"]
 _VALUES: list[Any] = [None, True, False, 0, -1, 1.5, 2**32, 10**30, -(10**30), [], {}, [[[]]]]
 _VALUES += [{"a": 1}, [0, 0, 10**30, 10**30], [True, 0, 99, 99], ["healthy"], "\ud800", "a" * 5000]
-_VALUES += ["", "abc", "NaN", "0", "healthy", "inflamed", "dfdl", "wndcharm", "auto"]
+_VALUES += ["", "abc", "NaN", "0", "healthy", "inflamed", "dfdl", "wndcharm", "pixels"]
 _VALUES += [DATA, IMAGE, JOB]
 _FIELDS = [
     "place",
@@ -188,7 +188,7 @@ def _paths(rng: Generator) -> Edits:
 
 
 def _queries(rng: Generator) -> Edits:
-    texts = _NUMBERS + _PLACES + ["dfdl", "auto", "paper.json", _DEEP[:5000]]
+    texts = _NUMBERS + _PLACES + ["dfdl", "pixels", "paper.json", _DEEP[:5000]]
     return tuple(["query", _some(rng, _NAMES), _some(rng, texts)] for _ in _times(rng))
 
 

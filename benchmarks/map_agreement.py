@@ -50,7 +50,7 @@ def main() -> None:
     options = parser.parse_args()
     columns = dict(pair.split("=", 1) for pair in options.column)
     for folder in options.folders:
-        for preset in options.preset or ["default", "paper"]:
+        for preset in options.preset or ["fast", "paper"]:
             before, after, n = contradictions(read_manifest(folder, columns), preset)
             print(f"{folder.name} {preset}: {before} before, {after} after, of {n}", flush=True)
 

@@ -125,7 +125,7 @@ def measure(Y: NDArray[np.float32], labels: NDArray[np.int64], coding: Coding) -
 
 def measure_image(path: Path, n_atoms: int) -> dict[str, Any]:
     """CPU seconds of reading, vectors and coding, for some chunks of an image or slide."""
-    recipe = preset("default")
+    recipe = preset("fast")
     rng = np.random.default_rng(0)
     method = DFDL(n_atoms, n_iter=1, n_jobs=1, random_state=0)
     seconds = dict.fromkeys(("read", "vectors", "code"), 0.0)

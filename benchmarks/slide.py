@@ -58,13 +58,13 @@ def _slide(folder: Path, side: int) -> Path:
 
 
 def _model(folder: Path) -> Path:
-    path = folder / "default.histodict"
+    path = folder / "fast.histodict"
     if not path.exists():
         print("training …", flush=True)
         tissue = folder / "tissue"
         if not tissue.exists():
             write_synthetic_set(tissue, n_patients=6, images_per_patient=4)
-        _run("-m", "histodict.cli", "train", str(tissue), "--output", str(path))
+        _run("-m", "histodict.cli", "train", str(tissue), "--preset", "fast", "--output", str(path))
     return path
 
 

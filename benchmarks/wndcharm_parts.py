@@ -76,7 +76,7 @@ def row(name: str, n_features: str, outer: Figures, within: Figures) -> None:
 
 
 def vectors(manifest: Manifest, cache: Path | None, changes: list[str]) -> NDArray[np.float64]:
-    recipe = preset("default", "wndcharm")
+    recipe = preset("fast", "wndcharm")
     for change in changes:
         name, value = change.split("=")
         recipe = recipe.with_changes(**{name: value if name == "stain" else float(value)})

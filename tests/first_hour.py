@@ -189,7 +189,7 @@ def _small_presets() -> Iterator[None]:
 
     from histodict.demo import run
     from histodict.methods.registry import METHODS
-    from histodict.pipeline.plan import PLANS
+    from histodict.pipeline import views
     from histodict.recipes import PRESETS
 
     matplotlib.use("Agg")
@@ -200,8 +200,9 @@ def _small_presets() -> Iterator[None]:
         small = {name: replace(made, patches_per_class=300) for name, made in PRESETS.items()}
         small["embeddings"] = replace(small["embeddings"], components=20)
         stack.enter_context(patch.dict(PRESETS, small))
-        auto = replace(PLANS["auto"].recipe, patches_per_class=300)
-        stack.enter_context(patch.dict(PLANS, auto=replace(PLANS["auto"], recipe=auto)))
+        for name, changes in (("PIXELS", {}), ("NETWORK", {"components": 20})):
+            recipe = replace(getattr(views, name), patches_per_class=300, **changes)
+            stack.enter_context(patch.object(views, name, recipe))
         yield
 
 

@@ -15,7 +15,7 @@ from histodict.evaluation.split_file import _digest, load_splits, save_splits
 from histodict.execution.cluster import _read_settings
 from histodict.execution.texts import parse_json
 from histodict.images.manifest import read_manifest
-from histodict.pipeline import PLANS, Plan
+from histodict.pipeline import Plan
 
 
 def refusal(call, *words):
@@ -63,7 +63,7 @@ def test_json_that_is_none_is_a_value_error(text):
 )
 def test_recipes_of_wrong_types_name_the_file_and_the_setting(tmp_path, change):
     path = tmp_path / "own.json"
-    path.write_text(json.dumps(PLANS["default"].to_dict() | change))
+    path.write_text(json.dumps(Plan.named("fast").to_dict() | change))
     words = refusal(Plan.named, str(path))
     assert words.startswith(f"{path}: ")
     setting = next(iter(change.get("method_parameters") or change))
@@ -76,8 +76,8 @@ def test_settings_of_wrong_types_are_one_line_at_once(tmp_path):
             app, ["train", str(tmp_path), "--set", setting, "-o", str(tmp_path / "m")]
         )
         assert run.exit_code == 2 and isinstance(run.exception, SystemExit)
-        assert refusal(Plan.named("default").with_settings, dict([setting.split("=")]))
-    plan = Plan.named("default").with_settings({"mpp": "1"})
+        assert refusal(Plan.named("fast").with_settings, dict([setting.split("=")]))
+    plan = Plan.named("fast").with_settings({"mpp": "1"})
     assert plan.recipe.mpp == 1.0
     assert plan.with_settings({"mpp": "null"}).recipe.mpp is None
     assert plan.with_settings({"stain": "none"}).recipe.stain == "none"

@@ -22,7 +22,7 @@ SMALL = {"n_atoms": 30, "n_iter": 3, "n_epochs": 2, "n_coding_steps": 10, "n_non
 
 
 def small_recipe(method):
-    known = preset("default", method)
+    known = preset("fast", method)
     parameters = {k: v for k, v in SMALL.items() if known.knows(k)}
     if method.endswith("-image"):
         parameters.pop("n_atoms")  # the images themselves are the atoms
@@ -60,7 +60,7 @@ def test_a_saved_model_answers_the_same(method, halves, tmp_path):
 
 
 def test_the_method_can_be_named_in_python_and_on_the_command_line(halves, tmp_path):
-    assert TissueClassifier(method="odl").recipe == preset("default", "odl")
+    assert TissueClassifier(method="odl").recipe == preset("fast", "odl")
     assert TissueClassifier("paper", method="nayak").recipe.rule == "codes"
     with pytest.raises(ValueError, match="method must be one of"):
         TissueClassifier(method="magic")

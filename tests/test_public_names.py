@@ -43,7 +43,7 @@ def test_the_tour_can_be_walked(tmp_path, monkeypatch, rng):
         shutil.copy(next((folder / "healthy").iterdir()), folder / name)
     monkeypatch.chdir(folder)
     monkeypatch.setitem(METHODS["dfdl"].small, "n_atoms", 20)  # of the presets; saves a minute
-    for name in ("default", "regions"):
+    for name in ("fast", "regions"):
         monkeypatch.setitem(PRESETS, name, replace(PRESETS[name], patches_per_class=300))
     X = np.abs(rng.standard_normal((60, 12)))
     known = {"X": X, "y": np.arange(60) % 2, "X_new": X[:5]}

@@ -30,7 +30,7 @@ def workplace(tmp_path, monkeypatch):
     for name in ("dfdl", "odl"):
         monkeypatch.setitem(METHODS[name].small, "n_atoms", 12)
         monkeypatch.setitem(METHODS[name].small, "n_iter", 2)
-    for name in ("default", "regions"):
+    for name in ("fast", "regions"):
         monkeypatch.setitem(PRESETS, name, replace(PRESETS[name], patches_per_class=200))
     matplotlib.use("Agg")
     yield tmp_path

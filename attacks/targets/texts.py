@@ -23,7 +23,7 @@ from histodict.evaluation.split_file import load_splits, save_splits
 from histodict.evaluation.splits import check_splits
 from histodict.execution.cluster import _read_settings
 from histodict.images.manifest import read_manifest
-from histodict.pipeline import PLANS, Plan
+from histodict.pipeline import Plan
 
 from .. import byte_edits, json_edits
 from ..target import Case, Find, Target
@@ -64,8 +64,8 @@ class Texts(Target):
         self.manifest = read_manifest(folder / "whole.csv")
         splits = save_splits(k_folds(self.manifest, 2), folder / "whole.json")
         self.files: dict[str, bytes] = {
-            "recipe.json": json.dumps(PLANS["default"].to_dict()).encode(),
-            "auto.json": json.dumps(PLANS["auto"].to_dict()).encode(),
+            "recipe.json": json.dumps(Plan.named("fast").to_dict()).encode(),
+            "pixels.json": json.dumps(Plan.named("pixels").to_dict()).encode(),
             "settings.txt": _SETTINGS,
             "images.csv": table,
             "splits.json": splits.read_bytes(),
@@ -146,7 +146,7 @@ class Texts(Target):
 
     def _settings(self, path: Path) -> None:
         lines = path.read_bytes().decode("utf-8", "replace").split("\n")
-        Plan.named("default").with_settings(pairs("--set", [x for x in lines if x.strip()])).model()
+        Plan.named("fast").with_settings(pairs("--set", [x for x in lines if x.strip()])).model()
 
     def _table(self, path: Path) -> None:
         for record in read_manifest(path).records:

@@ -13,12 +13,12 @@ From images to an answer
     >>> answers.rows()  # with pandas: answers.to_frame()
     >>> model.score("tissue.csv")  # balanced accuracy
 
-    `TissueClassifier` says which class an image is, `RegionDetector` where in it something is,
-    `Panel` how sure one may be.
+    `TissueClassifier` says which class an image is, `RegionDetector` where in it something is.
+    `Panel` is the most accurate: several views of the tissue, and how sure one may be.
 
     >>> finder = histodict.RegionDetector(region="tumour").fit("tissue.csv")
     >>> finder.predict("new.png").regions
-    >>> panel = histodict.Panel(["default"]).fit("tissue.csv")  # Panel(): seven views of the tissue
+    >>> panel = histodict.Panel().fit("tissue.csv")  # Panel(["fast"]): one view
     >>> panel.predict_proba("new.png")
 
 To keep a model
@@ -32,7 +32,7 @@ Settings
     >>> histodict.TissueClassifier("paper", n_atoms=100, stain="reinhard")
     >>> recipe = histodict.Recipe("odl", {"n_atoms": 20}, stain="reinhard", rule="margin")
     >>> histodict.TissueClassifier(recipe).get_params()
-    >>> histodict.Plan.named("auto").model()
+    >>> histodict.Plan.named("default").model()
     >>> images = histodict.read_manifest("tissue.csv")  # what fit makes of it, to look at
 
 Below: classifiers of patch vectors

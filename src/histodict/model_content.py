@@ -34,6 +34,7 @@ ARRAYS = {
     "curve.alarm": Learnt("20", "shares from 0 to 1"),
     # What the members' scores are divided by.
     "combination.scales": Learnt("members", "positive numbers"),
+    "combination.weights": Learnt("members", "positive numbers"),
     "calibration.slopes": Learnt("scores, classes"),
     "calibration.offsets": Learnt("classes"),
     # Of the images that it was calibrated on.

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 Header = dict[str, Any]
 Arrays = dict[str, Any]
 # Settings of a procedure, which a recipe held in schema 4.
@@ -69,8 +71,20 @@ def from_schema_6(header: Header, arrays: Arrays) -> tuple[Header, Arrays]:
     return header | {"schema": 7}, arrays
 
 
+def from_schema_7(header: Header, arrays: Arrays) -> tuple[Header, Arrays]:
+    """A panel's members had the same say; beyond an image a network filled up by itself."""
+    n_members = len(header["members"])
+    if n_members:
+        arrays = arrays | {"combination.weights": np.full(n_members, 1 / n_members)}
+    before = {"border": "filled"}
+    members = [member | {"recipe": member["recipe"] | before} for member in header["members"]]
+    own = {"schema": 8, "recipe": header["recipe"] | before, "members": members}
+    return header | own, arrays
+
+
 UPGRADES: dict[int, Callable[[Header, Arrays], tuple[Header, Arrays]]] = {
     4: from_schema_4,
     5: from_schema_5,
     6: from_schema_6,
+    7: from_schema_7,
 }

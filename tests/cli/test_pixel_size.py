@@ -196,6 +196,7 @@ def test_adapt_says_what_it_assumes(model, images, tmp_path):
 def test_atoms_says_what_it_assumes(tissue, tmp_path):
     model, page = tmp_path / "m.histodict", tmp_path / "atoms.html"
     settings = ("--set", "patch_px=12", "--set", "patches_per_class=60", "--set", "n_atoms=4")
+    settings += ("--preset", "fast")
     learnt = run("train", tissue / "with-sizes.csv", "-o", model, *settings, "--set", "n_iter=2")
     assert learnt.exit_code == 0, learnt.output
     outcome = run("atoms", model, tissue, "-o", page, "--atoms", "2")

@@ -30,6 +30,7 @@ def tissue(tmp_path_factory):
 def trained(tissue, tmp_path_factory):
     path = tmp_path_factory.mktemp("model") / "tissue.histodict"
     options = ["--set", "patch_px=16", "--set", "downsample=1", "--set", "n_atoms=60", "--json"]
+    options += ["--preset", "fast"]
     result = CliRunner().invoke(
         app, ["train", str(tissue / "manifest.csv"), "-o", str(path), *options]
     )

@@ -146,7 +146,7 @@ def test_what_is_missing_is_done_again_to_the_byte(foci, folder, tmp_path):
     ("words", "said"),
     [
         (["--methods", "lbp-colour"], "looks at the image as a whole"),
-        (["--methods", "auto:dfdl"], "not for regions"),
+        (["--methods", "pixels:dfdl"], "not for regions"),
         (["--methods", "dfdl+unlabelled"], "not for regions"),
         (["--methods", "dfdl", "--positive", "x"], "--positive: leave it out"),
     ],

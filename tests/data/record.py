@@ -132,20 +132,20 @@ def model_cases(tissue: Path) -> dict[str, dict[str, str]]:
 
     found: dict[str, dict[str, str]] = {}
     for method in sorted(METHODS):
-        found[f"method {method}"] = case(fit(small("default", method)), test)
-    for name in ("paper", "default", "embeddings", "regions", "auto"):
+        found[f"method {method}"] = case(fit(small("fast", method)), test)
+    for name in ("paper", "fast", "embeddings", "regions", "pixels", "default"):
         found[f"preset {name}"] = case(fit(small(name)), test)
     found["preset embeddings, no turn"] = case(fit(small("embeddings", turn_patches=False)), test)
-    base = fit(small("default"))
-    found["calibrated"] = case(fit(small("default", calibration_folds=2)), test)
+    base = fit(small("fast"))
+    found["calibrated"] = case(fit(small("fast", calibration_folds=2)), test)
     found["auto of embeddings"] = case(
         fit(small("embeddings", panel=True, calibration_folds=2)), test
     )
     found["auto of textures"] = case(
-        fit(small("default", "lbp-colour", panel=True, calibration_folds=2)), test
+        fit(small("fast", "lbp-colour", panel=True, calibration_folds=2)), test
     )
-    found["working pixel size"] = case(fit(small("default", mpp=1.0)), test)
-    found["warm start"] = case(fit(small("default"), start_from=base), test)
+    found["working pixel size"] = case(fit(small("fast", mpp=1.0)), test)
+    found["warm start"] = case(fit(small("fast"), start_from=base), test)
     found["threshold moved"] = case(base.with_threshold(0.01), test)
     scores = [answer.score for answer in answers_of(base, test)] * 2
     found["adapted"] = case(base.adapted_to(scores), test)
@@ -156,7 +156,7 @@ def model_cases(tissue: Path) -> dict[str, dict[str, str]]:
             for r in train.records
         ),
     )
-    model = small("default").model(random_state=1).fit(three)
+    model = small("fast").model(random_state=1).fit(three)
     found["more classes"] = case(model, test)
     crops = small("regions").model(region="inflamed", random_state=1).fit(train)
     found["regions of crops"] = case(crops, test)
@@ -198,7 +198,7 @@ def command_cases(folder: Path, tissue: Path) -> dict[str, dict[str, str]]:
     size = ["--set", "n_atoms=24", "--set", "n_iter=3", "--set", "patches_per_class=300"]
     size += ["--set", "patch_px=12", "--set", "downsample=1"]
     model, finder = folder / "m.histodict", folder / "r.histodict"
-    call("train", tissue, "-o", model, *size)
+    call("train", tissue, "-o", model, "--preset", "fast", *size)
     call("train", tissue, "-o", finder, "--regions", "inflamed", "--preset", "regions", *size)
     found: dict[str, dict[str, str]] = {}
     for name, file, command in (("predict", model, "predict"), ("detect", finder, "detect")):
@@ -211,7 +211,7 @@ def command_cases(folder: Path, tissue: Path) -> dict[str, dict[str, str]]:
             "geojson": digest(*geo),
             **{t: table(out / t, folder, ("key",)) for t in tables},
         }
-    methods = "dfdl,auto:dfdl,lbp-colour,paper:odl,dfdl+unlabelled"
+    methods = "dfdl,pixels:dfdl,lbp-colour,paper:odl,dfdl+unlabelled"
     out = folder / "evaluation"
     call("evaluate", tissue, "--methods", methods, "--folds", "2", *size, "-o", out)
     found["evaluate"] = {

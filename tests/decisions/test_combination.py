@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from histodict.decisions.combination import Combination
+from histodict.decisions.combination import Combination, shrunk_weights
+from histodict.evaluation.metrics import auc
 
 
 def said(rng, labels, strengths, scales=None):
@@ -15,11 +16,21 @@ def said(rng, labels, strengths, scales=None):
     return (noisy * (1 if scales is None else np.array(scales)))[..., None]
 
 
+def fit(parts, labels, n_patients=1000):
+    """As a panel does, with the members' AUC."""
+    columns = parts.mean(axis=2) if parts.shape[2] == 1 else None
+    if columns is None:
+        orders = [auc(labels, np.nan_to_num(parts[:, m])) for m in range(parts.shape[1])]
+    else:
+        orders = [auc(labels, np.nan_to_num(column), positive=1) for column in columns.T]
+    return Combination.fit(parts, labels, np.array(orders), n_patients)
+
+
 def test_units_of_the_members_do_not_matter(rng):
     labels = rng.integers(0, 2, 60)
     plain = said(np.random.default_rng(1), labels, [1, 0.5, 0.2])
     scaled = said(np.random.default_rng(1), labels, [1, 0.5, 0.2], [1e3, 1, 1e-4])
-    (one, first), (two, second) = Combination.fit(plain, labels), Combination.fit(scaled, labels)
+    (one, first), (two, second) = fit(plain, labels), fit(scaled, labels)
     np.testing.assert_allclose(one.scores(plain), two.scores(scaled), atol=1e-9)
     np.testing.assert_allclose(first.misfits, second.misfits, atol=1e-6)
 
@@ -27,7 +38,7 @@ def test_units_of_the_members_do_not_matter(rng):
 def test_independent_members_together_beat_each_of_them(rng):
     labels = np.repeat([0, 1], 2000)
     parts = said(rng, labels, [0.6] * 5)
-    panel, _ = Combination.fit(parts, labels)
+    panel, _ = fit(parts, labels)
     right = np.mean((panel.scores(parts)[:, 0] > 0) == labels)
     alone = [np.mean((parts[:, m, 0] > 0) == labels) for m in range(5)]
     assert right > max(alone) + 0.1
@@ -37,7 +48,7 @@ def test_zero_is_where_unseen_patients_are_equally_likely(rng):
     """Members that lean to one class, as rules of training images may, are put right."""
     labels = np.repeat([0, 1], [300, 100])
     parts = said(rng, labels, [1.0, 1.0]) + 3.0
-    panel, calibration = Combination.fit(parts, labels)
+    panel, calibration = fit(parts, labels)
     scores = panel.scores(parts)
     np.testing.assert_allclose(calibration.probabilities(np.zeros((1, 1))), 0.5, atol=1e-4)
     shares = [np.mean((scores[labels == c, 0] > 0) == c) for c in (0, 1)]
@@ -48,16 +59,17 @@ def test_a_member_that_saw_nothing_has_no_say(rng):
     labels = np.repeat([0, 1], 20)
     parts = said(rng, labels, [1.0, 1.0, 1.0])
     parts[3, 1] = np.nan
-    panel, _ = Combination.fit(parts, labels)
-    others = panel.scales[[0, 2]]
-    expected = (parts[3, [0, 2], 0] / others).mean() + panel.offset
+    panel, _ = fit(parts, labels)
+    others = [0, 2]
+    values = parts[3, others, 0] / panel.scales[others]
+    expected = np.average(values, weights=panel.weights[others]) + panel.offset
     assert panel.scores(parts)[3, 0] == pytest.approx(expected)
 
 
 def test_three_classes(rng):
     labels = np.arange(90) % 3
     parts = np.eye(3)[labels][:, None] * 2 + rng.standard_normal((90, 4, 3))
-    panel, calibration = Combination.fit(parts, labels)
+    panel, calibration = fit(parts, labels)
     scores = panel.scores(parts)
     assert scores.shape == (90, 3) and panel.offset == 0
     chances = calibration.probabilities(scores)
@@ -69,5 +81,35 @@ def test_members_that_always_say_zero_do_no_harm():
     labels = np.repeat([0, 1], 5)
     parts = np.zeros((10, 2, 1))
     parts[:, 0, 0] = 2.0 * labels - 1
-    panel, _ = Combination.fit(parts, labels)
+    panel, _ = fit(parts, labels)
     assert ((panel.scores(parts)[:, 0] > 0) == labels).all()
+
+
+def test_who_tells_nothing_has_hardly_a_say_if_there_are_patients_to_know_it_by(rng):
+    labels = np.repeat([0, 1], 400)
+    parts = said(rng, labels, [1.5, 0.0, 0.0, 0.0])
+    many, few = (fit(parts, labels, n)[0] for n in (1000, 2))
+    assert many.weights[0] > 0.97 and 0.25 < few.weights[0] < 0.5
+    right = [np.mean((c.scores(parts)[:, 0] > 0) == labels) for c in (few, many)]
+    assert right[1] > right[0] + 0.05
+    equal = Combination.equal(parts)
+    np.testing.assert_array_equal(equal.weights, 0.25)
+    assert equal.offset == 0
+
+
+def test_weights_are_equal_for_equals_sum_to_one_and_silence_nobody():
+    np.testing.assert_allclose(shrunk_weights(np.array([0.8, 0.8, 0.8]), 5), 1 / 3)
+    orders = np.array([0.95, 0.7, 0.5, 0.3])
+    for n_patients in (0, 1, 6, 100, 10**6):
+        weights = shrunk_weights(orders, n_patients)
+        assert weights.sum() == pytest.approx(1) and (weights > 0).all()
+        assert (np.diff(weights) <= 1e-12).all()
+    np.testing.assert_allclose(shrunk_weights(orders, 0), 0.25)
+    # Half way with six patients.
+    steep = shrunk_weights(orders, 10**9)
+    np.testing.assert_allclose(shrunk_weights(orders, 6), (steep + 0.25) / 2, rtol=1e-6)
+
+
+def test_where_all_are_silent_there_is_no_score():
+    panel = Combination(np.ones(2), np.array([0.7, 0.3]))
+    assert np.isnan(panel.scores(np.full((1, 2, 1), np.nan))).all()

@@ -179,6 +179,38 @@ def test_chunks_do_not_show_in_the_cells(network, tmp_path, rng):
     np.testing.assert_allclose(part, whole[5:9, 3:11], atol=1e-3)
 
 
+def padded_network():
+    """One that sees beyond the picture, and takes zeros for what is there."""
+    torch.manual_seed(0)
+    reach = torch.nn.Conv2d(3, 6, 4 * CELL + 1, padding=2 * CELL)
+    module = torch.nn.Sequential(reach, torch.nn.AvgPool2d(CELL))
+    return TorchNetwork(module, CELL, (127.0,) * 3, (128.0,) * 3)
+
+
+@pytest.mark.parametrize("side", [3, 12])  # also where less is there than is mirrored
+def test_cells_at_the_border_are_of_tissue(tmp_path, side):
+    """Of an image of one colour all cells are the same; a network by itself sees a frame."""
+    from PIL import Image
+
+    from histodict.pipeline.view import open_view
+
+    Image.new("RGB", (side * CELL, side * CELL), (180, 90, 160)).save(tmp_path / "a.png")
+    register_network("padded", padded_network)
+    found = {}
+    for border in ("mirrored", "filled"):
+        recipe = recipe_for("padded", least_tissue=0.0, border=border)
+        with open_view(tmp_path / "a.png", None, recipe) as view:
+            cells = view.chunk_vectors(view.grid(), slice(0, side), slice(0, side))[1]
+        found[border] = cells.reshape(side, side, -1)
+    NETWORKS.pop("padded")
+    forget_networks()
+    assert np.abs(found["mirrored"] - found["mirrored"][0, 0]).max() < 2e-3
+    assert np.abs(found["filled"] - found["filled"][side // 2, side // 2]).max() > 0.02
+    if side == 12:  # in the middle nobody sees the border
+        middle = found["filled"][6, 6]
+        np.testing.assert_allclose(found["mirrored"][6, 6], middle, atol=2e-3)
+
+
 def test_a_turned_network_does_not_care_which_way_the_diagonal_lies(network, tmp_path, rng):
     from PIL import Image
 

@@ -230,7 +230,7 @@ def test_settings_go_to_the_methods_that_know_them():
     assert chosen.plan("dfdl").recipe.method_parameters["rho"] == 0.5
     assert "rho" not in chosen.plan("fddl").recipe.method_parameters
     assert chosen.plan("fddl").recipe.downsample == 2
-    panel = replace(chosen, choice=Choice(preset="auto", settings={"calibration_folds": "2"}))
+    panel = replace(chosen, choice=Choice(preset="pixels", settings={"calibration_folds": "2"}))
     assert panel.plan("dfdl").panel and panel.plan("dfdl").calibration_folds == 2
     with pytest.raises(ValueError, match="none of the methods has a setting 'colour'"):
         Choice(settings={"colour": "1"})

@@ -73,13 +73,13 @@ def test_labels_are_the_images_own_or_for_regions_the_masks(tmp_path):
     detector.classes_ = ["no spot", "spot"]
     no, yes = detector.classes_
     assert patch_labels(detector, gallery, records) == [no, no, yes, yes, yes, no]
-    classifier = TissueClassifier("default")
+    classifier = TissueClassifier("fast")
     assert patch_labels(classifier, gallery, records)[3:] == ["no label", "spot", "rest"]
 
 
 @pytest.mark.parametrize("method", ["nearest-mean", "lbp-colour"])
 def test_methods_without_atoms_have_none(method):
-    model = TissueClassifier("default", method=method)
+    model = TissueClassifier("fast", method=method)
     from histodict.methods.registry import method_entry
     from histodict.pipeline.patch_model import PatchModel
     from histodict.pipeline.whole_image_model import WholeImageModel

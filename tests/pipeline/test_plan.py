@@ -7,28 +7,29 @@ from pathlib import Path
 
 import pytest
 
+from histodict import recipes
 from histodict.model_file import read_header
-from histodict.pipeline import PLANS, Panel, Plan, RegionDetector, TissueClassifier
+from histodict.pipeline import PANELS, Panel, Plan, RegionDetector, TissueClassifier
 from histodict.recipes import PRESETS, preset
 
 
 def test_a_plan_makes_one_model_or_several():
-    assert type(Plan.named("default").model()) is TissueClassifier
-    assert type(Plan.named("default").model(region="tumour")) is RegionDetector
-    auto = Plan.named("auto").model(random_state=4)
+    assert type(Plan.named("fast").model()) is TissueClassifier
+    assert type(Plan.named("fast").model(region="tumour")) is RegionDetector
+    auto = Plan.named("pixels").model(random_state=4)
     assert type(auto) is Panel and (auto.folds, auto.random_state) == (3, 4)
-    assert len(auto.recipes) == 7 and auto.recipe == Plan.named("auto").recipe
-    calibrated = Plan.named("default").with_settings({"calibration_folds": "2"})
-    assert calibrated.model().recipes == [preset("default")]
+    assert len(auto.recipes) == 4 and auto.recipe == Plan.named("pixels").recipe
+    calibrated = Plan.named("fast").with_settings({"calibration_folds": "2"})
+    assert calibrated.model().recipes == [preset("fast")]
     with pytest.raises(ValueError, match="not for regions"):
-        Plan.named("auto").model(region="tumour")
+        Plan.named("pixels").model(region="tumour")
     with pytest.raises(ValueError, match="calibration_folds"):
-        Plan(preset("default"), panel=True)
+        Plan(preset("fast"), panel=True)
 
 
 def test_settings_go_to_the_plan_the_recipe_or_the_method():
     settings = {"panel": "true", "calibration_folds": "4", "stain": "none", "n_atoms": "7"}
-    plan = Plan.named("default").with_settings(settings)
+    plan = Plan.named("fast").with_settings(settings)
     assert (plan.panel, plan.calibration_folds, plan.recipe.stain) == (True, 4, "none")
     assert plan.recipe.method_parameters["n_atoms"] == 7
     assert plan.knows("panel") and plan.knows("stain") and not plan.knows("magic")
@@ -37,14 +38,14 @@ def test_settings_go_to_the_plan_the_recipe_or_the_method():
 
 
 def test_plans_survive_a_file(tmp_path):
-    for name, plan in PLANS.items():
-        file = tmp_path / f"{name}.json"
+    for name in (*PRESETS, *PANELS):
+        file, plan = tmp_path / f"{name}.json", Plan.named(name)
         file.write_text(json.dumps(plan.to_dict()))
         assert Plan.named(str(file)) == plan
     # A file that was written when recipes were still chosen among candidates.
-    old = PLANS["default"].to_dict() | {"candidates": 0}
+    old = Plan.named("fast").to_dict() | {"candidates": 0}
     (tmp_path / "old.json").write_text(json.dumps(old))
-    assert Plan.named(str(tmp_path / "old.json")) == PLANS["default"]
+    assert Plan.named(str(tmp_path / "old.json")) == Plan.named("fast")
     (tmp_path / "old.json").write_text(json.dumps(old | {"candidates": 12}))
     with pytest.raises(ValueError, match="no longer chosen"):
         Plan.named(str(tmp_path / "old.json"))
@@ -54,11 +55,33 @@ def test_plans_survive_a_file(tmp_path):
 
 
 def test_presets_are_for_any_method():
-    assert set(PLANS) == {*PRESETS, "auto"}
     assert Plan.named("paper", "nayak").recipe == preset("paper", "nayak")
-    assert Plan.named("auto", "odl").recipe.method == "odl" and Plan.named("auto", "odl").panel
-    with pytest.raises(ValueError, match=r"preset must be one of .*auto"):
+    assert Plan.named("pixels", "odl").recipe.method == "odl" and Plan.named("pixels", "odl").panel
+    with pytest.raises(ValueError, match=r"preset must be one of .*pixels"):
         Plan.named("best")
+
+
+def test_former_names_are_understood_and_said():
+    with pytest.warns(UserWarning, match="called 'pixels' now"):
+        assert Plan.named("auto") == Plan.named("pixels")
+    with pytest.warns(UserWarning, match="called 'pixels' now"):
+        assert Panel("auto").recipes == Panel("pixels").recipes
+    with pytest.warns(UserWarning, match="called 'fast' now"):
+        assert TissueClassifier("default").recipe == preset("fast")
+
+
+def test_the_default_has_a_network_where_one_is_installed(monkeypatch):
+    monkeypatch.setattr(recipes, "missing_module", lambda name: None)
+    by_network = Plan.named("default")
+    assert [(r.method, r.vectors) for r in by_network.recipes] == [
+        ("dfdl", "efficientnet-lite0"),
+        ("dfdl", "centred"),
+        ("lbp-colour", "centred"),
+    ]
+    assert Plan.named("default", "shirc").recipes == Plan.named("pixels", "shirc").recipes
+    assert Panel(patch_px=12).recipe.vectors == "centred"
+    monkeypatch.setattr(recipes, "missing_module", lambda name: "torch")
+    assert Plan.named("default") == Plan.named("pixels")
 
 
 def test_what_is_no_plan_is_said_in_a_line(tmp_path):
@@ -66,12 +89,12 @@ def test_what_is_no_plan_is_said_in_a_line(tmp_path):
     with pytest.raises(ValueError, match="not a recipe file"):
         Plan.named(str(tmp_path / "list.json"))
     with pytest.raises(ValueError, match=r"no setting 'magic'; there are .*panel"):
-        Plan.named("default").with_settings({"magic": "1"})
+        Plan.named("fast").with_settings({"magic": "1"})
     with pytest.raises(ValueError, match=r"Plan\.named"):
-        TissueClassifier("auto")
+        TissueClassifier("pixels")
     with pytest.raises(ValueError, match="vectors must be one of"):
-        Plan.named("default").with_settings({"vectors": "timm"})
-    assert type(Plan.named("default").model(region="")) is TissueClassifier
+        Plan.named("fast").with_settings({"vectors": "timm"})
+    assert type(Plan.named("fast").model(region="")) is TissueClassifier
 
 
 def test_what_info_says_of_a_model_makes_one_like_it(tmp_path):
@@ -82,5 +105,6 @@ def test_what_info_says_of_a_model_makes_one_like_it(tmp_path):
         (tmp_path / "info.json").write_text(json.dumps(header))
         plan = Plan.named(str(tmp_path / "info.json"))
         assert (plan.panel, plan.calibration_folds) == (panel, folds)
-        made = header["members"] or [header]
-        assert [recipe.to_dict() for recipe in plan.recipes] == [one["recipe"] for one in made]
+        assert plan.recipe.to_dict() == header["recipe"]
+        # Who sits on a panel may be others today.
+        assert len(plan.recipes) == (4 if panel else 1)

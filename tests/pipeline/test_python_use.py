@@ -187,7 +187,7 @@ def test_so_do_methods_of_the_whole_image_with_and_without_a_cache(
 ):
     Image.fromarray(pixels).save(tmp_path / "a.png")
     for cache in (None, tmp_path / "cache"):
-        made = TissueClassifier("default", method=method, cache=cache, n_jobs=1).fit(tissue)
+        made = TissueClassifier("fast", method=method, cache=cache, n_jobs=1).fit(tissue)
         expected = made.predict(tmp_path / "a.png", mpp=0.5).scores
         assert made.predict(pixels, mpp=0.5).scores == expected
         assert made.predict(pixels // 2, mpp=0.5).scores != expected  # not what the cache has
@@ -313,7 +313,7 @@ def test_probabilities_are_those_of_the_answers_or_it_is_said_how_to_get_them(
     assert np.isnan(panel.predict_proba([glass])).all()
     for other in (model, detector):
         assert not hasattr(other, "predict_proba")
-        with pytest.raises(AttributeError, match=r"fit a Panel.*Panel\(\['default'\]\)"):
+        with pytest.raises(AttributeError, match=r"fit a Panel.*Panel\(\['fast'\]\)"):
             other.predict_proba(files)
 
 
@@ -337,7 +337,7 @@ def test_answers_are_drawn_on_axes(model, detector, pixels, tissue):
 
 
 def test_a_method_without_a_map_shows_the_image(tissue, pixels):
-    made = TissueClassifier("default", method="lbp-colour", n_jobs=1).fit(tissue)
+    made = TissueClassifier("fast", method="lbp-colour", n_jobs=1).fit(tissue)
     answer = made.predict(pixels)
     np.testing.assert_array_equal(answer.plot().images[0].get_array(), pixels)
     assert answer.label in answer._repr_html_()
@@ -382,7 +382,7 @@ def test_atoms_are_drawn_by_class(model, panel, tissue):
     ]
     assert axes[0].images[0].get_array().shape[1] == 5 * (3 * model.recipe.patch_px + 4)
     assert panel.plot_atoms(3, axes) is axes
-    made = TissueClassifier("default", method="lbp-colour", n_jobs=1).fit(tissue)
+    made = TissueClassifier("fast", method="lbp-colour", n_jobs=1).fit(tissue)
     with pytest.raises(ValueError, match="no atoms"):
         made.plot_atoms()
 
@@ -395,7 +395,7 @@ def test_settings_are_given_by_name():
     assert made.recipe == preset("paper").with_values({"n_atoms": 100, "patch_px": 12})
     assert TissueClassifier(n_atoms=7).recipe.method_parameters["n_atoms"] == 7
     assert TissueClassifier("paper", method="odl").recipe == preset("paper", "odl")
-    assert TissueClassifier(preset("default"), method="odl").recipe.method == "odl"
+    assert TissueClassifier(preset("fast"), method="odl").recipe.method == "odl"
     assert RegionDetector(neighbours=2).recipe.neighbours == 2
 
 
@@ -420,7 +420,7 @@ def test_no_setting_has_the_name_of_a_parameter_of_a_class():
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_parameters_can_be_asked_for_set_and_cloned(kind, tmp_path):
-    made = kind("default", method="odl", n_atoms=30, random_state=4, cache=tmp_path)
+    made = kind("fast", method="odl", n_atoms=30, random_state=4, cache=tmp_path)
     own = made.get_params(deep=False)
     assert (own["n_atoms"], own["method"], own["random_state"]) == (30, "odl", 4)
     again = clone(made)

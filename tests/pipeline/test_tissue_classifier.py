@@ -202,7 +202,7 @@ def test_a_model_file_gives_the_same_answers(model, halves, tmp_path):
 
 def test_a_model_that_has_learnt_nothing_says_so(tmp_path):
     with pytest.raises(ValueError, match="call fit first"):
-        TissueClassifier("default").predict(tmp_path / "a.png")
+        TissueClassifier("fast").predict(tmp_path / "a.png")
     with pytest.raises(ValueError, match="call fit first"):
         Panel([FAST]).predict(tmp_path / "a.png")
     with pytest.raises(ValueError, match="call fit first"):

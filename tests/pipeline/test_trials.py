@@ -16,7 +16,7 @@ from histodict.pipeline import Panel, RegionDetector, TissueClassifier, trials
 from histodict.pipeline.trials import Trial, Trials
 from histodict.recipes import Recipe, preset
 
-RECIPE = replace(preset("default", "nearest-mean"), patch_px=8, patches_per_class=100)
+RECIPE = replace(preset("fast", "nearest-mean"), patch_px=8, patches_per_class=100)
 
 
 @pytest.fixture

@@ -65,7 +65,7 @@ def test_on_the_command_line(manifest, tmp_path):
     ]
     one, two = str(tmp_path / "one.histodict"), str(tmp_path / "two.histodict")
     data = [str(manifest.root / "manifest.csv"), *settings]
-    run = CliRunner().invoke(app, ["train", *data, "-o", one])
+    run = CliRunner().invoke(app, ["train", *data, "--preset", "fast", "-o", one])
     assert run.exit_code == 0, run.output
     run = CliRunner().invoke(app, ["train", *data, "-o", two, "--start-from", one])
     assert run.exit_code == 0, run.output

@@ -409,7 +409,7 @@ def test_a_panel_is_named_with_its_views():
     from histodict.pipeline import Plan
     from histodict.reports.evaluation_facts import plan_words
 
-    words = plan_words(Plan.named("auto"))
+    words = plan_words(Plan.named("pixels"))
     assert "decides together with 6 other views: dfdl (macenko, reduced 2 times)" in words
     assert "lbp-colour (none, reduced 4 times)" in words
-    assert "views" not in plan_words(Plan.named("default"))
+    assert "views" not in plan_words(Plan.named("fast"))

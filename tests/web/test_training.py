@@ -40,7 +40,7 @@ def test_settings_that_a_method_lacks_are_left_out():
 
 
 def test_a_request_is_read_back_as_the_same_wish(dataset):
-    plan = offered_plan("auto", "dfdl").with_settings({"panel": "false", "n_atoms": "9"})
+    plan = offered_plan("pixels", "dfdl").with_settings({"panel": "false", "n_atoms": "9"})
     request = training_request(dataset, Wish(plan, None, 7, test_folds=2))
     again = Wish.again(request)
     assert (again.plan, again.regions, again.seed) == (plan, None, 7)

@@ -41,17 +41,17 @@ class MethodsOptions:
     methods: Annotated[
         str | None,
         typer.Option(
-            help="Methods to compare, separated by commas; PRESET:METHOD takes another preset, "
-            "such as paper:dfdl; METHOD+unlabelled adapts the threshold to the test images, whose "
-            "labels it does not see. The first is compared with all others. Left out: "
-            "dfdl,lbp-colour; with --regions dfdl, by pixels and by what a pretrained network sees."
+            help="What to compare, separated by commas: methods; presets; or PRESET:METHOD, such "
+            "as paper:dfdl. With +unlabelled the threshold is adapted to the test images, whose "
+            "labels it does not see. The first is compared with all others. Left out: what `train` "
+            "makes, and lbp-colour; with --regions dfdl, by pixels and by what a network sees."
         ),
     ] = None
     preset: Annotated[
         str | None,
         typer.Option(
-            help="The preset of methods that name none; left out: default, or with --regions the "
-            "one that `train --regions` takes."
+            help="The preset of methods that name none; left out: fast, one model each; or with "
+            "--regions the one that `train --regions` takes."
         ),
     ] = None
     setting: SettingOption = None
@@ -66,12 +66,14 @@ class MethodsOptions:
         named = named if region else self.preset
         preset = chosen_preset(named, settings, asked, regions=bool(region))
         names = self.methods.split(",") if self.methods else self._usual(region, preset)
+        if region is None:
+            preset = self.preset or "fast"
         return choose_plans(names, preset, settings, region)
 
     def _usual(self, region: str | None, preset: str) -> list[str]:
         """What is compared where no method is named."""
         if region is None:
-            return ["dfdl", "lbp-colour"]
+            return [preset if self.preset is None else "dfdl", "lbp-colour"]
         # Is the network worth it? Only where it was taken without being asked for.
         both = preset == "embeddings" and self.preset is None
         return ["embeddings:dfdl", "regions:dfdl"] if both else ["dfdl"]

@@ -26,7 +26,7 @@ from .options import (
 from .reading import chosen_preset, pairs, warn_of_masks, with_positive
 
 if TYPE_CHECKING:
-    from ..pipeline import Model
+    from ..pipeline import Model, Plan
     from ..recipes import Recipe
 
 
@@ -40,8 +40,10 @@ class LearnOptions:
     preset: Annotated[
         str | None,
         typer.Option(
-            help="Settings to start from: default, paper, auto, embeddings, regions, or a .json "
-            "file of settings. With --regions and none named: embeddings where a pretrained "
+            help="Settings to start from. default: a panel of a pretrained network's cells, a "
+            "dictionary of pixels and textures, and of pixels alone where no network is installed, "
+            "as pixels is; fast: one dictionary of pixels; embeddings: one of a network's cells; "
+            "paper: as published; or a .json file of settings. With --regions: embeddings where a "
             "network is installed, else regions, which is of pixels."
         ),
     ] = None
@@ -49,7 +51,7 @@ class LearnOptions:
         str | None,
         typer.Option(
             help="How to learn: see `histodict methods`. A file of settings brings its own; else "
-            "dfdl."
+            "dfdl. Who names a method and no preset gets one model, by the preset fast."
         ),
     ] = None
     regions: RegionsOption = None
@@ -58,8 +60,8 @@ class LearnOptions:
         Path | None,
         typer.Option(
             metavar="MODEL",
-            help="Go on from the dictionaries of this model, made with the same settings: quicker "
-            "after a few labels have changed.",
+            help="Go on from the dictionaries of this model, with its settings where no others are "
+            "named: quicker after a few labels have changed.",
         ),
     ] = None
     trust_weights: TrustOption = False
@@ -67,14 +69,18 @@ class LearnOptions:
 
     def model(self, jobs: int | None, cache: Path | None) -> Model:
         """What is to learn."""
-        from ..pipeline import Plan
+        plan = self._plan(settings := pairs("--set", self.setting)).with_settings(settings)
+        return plan.model(region=self.regions, random_state=self.seed, n_jobs=jobs, cache=cache)
 
-        settings = pairs("--set", self.setting)
+    def _plan(self, settings: dict[str, str]) -> Plan:
+        from ..pipeline import Plan, load_model
+
+        if self.start_from is not None and self.preset is None and self.method is None:
+            start = load_model(self.start_from, trust_weights=self.trust_weights)
+            return Plan(start.recipe, calibration_folds=start.training_.get("folds", 0))
         methods, regions = [self.method or ""], self.regions is not None
         name = chosen_preset(self.preset, settings, methods, regions=regions)
-        plan = Plan.named(name, self.method, regions=regions)
-        plan = plan.with_settings(settings)
-        return plan.model(region=self.regions, random_state=self.seed, n_jobs=jobs, cache=cache)
+        return Plan.named(name, self.method, regions=regions)
 
     def start(self, model: Model) -> Any:
         """What it goes on from, which must be of the same kind; None: nothing."""
@@ -139,6 +145,11 @@ def _tell_learnt(model: Model, output: Path, seconds: float, as_json: bool) -> N
     left_out = [member["failure"] for member in heard if "failure" in member]
     for failure in left_out:
         warn(f"a view was left out: {failure}")
+    if "unheard" in model.training_:
+        warn(
+            "how sure the answers are is not known, and all views have the same say: no patients "
+            f"are left to try them on ({model.training_['unheard']})"
+        )
     if not as_json:
         names = " / ".join(model.classes_)
         what = f"to find {model.classes_[1]}" if model.finds_regions else names

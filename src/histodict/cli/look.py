@@ -42,7 +42,7 @@ def info(model: ModelArgument, as_json: JsonOption = False) -> None:
     members = describe_members(header)
     if members:
         title = "These decide together" if len(header["members"]) > 1 else "Calibrated"
-        typer.echo(f"{title}; how good on training patients not seen, and what differs:")
+        typer.echo(f"{title}; how good on training patients not seen, their say, what differs:")
     for value, words in members:
         typer.echo(f"  {value}  {words}")
 

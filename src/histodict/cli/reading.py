@@ -35,17 +35,26 @@ def with_positive(manifest: Manifest, positive: str | None) -> Manifest:
 def chosen_preset(
     preset: str | None, settings: dict[str, str], methods: list[str], *, regions: bool
 ) -> str:
-    """The preset that was named; else the usual one, and for regions it is said which.
+    """The preset that was named; else the best one, and what it is is said.
 
-    `methods`: those that are to be used with it.
+    `methods`: those that are to be used with it. Who names a method, and no preset, gets one model
+    by that method and nothing else.
     """
-    from ..recipes import regions_preset
+    from ..recipes import regions_preset, takes_network
 
-    if preset is not None or not regions:
-        return preset or "default"
-    chosen, why = regions_preset(settings, methods)
-    warn(f"regions are found by the preset {chosen}, {why}; see --preset", "Note")
-    return chosen
+    if preset is not None:
+        return preset
+    if regions:
+        chosen, why = regions_preset(settings, methods)
+        warn(f"regions are found by the preset {chosen}, {why}; see --preset", "Note")
+        return chosen
+    if any(methods):
+        return "fast"
+    by_network, why = takes_network(settings)
+    if by_network:
+        return "default"
+    warn(f"the preset is pixels, a panel {why}; see --preset", "Note")
+    return "pixels"
 
 
 def in_split(manifest: Manifest, source: Path, split: str | None) -> Manifest:

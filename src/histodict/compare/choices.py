@@ -9,8 +9,11 @@ from ..evaluation.protocols import given_split, hold_outs, k_folds, leave_one_si
 from ..evaluation.split_file import load_splits
 from ..evaluation.splits import Splits
 from ..images.manifest import Manifest
-from ..pipeline.plan import Plan
+from ..pipeline.plan import PANELS, Plan
+from ..recipes import PRESETS
 from .tasks import UNLABELLED
+
+_PRESETS = {*PRESETS, *PANELS}
 
 
 def choose_plans(
@@ -19,7 +22,7 @@ def choose_plans(
     settings: dict[str, str],
     region: str | None = None,
 ) -> dict[str, Plan]:
-    """Plans by the name they were asked for: METHOD, or PRESET:METHOD, or either +unlabelled.
+    """Plans by the name they were asked for: METHOD, PRESET, PRESET:METHOD, or any +unlabelled.
 
     With a `region`, they must be able to find it. A setting that only some of the methods know
     changes those; one that none knows is an error.
@@ -30,7 +33,7 @@ def choose_plans(
         if region is not None and name.strip().endswith(UNLABELLED):
             raise ValueError(f"{name.strip()}: thresholds are adapted for classes, not for regions")
         first, sign, second = name.strip().removesuffix(UNLABELLED).partition(":")
-        words = (first, second) if sign else (default_preset, first)
+        words = (first, second or None) if sign or first in _PRESETS else (default_preset, first)
         plan = Plan.named(*words, regions=region is not None)
         own = {key: text for key, text in settings.items() if plan.knows(key)}
         known |= set(own)

@@ -21,7 +21,7 @@ from ..recipes import preset
 from .sets import drawn_set, write_synthetic_set
 
 # The default preset, small enough for a minute and a half on two cores.
-DEMO_RECIPE = preset("default").with_settings(
+DEMO_RECIPE = preset("fast").with_settings(
     {"n_atoms": "120", "n_iter": "12", "downsample": "1", "patches_per_class": "4000"}
 )
 REGION_RECIPE = DEMO_RECIPE.with_settings({"neighbours": "2", "penalty": "0.2"})

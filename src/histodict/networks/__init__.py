@@ -17,7 +17,7 @@ from __future__ import annotations
 from reprlib import repr as short
 
 from ..patches.vectors import VECTORS, Vectors
-from .cells import NetworkVectors
+from .cells import BORDERS, NetworkVectors
 from .network import (
     FAMILIES,
     NETWORKS,
@@ -30,6 +30,7 @@ from .network import (
 )
 
 __all__ = [
+    "BORDERS",
     "NETWORKS",
     "Network",
     "forget_networks",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+
 import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
@@ -15,6 +17,10 @@ from .network import Network, open_network
 _MOST_CHUNKS = 24
 # Pixels around a chunk that a network sees with it, so that its border knows its surroundings.
 _AROUND_PX = 64
+# What a network sees beyond an image: its mirror image, or what it fills up with by itself. By that
+# alone cells at the border would look as no tissue does, and get atoms of their own.
+MIRRORED, FILLED = "mirrored", "filled"
+BORDERS = (MIRRORED, FILLED)
 
 
 class NetworkVectors(Vectors):
@@ -80,7 +86,7 @@ class NetworkVectors(Vectors):
     ) -> NDArray[np.float32]:
         """All cells of a chunk, row by row."""
         chunk = [rows.start, rows.stop, columns.start, columns.stop]
-        key = [*tissue.pixels_key, self.network.digest, chunk, tissue.turned]
+        key = [*tissue.pixels_key, self.network.digest, chunk, tissue.turned, tissue.border]
         cells = tissue.cache.read(key) if tissue.cache else None
         if cells is None:
             cells = self._compute(tissue, grid, rows, columns).astype(np.float16)
@@ -93,15 +99,43 @@ class NetworkVectors(Vectors):
     ) -> NDArray[np.float32]:
         network = self.network
         around = -(-_AROUND_PX // network.cell_px)
-        top, left = max(0, rows.start - around), max(0, columns.start - around)
-        bottom = min(grid.n_rows, rows.stop + around)
-        right = min(grid.n_columns, columns.stop + around)
-        area = grid.read_area(tissue, slice(top, bottom), slice(left, right))
+        spans = [_Span.around(rows, around, grid.n_rows)]
+        spans.append(_Span.around(columns, around, grid.n_columns))
+        area = grid.read_area(tissue, *(span.there for span in spans))
         area = tissue.normalise(area[None])[0]
+        if tissue.border == MIRRORED:
+            beyond = [[network.cell_px * n for n in span.missing] for span in spans]
+            area = np.pad(area, (*beyond, (0, 0)), mode="symmetric")
+            spans = [span.filled() for span in spans]
         cells = network.cells(area)
         if tissue.turned:
             # What depends on which way up the tissue lies says nothing of it.
             mirrored = network.cells(area.swapaxes(0, 1)).swapaxes(0, 1)
             cells = (cells + mirrored) / np.float32(2)
-        own_rows = slice(rows.start - top, rows.stop - top)
-        return cells[own_rows, columns.start - left : columns.stop - left]
+        return cells[tuple(span.own for span in spans)]
+
+
+@dataclass(frozen=True)
+class _Span:
+    """Cells of a row or column with those around them.
+
+    there : those that the image has; own : where among them the cells are
+    missing : how many it lacks before and behind
+    """
+
+    there: slice
+    own: slice
+    missing: tuple[int, int]
+
+    @classmethod
+    def around(cls, part: slice, n_around: int, n: int) -> _Span:
+        start, stop = part.start - n_around, part.stop + n_around
+        there = slice(max(0, start), min(n, stop))
+        own = slice(part.start - there.start, part.stop - there.start)
+        return cls(there, own, (there.start - start, stop - there.stop))
+
+    def filled(self) -> _Span:
+        """With what is missing filled in."""
+        before = self.missing[0]
+        own = slice(self.own.start + before, self.own.stop + before)
+        return replace(self, own=own, missing=(0, 0))

@@ -29,6 +29,7 @@ class Tissue(Pixels, Protocol):
     """What vectors are cut from: an image as a recipe sees it.
 
     context, turned : how much wider the surroundings are; whether patches are turned or mirrored
+    border : what a network sees beyond it
     cache : keeps what is costly to compute; None keeps nothing
     pixels_key : all that decides its pixels, to keep things under
     """
@@ -36,6 +37,7 @@ class Tissue(Pixels, Protocol):
     downsample: float
     context: int
     turned: bool
+    border: str
     cache: ArrayCache | None
 
     @property

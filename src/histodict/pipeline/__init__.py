@@ -14,7 +14,7 @@ plan            which of these is made, and presets by name
 
 from .answers import NO_TISSUE, Answer, ImageAnswer, Region, RegionAnswer
 from .panel import Panel
-from .plan import PLANS, Model, Plan
+from .plan import PANELS, Model, Plan
 from .region_detector import RegionDetector
 from .results import Answers
 from .saving import load_model, save_model
@@ -22,7 +22,7 @@ from .tissue_classifier import TissueClassifier
 
 __all__ = [
     "NO_TISSUE",
-    "PLANS",
+    "PANELS",
     "Answer",
     "Answers",
     "ImageAnswer",

@@ -223,5 +223,5 @@ def no_probabilities(model: Estimator) -> NoReturn:
     """What to do for probabilities; as an AttributeError, so that `hasattr` tells."""
     raise AttributeError(
         f"{type(model).__name__} gives scores, which are not probabilities: fit a Panel, which "
-        "learns them on unseen patients; Panel(['default']) is one such model, Panel() several"
+        "learns them on unseen patients; Panel(['fast']) is one such model, Panel() several"
     )

@@ -1,15 +1,20 @@
 """Several models that decide together, weighed by what they say of patients they have not seen.
 
 Every recipe is tried in folds of the training patients; what comes of it puts the members' scores
-on one scale, and turns the mean of them into probabilities. A panel of one is a calibrated model.
+on one scale, weighs them, and turns the mean of them into probabilities. A panel of one is a
+calibrated model. Where a class has one patient there is nobody to ask about: all have the same say,
+and there are no probabilities.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from copy import copy
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -17,44 +22,26 @@ from numpy.typing import NDArray
 
 from ..decisions.calibration import Calibration
 from ..decisions.combination import Combination
-from ..decisions.image_rules import n_scores, winner
-from ..evaluation.metrics import auc, balanced_accuracy
-from ..evaluation.protocols import k_folds
-from ..evaluation.splits import Split, SplitError
+from ..decisions.image_rules import n_scores
 from ..execution.array_cache import ArrayCache
 from ..execution.executor import Executor
-from ..execution.progress import Callback, Progress
+from ..execution.progress import Callback
 from ..images.in_memory import ImageFile
 from ..images.manifest import Manifest
 from ..images.pixel_size import Mpp
 from ..images.readers import ImageError
 from ..model_content import ModelContent, arrays_of
 from ..recipes import Recipe
+from .hearing import Hearing, fewest_patients, hear, not_heard, unseen_splits
 from .image_classifier import ImageClassifier
 from .image_model import ImageModel, Look
 from .inputs import Labelled, to_learn
 from .results import Answers, probabilities
 from .tissue_classifier import TissueClassifier
-from .trials import Trial, Trials
+from .trials import Trials
 from .views import panel_recipe, views
 
-
-@dataclass(frozen=True)
-class Hearing:
-    """A recipe, and what models made by it said of training patients they had not seen.
-
-    scores : (n_images, n_scores), NaN on glass
-    failure : why it could not be tried; it does not sit on the panel then
-    """
-
-    recipe: Recipe
-    scores: NDArray[np.float64]
-    value: float | None
-    failure: str = ""
-
-    def to_dict(self) -> dict[str, Any]:
-        facts = {"recipe": self.recipe.to_dict(), "unseen": self.value}
-        return facts | ({"failure": self.failure} if self.failure else {})
+_MOST_BYTES = 500 * 2**20  # of image files: what a network sees of them takes several times as many
 
 
 class Panel(ImageClassifier):
@@ -73,17 +60,17 @@ class Panel(ImageClassifier):
     ----------
     members_ : trained models, in the order of the recipes; a recipe that could not be tried is out
     combination_ : how members' scores become one
-    calibration_ : from that to probabilities
+    calibration_ : from that to probabilities; None where no patient was left to learn them on
     """
 
     kind: ClassVar[str] = "panel"
     members_: list[TissueClassifier]
     combination_: Combination
-    calibration_: Calibration
+    calibration_: Calibration | None
 
     def __init__(
         self,
-        recipes: Sequence[Recipe | str] | Recipe | str = "auto",
+        recipes: Sequence[Recipe | str] | Recipe | str = "default",
         *,
         method: str | None = None,
         folds: int = 3,
@@ -121,7 +108,7 @@ class Panel(ImageClassifier):
         settings: dict[str, Any],
     ) -> list[Recipe]:
         if isinstance(given, Recipe | str):
-            return views(self._with_settings(panel_recipe(given, method), settings))
+            return views(self._with_settings(panel_recipe(given, method, settings), settings))
         if not given:
             raise ValueError("a panel is made of recipes, or of the name of a preset, not of none")
         return [self._with_settings(panel_recipe(one, method), settings) for one in given]
@@ -137,6 +124,8 @@ class Panel(ImageClassifier):
     ) -> Self:
         """Hear every recipe on unseen patients, then train those that could be tried on all.
 
+        With a cache, or images that are small enough, what several trainings need is made once.
+
         `images`, `positive`, `callback`, `executor` as of `TissueClassifier`. `start_from`: only a
         panel of one can go on from another.
         """
@@ -145,77 +134,82 @@ class Panel(ImageClassifier):
             raise ValueError("a panel starts afresh: only a single model can go on from another")
         learnt, start = copy(self), None
         labels = learnt._begin(manifest, watch, executor)
-        learnt.training_["folds"] = self.folds
+        splits, unheard = unseen_splits(manifest, self.folds, self.random_state)
+        learnt.training_["folds"] = len(splits)
+        if unheard:
+            learnt.training_["unheard"] = unheard
         if start_from is not None:
             start = start_from.members_[0]
             learnt.training_["started_from"] = start_from.training_
-        # First of all: there may be too few patients to ask about.
-        heard = self._hear(manifest, watch, executor)
-        learnt.training_["members"] = [hearing.to_dict() for hearing in heard]
-        able = [hearing for hearing in heard if not hearing.failure]
-        learnt.members_ = []
-        for hearing in able:
-            there = executor if hearing.recipe.on_patches else None
-            fit = self._member(hearing.recipe).fit
-            learnt.members_.append(fit(manifest, callback=watch, executor=there, start_from=start))
-        parts = np.stack([hearing.scores for hearing in able], axis=1)
-        seen = ~np.isnan(parts[:, 0]).any(axis=1)
-        learnt.combination_, learnt.calibration_ = Combination.fit(parts[seen], labels[seen])
+        with self._kept_meanwhile(manifest) as cache:
+            member = partial(self._member, cache=cache)
+            heard = not_heard(self.recipes, manifest)
+            if splits:
+                trials = Trials(self.cache.folder / "trials" if self.cache else None, inner=True)
+                heard = hear(self.recipes, member, manifest, splits, trials, watch, executor)
+            learnt.members_ = []
+            able: list[Hearing] = []
+            for hearing in heard:
+                if hearing.failure:
+                    continue
+                there = executor if hearing.recipe.on_patches else None
+                fit = member(hearing.recipe).fit
+                try:
+                    made = fit(manifest, callback=watch, executor=there, start_from=start)
+                except ImageError as error:  # of a view that was not tried before
+                    if not able:
+                        raise
+                    heard[heard.index(hearing)] = replace(hearing, failure=str(error))
+                    continue
+                learnt.members_.append(made)
+                able.append(hearing)
+            learnt._weigh(able, manifest, labels, is_heard=bool(splits))
+        weights = iter(learnt.combination_.weights.tolist())
+        learnt.training_["members"] = [
+            hearing.to_dict() | ({} if hearing.failure else {"weight": next(weights)})
+            for hearing in heard
+        ]
+        learnt.members_ = [made.with_cache(self.cache) for made in learnt.members_]
         return self._become(learnt)
 
-    def _member(self, recipe: Recipe) -> TissueClassifier:
-        return TissueClassifier(
-            recipe,
-            random_state=self.random_state,
-            n_jobs=self.n_jobs,
-            cache=self.cache.folder if self.cache else None,
+    def _weigh(
+        self,
+        heard: list[Hearing],
+        manifest: Manifest,
+        labels: NDArray[np.int64],
+        *,
+        is_heard: bool,
+    ) -> None:
+        """By what was heard; else all the same, on the scale of what they say of these images."""
+        if not is_heard:
+            records = manifest.records
+            looks = [[_look_if_it_can(m, r.path, r.mpp) for m in self.members_] for r in records]
+            silent = np.full(n_scores(len(self.classes_)), np.nan)
+            parts = np.array([[silent if s is None else s for s in row] for row in looks])
+            self.combination_, self.calibration_ = Combination.equal(parts), None
+            return
+        parts = np.stack([hearing.scores for hearing in heard], axis=1)
+        seen = ~np.isnan(parts[:, 0]).any(axis=1)
+        orders = np.array([hearing.order for hearing in heard])
+        self.combination_, self.calibration_ = Combination.fit(
+            parts[seen], labels[seen], orders, fewest_patients(manifest)
         )
 
-    # --- unseen patients ------------------------------------------------------------------------
+    def _member(self, recipe: Recipe, cache: Path | None = None) -> TissueClassifier:
+        return TissueClassifier(
+            recipe, random_state=self.random_state, n_jobs=self.n_jobs, cache=cache
+        )
 
-    def _hear(
-        self, manifest: Manifest, callback: Callback, executor: Executor | None
-    ) -> list[Hearing]:
-        """The first recipe has to work; another that cannot be tried says why."""
-        splits = self._splits(manifest)
-        n_trials, n_held = len(self.recipes) * len(splits), 0
-        heard: list[Hearing] = []
-        callback(Progress("unseen patients", 0, n_trials))
-        for recipe in self.recipes:
-            scores = np.full((len(manifest.records), n_scores(len(manifest.classes))), np.nan)
-            failure = ""
-            for place, split in enumerate(splits):
-                try:
-                    scores[split.test] = self._unseen(recipe, manifest, split, executor)
-                except ImageError as error:  # patches larger than an image, say
-                    if not heard:
-                        raise
-                    failure = str(error)
-                    break
-                callback(Progress("unseen patients", n_held + 1 + place, n_trials))
-            n_held += len(splits)
-            callback(Progress("unseen patients", n_held, n_trials))
-            value = None if failure else how_good(scores, manifest)
-            heard.append(Hearing(recipe, scores, value, failure))
-        return heard
-
-    def _splits(self, manifest: Manifest) -> list[Split]:
-        try:
-            return list(k_folds(manifest, self.folds, random_state=self.random_state))
-        except SplitError as error:
-            raise ValueError(
-                f"answers cannot be checked on unseen patients ({error}): with so few, take a "
-                "preset without a panel, such as default, and calibration_folds=0"
-            ) from error
-
-    def _unseen(
-        self, recipe: Recipe, manifest: Manifest, split: Split, executor: Executor | None
-    ) -> NDArray[np.float64]:
-        """(n_test_images, n_scores); NaN on glass."""
-        train, test = manifest.select(split.train), manifest.select(split.test)
-        trials = Trials(self.cache.folder / "trials" if self.cache else None, inner=True)
-        trial = Trial(self._member(recipe), train, test)
-        return np.array(trials.hold(trial, executor).scores, dtype=np.float64)
+    @contextmanager
+    def _kept_meanwhile(self, manifest: Manifest) -> Iterator[Path | None]:
+        """A folder for what several trainings need of an image, if that is not too much."""
+        if self.cache is not None:
+            yield self.cache.folder
+        elif sum(record.path.stat().st_size for record in manifest.records) > _MOST_BYTES:
+            yield None
+        else:
+            with TemporaryDirectory(prefix="histodict-panel-") as name:
+                yield Path(name)
 
     # --- answering ------------------------------------------------------------------------------
 
@@ -224,6 +218,8 @@ class Panel(ImageClassifier):
 
         `images` and `mpp` as in `predict`; one image is one row.
         """
+        if self.calibration_ is None:
+            raise ValueError(f"how sure it is cannot be known: {self.training_['unheard']}")
         answers = self._predict(images, mpp)
         several = answers if isinstance(answers, Answers) else [answers]
         return probabilities(several, self.classes_)
@@ -245,6 +241,8 @@ class Panel(ImageClassifier):
     def _certainty(
         self, scores: NDArray[np.float64], error_rate: float
     ) -> tuple[dict[str, float], list[str]]:
+        if self.calibration_ is None:
+            return {}, []
         chances = self.calibration_.probabilities(scores[None])
         kept = self.calibration_.candidates(chances, error_rate)[0]
         names = [name for name, k in zip(self.classes_, kept, strict=True) if k]
@@ -298,14 +296,18 @@ class Panel(ImageClassifier):
 
     def content(self) -> ModelContent:
         members = [member.content() for member in self.members_]
-        arrays = {f"calibration.{k}": v for k, v in asdict(self.calibration_).items()}
+        arrays = {"combination.scales": self.combination_.scales}
+        arrays["combination.weights"] = self.combination_.weights
+        if self.calibration_ is not None:
+            found = asdict(self.calibration_)
+            arrays |= {f"calibration.{name}": array for name, array in found.items()}
         return replace(
             members[0],
             kind=self.kind,
             decision={"shift": self.shift_, "offset": self.combination_.offset},
             training=self.training_,
             members=members,
-            arrays=arrays | {"combination.scales": self.combination_.scales},
+            arrays=arrays,
         )
 
     @classmethod
@@ -318,12 +320,18 @@ class Panel(ImageClassifier):
         panel.classes_ = [str(name) for name in content.classes]
         panel.shift_ = float(content.decision["shift"])
         panel.training_ = content.training
-        content.check_arrays(arrays_of("combination", "calibration"), {})
-        arrays = content.arrays
-        scales, offset = arrays["combination.scales"], float(content.decision["offset"])
-        panel.combination_ = Combination(scales, offset)
-        names = ("slopes", "offsets", "misfits")
-        panel.calibration_ = Calibration(*(arrays[f"calibration.{name}"] for name in names))
+        arrays, is_calibrated = content.arrays, "unheard" not in content.training
+        parts = ("combination", "calibration") if is_calibrated else ("combination",)
+        content.check_arrays(arrays_of(*parts), {})
+        panel.combination_ = Combination(
+            arrays["combination.scales"],
+            arrays["combination.weights"],
+            float(content.decision["offset"]),
+        )
+        names = (f"calibration.{name}" for name in ("slopes", "offsets", "misfits"))
+        panel.calibration_ = None
+        if is_calibrated:
+            panel.calibration_ = Calibration(*(arrays[name] for name in names))
         return panel
 
 
@@ -335,16 +343,3 @@ def _look_if_it_can(
         return member._look(path, mpp).scores
     except ImageError:
         return None
-
-
-def how_good(scores: NDArray[np.float64], manifest: Manifest) -> float:
-    """The mean of balanced accuracy and AUC: on few images either alone is coarse.
-
-    One counts right answers, the other the right order.
-    """
-    classes, labels = manifest.classes, np.array(manifest.labels)
-    answers = ["" if np.isnan(row).any() else classes[winner(row)] for row in scores]
-    known = np.nan_to_num(scores)
-    two = known.shape[1] == 1
-    area = auc(labels, known[:, 0], positive=classes[1]) if two else auc(labels, known)
-    return (balanced_accuracy(labels, np.array(answers)) + area) / 2

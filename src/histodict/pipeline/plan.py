@@ -13,7 +13,7 @@ from ..recipes import PRESETS, Recipe, for_method, preset, read_setting
 from .panel import Panel
 from .region_detector import RegionDetector
 from .tissue_classifier import TissueClassifier
-from .views import AUTO, views
+from .views import FORMER_PIXELS, panel_recipe, views
 
 Model = TissueClassifier | RegionDetector | Panel
 
@@ -24,7 +24,7 @@ class Plan:
 
     calibration_folds : with 2 or more, models answer for training patients they have not seen, in
         so many folds: answers come with probabilities, and training takes as many times longer
-    panel : other views of the tissue are made of the recipe and decide together with it
+    panel : other views of the tissue are made of the recipe and decide together with it (`views`)
     """
 
     recipe: Recipe
@@ -49,14 +49,14 @@ class Plan:
         """
         if name in PRESETS:
             return cls(preset(name, method, regions=regions))
-        if name.endswith(".json"):
-            plan = _read_plan(Path(name))
-        else:
-            check_choice("preset", name, PLANS)
-            plan = PLANS[name]
-        if method in (None, plan.recipe.method) and name not in PLANS:
+        if name in (*PANELS, FORMER_PIXELS):
+            return cls(panel_recipe(name, method), calibration_folds=_FOLDS, panel=True)
+        if not name.endswith(".json"):
+            check_choice("preset", name, {*PRESETS, *PANELS})
+        plan = _read_plan(Path(name))
+        if method in (None, plan.recipe.method):
             return plan
-        return replace(plan, recipe=for_method(plan.recipe, method or "dfdl"))
+        return replace(plan, recipe=for_method(plan.recipe, str(method)))
 
     @property
     def recipes(self) -> list[Recipe]:
@@ -78,7 +78,7 @@ class Plan:
         own = {name: values[name] for name in _OWN if name in values}
         rest = {name: value for name, value in values.items() if name not in _OWN}
         if rest.pop("candidates", 0) not in (0, 1):
-            raise ValueError("recipes are no longer chosen among candidates: take the preset auto")
+            raise ValueError("recipes are no longer chosen among candidates: take a panel")
         return cls(Recipe.from_dict(rest), **own)
 
     def knows(self, setting: str) -> bool:
@@ -112,15 +112,16 @@ class Plan:
         if not self.is_single:
             raise ValueError(
                 "answers are calibrated for classes, not for regions: choose another preset than "
-                "auto, and leave calibration_folds alone"
+                f"{' or '.join(sorted(PANELS))}, and leave calibration_folds alone"
             )
         return RegionDetector(self.recipe, region=region, **common)
 
 
 _OWN = {f.name: str(f.type) for f in fields(Plan) if f.name != "recipe"}
-PLANS = {name: Plan(recipe) for name, recipe in PRESETS.items()}
-# Several views of the tissue that decide together, with probabilities from unseen patients.
-PLANS["auto"] = Plan(AUTO, calibration_folds=3, panel=True)
+# Presets of several views of the tissue that decide together, with probabilities from unseen
+# patients: the best there is here, with a network's cells where one is installed; and of pixels.
+PANELS = {"default", "pixels"}
+_FOLDS = 3
 
 
 def _read_plan(path: Path) -> Plan:

@@ -45,7 +45,7 @@ class TissueClassifier(ImageClassifier):
 
     def __init__(
         self,
-        recipe: Recipe | str = "default",
+        recipe: Recipe | str = "fast",
         *,
         method: str | None = None,
         random_state: int = 0,
@@ -119,6 +119,13 @@ class TissueClassifier(ImageClassifier):
     def with_jobs(self, n_jobs: int | None) -> Self:
         changed = copy(self)
         changed.n_jobs, changed._model = n_jobs, self._model.with_jobs(n_jobs)
+        return changed
+
+    def with_cache(self, cache: ArrayCache | None) -> Self:
+        """The same model, which keeps what is costly of an image there."""
+        changed = copy(self)
+        changed.cache, changed._model = cache, copy(self._model)
+        changed._model.cache = cache
         return changed
 
     def decided_by(self) -> list[Any]:

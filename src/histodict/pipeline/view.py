@@ -42,6 +42,7 @@ class View:
         self._vectors = vectors_named(recipe.vectors)
         self._vectors.check(recipe.patch_px, recipe.grid_stride_px)
         self.context, self.turned, self.cache = recipe.context, recipe.turn_patches, cache
+        self.border = recipe.border
         self.size = source.size
         self.mpp = source.mpp
         self.offset = source.offset

@@ -1,34 +1,54 @@
 """Who sits on a panel: a recipe, and others that look at the same tissue in other ways.
 
-They differ in scale, in stain correction and in what they look at, so that their mistakes do:
+They differ in what they look at, in scale and in stain correction, so that their mistakes do:
 
-- patches: the recipe itself; with the other stain correction; and, of pixels, at a finer scale
-  without surroundings; cells of a network at a coarser one;
-- textures and colours of the image as a whole (`lbp-colour`), beside pixels: at two scales, with
-  and without stain correction.
+- beside cells of a network: a dictionary of pixels, and textures and colours of the image as a
+  whole (`lbp-colour`);
+- beside a dictionary of pixels: one at a finer scale without surroundings, and such textures at two
+  scales, the coarser without stain correction.
+
+What was changed in the recipe is changed in the others, where they have it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, replace
 from itertools import product
+from typing import Any
 
 from ..methods.registry import method_entry
 from ..networks import vectors_named
-from ..recipes import PRESETS, Recipe, for_method, recipe_of
+from ..recipes import PRESETS, Recipe, for_method, recipe_of, takes_network
 
 _TEXTURES = "lbp-colour"
 # Finer patches show less of the tissue at once, so fewer atoms would be left for codes as sparse.
 _FINE = {"patch_px": 20, "stride_px": None, "context": 1, "penalty": 0.2}
+# What belongs to a network's cells, or to pixels, and says nothing of the other.
+_OF_VECTORS = ("vectors", "patch_px", "stride_px", "context", "components", "whiten", "rule")
 
-# What the preset auto makes its views of.
-AUTO = PRESETS["default"].with_changes(rule="margin-and-codes")
+PIXELS = PRESETS["fast"].with_changes(rule="margin-and-codes")
+NETWORK = PRESETS["embeddings"]
+FORMER_PIXELS = "auto"  # what the preset pixels was called
 
 
-def panel_recipe(given: Recipe | str, method: str | None = None) -> Recipe:
-    """A recipe, or one by the name of a preset, of which auto is one."""
-    return for_method(AUTO, method or "dfdl") if given == "auto" else recipe_of(given, method)
+def panel_recipe(
+    given: Recipe | str, method: str | None = None, settings: Mapping[str, Any] | None = None
+) -> Recipe:
+    """The first recipe of a panel: itself, or by the name of a preset, also of one for panels.
+
+    `settings` that will be changed in it decide with whether it may be of a network.
+    """
+    if given == FORMER_PIXELS:
+        warnings.warn(f"the preset {given!r} is called 'pixels' now", stacklevel=3)
+        given = "pixels"
+    if given == "pixels":
+        return for_method(PIXELS, method or PIXELS.method)
+    if given == "default":
+        by_network, _ = takes_network(settings or {}, [method or ""])
+        return for_method(NETWORK if by_network else PIXELS, method or PIXELS.method)
+    return recipe_of(given, method)
 
 
 def views(recipe: Recipe) -> list[Recipe]:
@@ -44,12 +64,38 @@ def _others(base: Recipe) -> Iterator[Recipe]:
     if not method_entry(base.method).sees_patches:
         yield from _whole_images(base)
         return
-    yield replace(base, stain="reinhard" if base.stain == "macenko" else "macenko")
     if not vectors_named(base.vectors).take_surroundings:
-        yield _rescaled(base, 2)
+        pixels = _beside_network(base)
+        yield pixels
+        yield for_method(pixels, _TEXTURES)
         return
     yield _rescaled(base, 0.5).with_known(_FINE)
-    yield from _whole_images(for_method(base, _TEXTURES))
+    textures = for_method(base, _TEXTURES)
+    yield textures
+    yield replace(_rescaled(textures, 2), stain="none")
+
+
+def _beside_network(base: Recipe) -> Recipe:
+    """The recipe of pixels, changed as the base was; it sees the tissue at half the scale."""
+    usual, plain = (for_method(recipe, base.method) for recipe in (PIXELS, NETWORK))
+    changed = {
+        own.name: getattr(base, own.name)
+        for own in fields(base)
+        if own.name not in (*_OF_VECTORS, "method", "method_parameters", "downsample", "mpp")
+        and getattr(base, own.name) != getattr(plain, own.name)
+    }
+    parameters = {
+        name: value
+        for name, value in base.method_parameters.items()
+        if value != plain.method_parameters.get(name)
+    }
+    return replace(
+        usual,
+        **changed,
+        method_parameters=usual.method_parameters | parameters,
+        downsample=usual.downsample * base.downsample,
+        mpp=None if base.mpp is None else usual.downsample * base.mpp,
+    )
 
 
 def _whole_images(base: Recipe) -> Iterator[Recipe]:

@@ -50,17 +50,21 @@ def describe_model(header: Mapping[str, Any]) -> list[Fact]:
 
 
 def describe_members(header: Mapping[str, Any]) -> list[Fact]:
-    """Of the views of a panel: how good on unseen patients, and in what they differ from the first.
+    """Of the views of a panel: how good on unseen patients, their say, and in what they differ from
+    the first.
 
-    How good is the mean of balanced accuracy and AUC; a view that could not be tried has none.
+    How good is the mean of balanced accuracy and AUC; where no patient was left to try a view on,
+    or it could not be tried, it has none.
     """
     members = []
     for heard in header["training"].get("members", []):
         words = _differences(header["recipe"], heard["recipe"])
-        if heard.get("unseen") is None:
-            members.append(("-----", f"{words}; left out: {heard.get('failure')}"))
-        else:
-            members.append((f"{heard['unseen']:.3f}", words))
+        value = "-----" if heard.get("unseen") is None else f"{heard['unseen']:.3f}"
+        if "failure" in heard:
+            words += f"; left out: {heard['failure']}"
+        elif "weight" in heard:  # before, all had the same
+            words = f"{heard['weight']:4.0%}  {words}"
+        members.append((value, words))
     return members
 
 
@@ -104,7 +108,8 @@ def _decision_words(header: Mapping[str, Any], recipe: Recipe) -> str:
 
 def _differences(recipe: Mapping[str, Any], other: Mapping[str, Any]) -> str:
     """The settings of another recipe that are not those of the first."""
-    settings = {name: other.get(name) for name in recipe if name != "method_parameters"}
+    settings = {name: other[name] for name in recipe if name in other}
+    del settings["method_parameters"]
     settings |= other["method_parameters"]
     own = {**recipe, **recipe["method_parameters"]}
     changed = [f"{name}={value}" for name, value in settings.items() if value != own.get(name)]

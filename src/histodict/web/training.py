@@ -16,16 +16,18 @@ from .datasets import Dataset, corrected
 # What the page offers, in words for people.
 OFFERS = {
     "quick": "Quick look: few building blocks, a minute or less",
-    "default": "Balanced: against differences of stain between patients",
-    "auto": "Panel: seven views of the tissue decide together, with probabilities; slow",
+    "default": "The best there is here: several views of the tissue decide together, and say how "
+    "sure they are",
+    "fast": "One dictionary of pixels for each class",
+    "pixels": "Several views of pixels alone, without a pretrained network",
+    "embeddings": "One dictionary of what a pretrained network sees; needs PyTorch",
     "paper": "As published: 20 x 20 pixel patches, 10,000 of each class; slow",
-    "embeddings": "Embeddings: what a pretrained network sees; the most accurate, needs PyTorch",
     "regions": "Regions: neighbouring patches are judged together",
 }
 # An offer that is no preset of the package: the preset that it changes, and how.
 _CHANGED = {
     "quick": (
-        "default",
+        "fast",
         {"n_atoms": "80", "n_iter": "10", "patches_per_class": "2000", "downsample": "1"},
     )
 }

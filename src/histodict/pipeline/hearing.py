@@ -1,0 +1,130 @@
+"""What models made by some recipes say of training patients they have not seen.
+
+They are many, and asked only for weights and for how sure one can be: they learn from a third of
+the patches. Where a class has a single patient there is nobody to ask about.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..decisions.image_rules import n_scores, winner
+from ..evaluation.metrics import auc, balanced_accuracy
+from ..evaluation.protocols import k_folds
+from ..evaluation.splits import Split, SplitError
+from ..execution.executor import Executor
+from ..execution.progress import Callback, Progress
+from ..images.manifest import Manifest
+from ..images.readers import ImageError
+from ..recipes import Recipe
+from .trials import Learner, Trial, Trials
+
+_SHARE_OF_PATCHES = 3
+
+
+@dataclass(frozen=True)
+class Hearing:
+    """A recipe, and what models made by it said of training patients they had not seen.
+
+    scores : (n_images, n_scores), NaN on glass
+    value : how good they are; None where it could not be tried, or nobody is there to be asked of
+    order : AUC
+    failure : why it could not be tried; it does not sit on the panel then
+    """
+
+    recipe: Recipe
+    scores: NDArray[np.float64]
+    value: float | None = None
+    order: float = 0.5
+    failure: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        facts = {"recipe": self.recipe.to_dict(), "unseen": self.value}
+        return facts | ({"failure": self.failure} if self.failure else {})
+
+
+def unseen_splits(manifest: Manifest, n_folds: int, random_state: int) -> tuple[list[Split], str]:
+    """Folds by patient, fewer where there are too few patients; if none, why in words."""
+    words = ""
+    for n in range(n_folds, 1, -1):
+        try:
+            return list(k_folds(manifest, n, random_state=random_state)), ""
+        except SplitError as error:
+            words = str(error)
+    return [], words
+
+
+def fewest_patients(manifest: Manifest) -> int:
+    """Patients of the class that has fewest."""
+    pairs = {(record.label, record.patient) for record in manifest.records}
+    return min(sum(label == name for label, _ in pairs) for name in manifest.classes)
+
+
+def hear(
+    recipes: Sequence[Recipe],
+    learner: Callable[[Recipe], Learner],
+    manifest: Manifest,
+    splits: Sequence[Split],
+    trials: Trials,
+    callback: Callback,
+    executor: Executor | None,
+) -> list[Hearing]:
+    """The first recipe has to work; another that cannot be tried says why."""
+    n_trials, n_held = len(recipes) * len(splits), 0
+    heard: list[Hearing] = []
+    callback(Progress("unseen patients", 0, n_trials))
+    for recipe in recipes:
+        scores = _nothing(manifest)
+        failure = ""
+        for place, split in enumerate(splits):
+            train, test = manifest.select(split.train), manifest.select(split.test)
+            trial = Trial(learner(_with_fewer_patches(recipe)), train, test)
+            try:
+                scores[split.test] = trials.hold(trial, executor).scores
+            except ImageError as error:  # patches larger than an image, say
+                if not heard:
+                    raise
+                failure = str(error)
+                break
+            callback(Progress("unseen patients", n_held + 1 + place, n_trials))
+        n_held += len(splits)
+        callback(Progress("unseen patients", n_held, n_trials))
+        if failure:
+            heard.append(Hearing(recipe, scores, failure=failure))
+        else:
+            heard.append(Hearing(recipe, scores, *how_good(scores, manifest)))
+    return heard
+
+
+def not_heard(recipes: Sequence[Recipe], manifest: Manifest) -> list[Hearing]:
+    """Of recipes that nobody is there to be asked about."""
+    return [Hearing(recipe, _nothing(manifest)) for recipe in recipes]
+
+
+def how_good(scores: NDArray[np.float64], manifest: Manifest) -> tuple[float, float]:
+    """The mean of balanced accuracy and AUC, and AUC alone.
+
+    One counts right answers, the other the right order; on few images either alone is coarse.
+    """
+    classes, labels = manifest.classes, np.array(manifest.labels)
+    answers = ["" if np.isnan(row).any() else classes[winner(row)] for row in scores]
+    known = np.nan_to_num(scores)
+    two = known.shape[1] == 1
+    area = auc(labels, known[:, 0], positive=classes[1]) if two else auc(labels, known)
+    return (balanced_accuracy(labels, np.array(answers)) + area) / 2, area
+
+
+def _with_fewer_patches(recipe: Recipe) -> Recipe:
+    return replace(
+        recipe, patches_per_class=math.ceil(recipe.patches_per_class / _SHARE_OF_PATCHES)
+    )
+
+
+def _nothing(manifest: Manifest) -> NDArray[np.float64]:
+    return np.full((len(manifest.records), n_scores(len(manifest.classes))), np.nan)
