@@ -1,7 +1,7 @@
 """Which preset is best where: every set, as it is and as another scanner would show it.
 
     python -m benchmarks.presets --presets default,pixels,fast,embeddings,paper --output presets
-    python -m benchmarks.presets --sets ucsb,glas --presets default --output presets
+    python -m benchmarks.presets --sets ucsb --presets embeddings+stain=reinhard --output presets
 
 Trained on half of the patients (lung: on ten images of each class) and tested on the others; then
 on the same images with their colours drawn anew, the same way for all images of a test: what a
@@ -41,7 +41,7 @@ SETS: dict[str, tuple[str, str, int]] = {
     "lymphoma": ("lymphoma", "case", 1),
 }
 _PER_CLASS = {"lung": 10}
-_SHIFTS = (1000, 1001)  # seeds of the other scanners
+_FIRST_SCANNER = 1000  # seed
 _PLAIN = "as it is"
 
 
@@ -69,6 +69,13 @@ def drawn_scanner(seed: int) -> Any:
     return scan
 
 
+def plan_of(words: str) -> Plan:
+    """A preset, with settings changed: PRESET+NAME=VALUE+…"""
+    name, *changes = words.split("+")
+    pairs = (change.split("=") for change in changes)
+    return Plan.named(name).with_settings({key: value for key, value in pairs})
+
+
 def splits_of(name: str) -> tuple[Manifest, list[Split]]:
     folder, patient, n_repeats = SETS[name]
     manifest = read_manifest(Path(os.environ["HISTODICT_DATA"]) / folder, {"patient": patient})
@@ -77,7 +84,7 @@ def splits_of(name: str) -> tuple[Manifest, list[Split]]:
     return manifest, list(k_folds(manifest, 2, n_repeats=n_repeats))
 
 
-def held(preset: str, name: str, place: int, file: Path) -> dict[str, Any]:
+def held(preset: str, name: str, place: int, scanners: list[int], file: Path) -> dict[str, Any]:
     """What a preset says of the test images of a split, from its file or now."""
     if file.exists():
         found: dict[str, Any] = json.loads(file.read_text())
@@ -85,7 +92,7 @@ def held(preset: str, name: str, place: int, file: Path) -> dict[str, Any]:
     manifest, splits = splits_of(name)
     train, test = (manifest.select(side) for side in (splits[place].train, splits[place].test))
     started, spent = time.perf_counter(), time.process_time()
-    model = Plan.named(preset).model().fit(train)
+    model = plan_of(preset).model().fit(train)
     facts: dict[str, Any] = {
         "seconds": time.perf_counter() - started,
         "processor": time.process_time() - spent,
@@ -95,7 +102,7 @@ def held(preset: str, name: str, place: int, file: Path) -> dict[str, Any]:
         "weights": [m.get("weight") for m in model.training_.get("members", [])],
         _PLAIN: [_said(model.predict(record.path, mpp=record.mpp)) for record in test.records],
     }
-    for seed in _SHIFTS:
+    for seed in scanners:
         scan, said = drawn_scanner(seed), []
         for record in test.records:
             pixels = scan(np.asarray(Image.open(record.path).convert("RGB")))
@@ -130,20 +137,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--presets", default="default,pixels,fast,embeddings,paper")
     parser.add_argument("--sets", default=",".join(SETS))
+    parser.add_argument("--scanners", type=int, default=2, help="how many other ones")
     parser.add_argument("--output", type=Path, required=True, help="folder of what is finished")
     options = parser.parse_args()
     options.output.mkdir(parents=True, exist_ok=True)
+    scanners = [_FIRST_SCANNER + place for place in range(options.scanners)]
     report.print_facts(machine_facts())
-    print(f"{'balanced accuracy, AUC':24s}{_PLAIN:>18s}{'other scanners':>18s}{'seconds':>9s}")
+    print(f"{'balanced accuracy, AUC':40s}{_PLAIN:>18s}{'other scanners':>18s}{'seconds':>9s}")
     for preset in options.presets.split(","):
         for name in options.sets.split(","):
             files = [
                 options.output / f"{preset}-{name}-{place}.json"
                 for place in range(len(splits_of(name)[1]))
             ]
-            all_facts = [held(preset, name, place, file) for place, file in enumerate(files)]
-            line = f"{preset + ' ' + name:24s}"
-            for kinds in ([_PLAIN], [f"scanner {seed}" for seed in _SHIFTS]):
+            all_facts = [held(preset, name, i, scanners, file) for i, file in enumerate(files)]
+            line = f"{preset + ' ' + name:40s}"
+            for kinds in ([_PLAIN], [f"scanner {seed}" for seed in scanners]):
                 right, area = np.mean([measures(facts, kinds) for facts in all_facts], axis=0)
                 line += f"{right:11.3f}{area:7.3f}"
             seconds = np.mean([facts["seconds"] for facts in all_facts])

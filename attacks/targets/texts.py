@@ -73,7 +73,7 @@ class Texts(Target):
         }
         self.read: dict[str, Callable[[Path], None]] = {
             "recipe.json": self._recipe,
-            "auto.json": self._recipe,
+            "pixels.json": self._recipe,
             "settings.txt": self._settings,
             "images.csv": self._table,
             "splits.json": self._splits,

