@@ -99,8 +99,10 @@ def masked(words: str, folder: Path | str = "") -> str:
 
 
 def without_figures(words: str) -> str:
-    """For other images, or a processor whose last bits differ; lines may be broken elsewhere."""
-    return " ".join(re.sub(r"\d+", "N", words).split())
+    """For other images, or a processor whose last bits differ; lines may be broken elsewhere, and
+    whether an answer is uncertain is a figure, too.
+    """
+    return re.sub(", N uncertain", "", " ".join(re.sub(r"\d+", "N", words).split()))
 
 
 # --- the hour -----------------------------------------------------------------------------------
@@ -200,7 +202,11 @@ def _small_presets() -> Iterator[None]:
         small = {name: replace(made, patches_per_class=300) for name, made in PRESETS.items()}
         small["embeddings"] = replace(small["embeddings"], components=20)
         stack.enter_context(patch.dict(PRESETS, small))
-        for name, changes in (("PIXELS", {}), ("NETWORK", {"components": 20})):
+        for name, changes in (
+            ("PIXELS", {}),
+            ("BESIDE", {}),
+            ("NETWORK", {"components": 20}),
+        ):
             recipe = replace(getattr(views, name), patches_per_class=300, **changes)
             stack.enter_context(patch.object(views, name, recipe))
         yield

@@ -18,7 +18,7 @@ def test_a_plan_makes_one_model_or_several():
     assert type(Plan.named("fast").model(region="tumour")) is RegionDetector
     auto = Plan.named("pixels").model(random_state=4)
     assert type(auto) is Panel and (auto.folds, auto.random_state) == (3, 4)
-    assert len(auto.recipes) == 4 and auto.recipe == Plan.named("pixels").recipe
+    assert len(auto.recipes) == 3 and auto.recipe == Plan.named("pixels").recipe
     calibrated = Plan.named("fast").with_settings({"calibration_folds": "2"})
     assert calibrated.model().recipes == [preset("fast")]
     with pytest.raises(ValueError, match="not for regions"):
@@ -107,4 +107,4 @@ def test_what_info_says_of_a_model_makes_one_like_it(tmp_path):
         assert (plan.panel, plan.calibration_folds) == (panel, folds)
         assert plan.recipe.to_dict() == header["recipe"]
         # Who sits on a panel may be others today.
-        assert len(plan.recipes) == (4 if panel else 1)
+        assert len(plan.recipes) == (3 if panel else 1)

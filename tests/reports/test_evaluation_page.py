@@ -410,6 +410,6 @@ def test_a_panel_is_named_with_its_views():
     from histodict.reports.evaluation_facts import plan_words
 
     words = plan_words(Plan.named("pixels"))
-    assert "decides together with 3 other views: dfdl (reinhard, full size)" in words
+    assert "decides together with 2 other views: lbp-colour (reinhard, reduced 2" in words
     assert "lbp-colour (none, reduced 4 times)" in words
     assert "views" not in plan_words(Plan.named("fast"))

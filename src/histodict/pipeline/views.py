@@ -2,10 +2,9 @@
 
 They differ in what they look at, in scale and in stain correction, so that their mistakes do:
 
-- beside cells of a network: a dictionary of pixels, and textures and colours of the image as a
-  whole (`lbp-colour`);
-- beside a dictionary of pixels: one at a finer scale without surroundings, and such textures at two
-  scales, the coarser without stain correction.
+- beside cells of a network: a dictionary of pixels at half the scale, with surroundings, and
+  textures and colours of the image as a whole (`lbp-colour`) at that scale;
+- beside a dictionary of pixels: such textures at two scales, the coarser without stain correction.
 
 What was changed in the recipe is changed in the others, where they have it.
 """
@@ -23,12 +22,15 @@ from ..networks import vectors_named
 from ..recipes import PRESETS, Recipe, for_method, recipe_of, takes_network
 
 _TEXTURES = "lbp-colour"
-# Finer patches show less of the tissue at once, so fewer atoms would be left for codes as sparse.
-_FINE = {"patch_px": 20, "stride_px": None, "context": 1, "penalty": 0.2}
+# By how much images are reduced for them, and how their stain is corrected.
+_COARSE, _COARSER = 2.0, 4.0
 # What belongs to a network's cells, or to pixels, and says nothing of the other.
 _OF_VECTORS = ("vectors", "patch_px", "stride_px", "context", "components", "whiten", "rule")
 
-PIXELS = PRESETS["fast"].with_changes(rule="margin-and-codes")
+# Beside a network, and alone. Finer patches show less of the tissue at once, so fewer atoms would
+# be left for codes as sparse.
+BESIDE = PRESETS["fast"].with_changes(rule="margin-and-codes")
+PIXELS = BESIDE.with_known({"patch_px": 20, "context": 1, "penalty": 0.2, "downsample": 1.0})
 NETWORK = PRESETS["embeddings"]
 FORMER_PIXELS = "auto"  # what the preset pixels was called
 
@@ -43,12 +45,12 @@ def panel_recipe(
     if given == FORMER_PIXELS:
         warnings.warn(f"the preset {given!r} is called 'pixels' now", stacklevel=3)
         given = "pixels"
-    if given == "pixels":
-        return for_method(PIXELS, method or PIXELS.method)
-    if given == "default":
-        by_network, _ = takes_network(settings or {}, [method or ""])
-        return for_method(NETWORK if by_network else PIXELS, method or PIXELS.method)
-    return recipe_of(given, method)
+    if given not in ("default", "pixels"):
+        return recipe_of(given, method)
+    if given == "default" and takes_network(settings or {}, [method or ""])[0]:
+        return for_method(NETWORK, method or NETWORK.method)
+    sees_patches = method_entry(method or PIXELS.method).sees_patches
+    return for_method(PIXELS if sees_patches else BESIDE, method or PIXELS.method)
 
 
 def views(recipe: Recipe) -> list[Recipe]:
@@ -69,15 +71,14 @@ def _others(base: Recipe) -> Iterator[Recipe]:
         yield pixels
         yield for_method(pixels, _TEXTURES)
         return
-    yield _rescaled(base, 0.5).with_known(_FINE)
     textures = for_method(base, _TEXTURES)
-    yield textures
-    yield replace(_rescaled(textures, 2), stain="none")
+    yield _rescaled(textures, _COARSE / base.downsample)
+    yield replace(_rescaled(textures, _COARSER / base.downsample), stain="none")
 
 
 def _beside_network(base: Recipe) -> Recipe:
     """The recipe of pixels, changed as the base was; it sees the tissue at half the scale."""
-    usual, plain = (for_method(recipe, base.method) for recipe in (PIXELS, NETWORK))
+    usual, plain = (for_method(recipe, base.method) for recipe in (BESIDE, NETWORK))
     changed = {
         own.name: getattr(base, own.name)
         for own in fields(base)
