@@ -143,7 +143,7 @@ def main() -> None:
     options.output.mkdir(parents=True, exist_ok=True)
     scanners = [_FIRST_SCANNER + place for place in range(options.scanners)]
     report.print_facts(machine_facts())
-    print(f"{'balanced accuracy, AUC':40s}{_PLAIN:>18s}{'other scanners':>18s}{'seconds':>9s}")
+    print(f"{'balanced accuracy, AUC':40s}{_PLAIN:>18s}{'other scanners' * bool(scanners):>18s}{'seconds':>9s}")
     for preset in options.presets.split(","):
         for name in options.sets.split(","):
             files = [
@@ -152,7 +152,7 @@ def main() -> None:
             ]
             all_facts = [held(preset, name, i, scanners, file) for i, file in enumerate(files)]
             line = f"{preset + ' ' + name:40s}"
-            for kinds in ([_PLAIN], [f"scanner {seed}" for seed in scanners]):
+            for kinds in filter(None, ([_PLAIN], [f"scanner {seed}" for seed in scanners])):
                 right, area = np.mean([measures(facts, kinds) for facts in all_facts], axis=0)
                 line += f"{right:11.3f}{area:7.3f}"
             seconds = np.mean([facts["seconds"] for facts in all_facts])

@@ -142,7 +142,14 @@ class Texts(Target):
         return "taken"
 
     def _recipe(self, path: Path) -> None:
-        Plan.named(str(path)).model().decided_by()
+        model = Plan.named(str(path)).model()
+        try:
+            model.decided_by()
+        except ValueError as error:
+            if "not installed" not in str(
+                error
+            ):  # the file is good, and the machine lacks a package
+                raise
 
     def _settings(self, path: Path) -> None:
         lines = path.read_bytes().decode("utf-8", "replace").split("\n")

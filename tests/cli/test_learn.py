@@ -9,7 +9,6 @@ import warnings
 from pathlib import Path
 
 import pytest
-from PIL import Image
 from typer.testing import CliRunner
 
 from histodict import RegionDetector, TissueClassifier, read_manifest, recipes
@@ -18,8 +17,10 @@ from histodict.compare.tasks import Task
 from histodict.demo.sets import write_synthetic_set
 from histodict.evaluation.protocols import k_folds
 from histodict.execution.work import Work
+from histodict.images.readers import ImageError
 from histodict.model_file import read_header
 from histodict.pipeline import Plan, load_model
+from histodict.pipeline.whole_image_model import WholeImageModel
 
 MODELS = Path(__file__).parents[1] / "data" / "models"
 SMALL = ["--method", "nearest-mean", "--set", "patch_px=8", "--set", "patches_per_class=100"]
@@ -56,16 +57,39 @@ def test_programs_are_told_of_every_kind_of_model(tissue, tmp_path, options, kin
     assert load_model(model).kind == kind
 
 
-def test_a_view_that_does_not_fit_is_left_out_and_said(tissue, tmp_path):
-    """Patches of 20 pixels, of the finer view, are larger than these images."""
-    small = shutil.copytree(tissue, tmp_path / "small")
-    for path in small.glob("*/*.jpg"):
-        Image.open(path).crop((0, 0, 18, 18)).save(path)
-    auto = ["--preset", "pixels", *SMALL, "--set", "calibration_folds=2", "--set", "downsample=1"]
-    run = train(small, tmp_path / "m.histodict", *auto, "--json")
-    left_out = facts_of(run)["views_left_out"]
-    assert any("less than one patch of 20 x 20" in reason for reason in left_out)
-    assert run.stderr.count("a view was left out") == len(left_out)
+def test_a_view_that_does_not_fit_is_left_out_and_said(tissue, tmp_path, monkeypatch):
+    learn = WholeImageModel.fit_images
+
+    def refuse(self, manifest, *given):
+        if self.recipe.downsample == 4:
+            raise ImageError(f"{manifest.records[0].path}: too small for this view")
+        return learn(self, manifest, *given)
+
+    monkeypatch.setattr(WholeImageModel, "fit_images", refuse)
+    panel = ["--preset", "pixels", *SMALL, "--set", "calibration_folds=2"]
+    run = train(tissue, tmp_path / "m.histodict", *panel, "--json")
+    (left_out,) = facts_of(run)["views_left_out"]
+    assert "too small for this view" in left_out
+    assert run.stderr.count("a view was left out") == 1
+    assert load_model(tmp_path / "m.histodict").n_members == 2
+
+
+def test_of_one_patient_a_class_it_is_said_what_is_not_known(tissue, tmp_path):
+    kept = tmp_path / "one"
+    for name in ("healthy", "inflamed"):
+        first = min((tissue / name).iterdir())
+        (kept / name).mkdir(parents=True)
+        shutil.copy(first, kept / name / first.name)
+    run = train(kept, tmp_path / "m.histodict", "--preset", "pixels", *SMALL)
+    assert run.exit_code == 0, run.output
+    said = " ".join(run.stderr.split())
+    assert "how sure the answers are is not known, and all views have the same say" in said
+    out = str(tmp_path / "out")
+    done = CliRunner().invoke(app, ["predict", str(tmp_path / "m.histodict"), str(kept), "-o", out])
+    assert done.exit_code == 0, done.output
+    assert "probability" not in (tmp_path / "out" / "predictions.csv").read_text()
+    told = CliRunner().invoke(app, ["info", str(tmp_path / "m.histodict")])
+    assert told.output.count("-----   33%") == 3
 
 
 def test_settings_come_from_a_file(tissue, tmp_path):

@@ -20,6 +20,10 @@ RESEARCH = "research. It is not a medical device: no diagnosis may rest on it."
 # --- a model in a file --------------------------------------------------------------------------
 
 
+# Settings that mean nothing to a method of the whole image.
+_OF_PATCHES = ("patch_px", "vectors", "rule", "components", "whiten", "context", "border")
+
+
 def describe_model(header: Mapping[str, Any]) -> list[Fact]:
     """What a model file's header says, in words; `model_file.read_header` gives the header.
 
@@ -108,8 +112,10 @@ def _decision_words(header: Mapping[str, Any], recipe: Recipe) -> str:
 
 def _differences(recipe: Mapping[str, Any], other: Mapping[str, Any]) -> str:
     """The settings of another recipe that are not those of the first."""
-    settings = {name: other[name] for name in recipe if name in other}
-    del settings["method_parameters"]
+    hidden = {"method_parameters"}
+    if not method_entry(other["method"]).on_patches:
+        hidden.update(_OF_PATCHES)
+    settings = {name: other[name] for name in recipe if name in other and name not in hidden}
     settings |= other["method_parameters"]
     own = {**recipe, **recipe["method_parameters"]}
     changed = [f"{name}={value}" for name, value in settings.items() if value != own.get(name)]
