@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from dataclasses import replace
 
 import numpy as np
@@ -148,6 +149,24 @@ def test_members_are_judged_on_patients_they_did_not_see(manifest, tmp_path, mon
     again = Panel(two, folds=3, cache=tmp_path, n_jobs=1).fit(manifest)
     assert len(fitted) == 10
     np.testing.assert_array_equal(again.calibration_.misfits, one.calibration_.misfits)
+
+
+def test_what_several_trainings_need_is_made_once_and_cleared_away(manifest, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    measured = []
+    original = whole_image_model._whole
+
+    def whole(*given):
+        measured.append(given[-1])
+        return original(*given)
+
+    monkeypatch.setattr(whole_image_model, "_whole", whole)
+    textures = replace(preset("fast", "lbp-colour"), downsample=4.0)
+    model = Panel([textures], folds=3, n_jobs=1).fit(manifest)
+    # Three trainings in folds, their answers, and the one of all: every image once.
+    assert sorted(measured) == sorted(record.path for record in manifest.records)
+    assert list(tmp_path.iterdir()) == []
+    assert model.members_[0].cache is None and model.members_[0].model_.cache is None
 
 
 def test_a_member_that_does_not_fit_the_images_is_left_out_and_said(manifest):

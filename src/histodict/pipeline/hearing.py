@@ -7,8 +7,11 @@ the patches. Where a class has a single patient there is nobody to ask about.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -26,6 +29,7 @@ from ..recipes import Recipe
 from .trials import Learner, Trial, Trials
 
 _SHARE_OF_PATCHES = 3
+_MOST_BYTES = 500 * 2**20  # of image files: what a network sees of them takes several times as many
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,22 @@ class Hearing:
     def to_dict(self) -> dict[str, Any]:
         facts = {"recipe": self.recipe.to_dict(), "unseen": self.value}
         return facts | ({"failure": self.failure} if self.failure else {})
+
+
+@contextmanager
+def kept_meanwhile(
+    folder: Path | None, manifest: Manifest, executor: Executor | None
+) -> Iterator[Path | None]:
+    """A folder for what several trainings need of an image: this one, else one for the time being.
+
+    None where it would be too much, or others do the work: nobody would clear it away there.
+    """
+    n_bytes = sum(record.path.stat().st_size for record in manifest.records)
+    if folder is not None or executor is not None or n_bytes > _MOST_BYTES:
+        yield folder
+        return
+    with TemporaryDirectory(prefix="histodict-panel-") as name:
+        yield Path(name)
 
 
 def unseen_splits(manifest: Manifest, n_folds: int, random_state: int) -> tuple[list[Split], str]:

@@ -8,13 +8,11 @@ and there are no probabilities.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -32,7 +30,14 @@ from ..images.pixel_size import Mpp
 from ..images.readers import ImageError
 from ..model_content import ModelContent, arrays_of
 from ..recipes import Recipe
-from .hearing import Hearing, fewest_patients, hear, not_heard, unseen_splits
+from .hearing import (
+    Hearing,
+    fewest_patients,
+    hear,
+    kept_meanwhile,
+    not_heard,
+    unseen_splits,
+)
 from .image_classifier import ImageClassifier
 from .image_model import ImageModel, Look
 from .inputs import Labelled, to_learn
@@ -40,8 +45,6 @@ from .results import Answers, probabilities
 from .tissue_classifier import TissueClassifier
 from .trials import Trials
 from .views import panel_recipe, views
-
-_MOST_BYTES = 500 * 2**20  # of image files: what a network sees of them takes several times as many
 
 
 class Panel(ImageClassifier):
@@ -141,15 +144,16 @@ class Panel(ImageClassifier):
         if start_from is not None:
             start = start_from.members_[0]
             learnt.training_["started_from"] = start_from.training_
-        with self._kept_meanwhile(manifest) as cache:
+        own = self.cache.folder if self.cache else None
+        with kept_meanwhile(own, manifest, executor) as cache:
             member = partial(self._member, cache=cache)
             heard = not_heard(self.recipes, manifest)
             if splits:
-                trials = Trials(self.cache.folder / "trials" if self.cache else None, inner=True)
+                trials = Trials(own / "trials" if own else None, inner=True)
                 heard = hear(self.recipes, member, manifest, splits, trials, watch, executor)
             learnt.members_ = []
             able: list[Hearing] = []
-            for hearing in heard:
+            for place, hearing in enumerate(heard):
                 if hearing.failure:
                     continue
                 there = executor if hearing.recipe.on_patches else None
@@ -159,7 +163,7 @@ class Panel(ImageClassifier):
                 except ImageError as error:  # of a view that was not tried before
                     if not able:
                         raise
-                    heard[heard.index(hearing)] = replace(hearing, failure=str(error))
+                    heard[place] = replace(hearing, failure=str(error))
                     continue
                 learnt.members_.append(made)
                 able.append(hearing)
@@ -199,17 +203,6 @@ class Panel(ImageClassifier):
         return TissueClassifier(
             recipe, random_state=self.random_state, n_jobs=self.n_jobs, cache=cache
         )
-
-    @contextmanager
-    def _kept_meanwhile(self, manifest: Manifest) -> Iterator[Path | None]:
-        """A folder for what several trainings need of an image, if that is not too much."""
-        if self.cache is not None:
-            yield self.cache.folder
-        elif sum(record.path.stat().st_size for record in manifest.records) > _MOST_BYTES:
-            yield None
-        else:
-            with TemporaryDirectory(prefix="histodict-panel-") as name:
-                yield Path(name)
 
     # --- answering ------------------------------------------------------------------------------
 
