@@ -159,7 +159,7 @@ SCENARIOS = {
     scenario.name: scenario
     for scenario in (
         Scenario("train", (*_TRAIN, *_SET)),
-        Scenario("train, panel", (*_TRAIN[:-1], "pixels", *_SET)),
+        Scenario("train, panel", (*_TRAIN[:-1], "pixels", *_SET), timed=("c/trials/*.json",)),
         Scenario("predict", ("predict", _MODEL, "tissue/healthy", "-o", "OUT")),
         Scenario("detect", ("detect", _REGIONS, "tissue/inflamed", "-o", "OUT")),
         Scenario("adapt", ("adapt", _MODEL, "tissue", "--anyway", "-o", "OUT/m.histodict")),
