@@ -77,6 +77,11 @@ class LearnOptions:
 
         if self.start_from is not None and self.preset is None and self.method is None:
             start = load_model(self.start_from, trust_weights=self.trust_weights)
+            if len(start.recipes) > 1:
+                raise ValueError(
+                    f"{self.start_from}: is a panel, which starts afresh: only a single model can "
+                    "be gone on from"
+                )
             return Plan(start.recipe, calibration_folds=start.training_.get("folds", 0))
         methods, regions = [self.method or ""], self.regions is not None
         name = chosen_preset(self.preset, settings, methods, regions=regions)
