@@ -143,7 +143,8 @@ def main() -> None:
     options.output.mkdir(parents=True, exist_ok=True)
     scanners = [_FIRST_SCANNER + place for place in range(options.scanners)]
     report.print_facts(machine_facts())
-    print(f"{'balanced accuracy, AUC':40s}{_PLAIN:>18s}{'other scanners' * bool(scanners):>18s}{'seconds':>9s}")
+    heads = f"{_PLAIN:>18s}" + f"{'other scanners':>18s}" * bool(scanners)
+    print(f"{'balanced accuracy, AUC':40s}{heads}{'seconds':>9s}")
     for preset in options.presets.split(","):
         for name in options.sets.split(","):
             files = [
