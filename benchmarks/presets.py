@@ -1,20 +1,30 @@
 """Which preset is best where: every set, as it is and as another scanner would show it.
 
-    python -m benchmarks.presets --presets default,pixels,fast,embeddings,paper --output presets
-    python -m benchmarks.presets --sets ucsb --presets embeddings+stain=reinhard --output presets
+    python -m benchmarks.presets --output presets --jobs 16
+    python -m benchmarks.presets --output presets --presets embeddings+stain=reinhard --sets ucsb
+    python -m benchmarks.presets --output presets --tables
+    python -m benchmarks.presets --output presets --presets default --sets lung --check
 
 Trained on half of the patients (lung: on ten images of each class) and tested on the others; then
 on the same images with their colours drawn anew, the same way for all images of a test: what a
-model meets in another laboratory. A preset is never told of that. `HISTODICT_DATA` names the
-folder of the sets. What is finished is a file in the output folder and is not done again.
+model meets in another laboratory. A preset is never told of that.
+
+A panel's members are trained as it trains them, each once however many presets have it, and put
+together by the panel's own rule: the same figures as those of the panel, which --check shows by
+training some. `HISTODICT_DATA` names the folder of the sets.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
-import os
+import sys
 import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -22,27 +32,44 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from histodict.evaluation.metrics import auc, balanced_accuracy
-from histodict.evaluation.protocols import hold_outs, k_folds
+from histodict.decisions.image_rules import n_scores, winner
+from histodict.evaluation.metrics import balanced_accuracy
+from histodict.evaluation.protocols import hold_outs
 from histodict.evaluation.splits import Split
-from histodict.images.in_memory import MemoryImage
-from histodict.images.manifest import Manifest, read_manifest
+from histodict.execution.progress import ignore
+from histodict.images.in_memory import ImageFile, MemoryImage
+from histodict.images.manifest import Manifest, Record
 from histodict.images.stain import Macenko
-from histodict.pipeline import Plan
+from histodict.pipeline import Plan, TissueClassifier
+from histodict.pipeline.hearing import Hearing, hear, how_good, unseen_splits, weighed
+from histodict.pipeline.trials import Trials
+from histodict.recipes import Recipe
 
-from . import report
+from .kept_pieces import (
+    NOTHING,
+    Done,
+    Facts,
+    add_options,
+    answered,
+    area,
+    do_or_find,
+    manifest_of,
+    mean_shown,
+    print_table,
+    scores_of,
+    sides,
+    two_folds,
+)
 from .machine import machine_facts
+from .report import print_facts
 
-# By name: the folder, the column of who must not stand on both sides, and repeats.
-SETS: dict[str, tuple[str, str, int]] = {
-    "ucsb": ("ucsb-breast", "group", 2),
-    "glas": ("glas-colon", "patient", 1),
-    "lung": ("lc25000-lung", "source_image", 3),
-    "lymphoma": ("lymphoma", "case", 1),
-}
+_REPEATS = {"ucsb": 5, "glas": 3, "lung": 5, "lymphoma": 1}
 _PER_CLASS = {"lung": 10}
 _FIRST_SCANNER = 1000  # seed
-_PLAIN = "as it is"
+PLAIN = "as it is"
+_FOLDS = 3  # of a panel
+# Members' scores (n_images, n_members, n_scores) to (n_images, n_scores).
+Decide = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 
 
 def drawn_scanner(seed: int) -> Any:
@@ -70,94 +97,222 @@ def drawn_scanner(seed: int) -> Any:
 
 
 def plan_of(words: str) -> Plan:
-    """A preset, with settings changed: PRESET+NAME=VALUE+…"""
+    """A preset, with settings changed: PRESET+NAME=VALUE+…; PRESET:METHOD for another method."""
     name, *changes = words.split("+")
+    preset, _, method = name.partition(":")
     pairs = (change.split("=") for change in changes)
-    return Plan.named(name).with_settings({key: value for key, value in pairs})
+    return Plan.named(preset, method or None).with_settings({key: value for key, value in pairs})
 
 
+@cache
 def splits_of(name: str) -> tuple[Manifest, list[Split]]:
-    folder, patient, n_repeats = SETS[name]
-    manifest = read_manifest(Path(os.environ["HISTODICT_DATA"]) / folder, {"patient": patient})
+    manifest = manifest_of(name)
     if name in _PER_CLASS:
-        return manifest, list(hold_outs(manifest, [_PER_CLASS[name]], n_repeats=n_repeats))
-    return manifest, list(k_folds(manifest, 2, n_repeats=n_repeats))
+        return manifest, list(hold_outs(manifest, [_PER_CLASS[name]], n_repeats=_REPEATS[name]))
+    return manifest, two_folds(manifest, _REPEATS[name])
 
 
-def held(preset: str, name: str, place: int, scanners: list[int], file: Path) -> dict[str, Any]:
-    """What a preset says of the test images of a split, from its file or now."""
-    if file.exists():
-        found: dict[str, Any] = json.loads(file.read_text())
-        return found
-    manifest, splits = splits_of(name)
-    train, test = (manifest.select(side) for side in (splits[place].train, splits[place].test))
-    started, spent = time.perf_counter(), time.process_time()
-    model = plan_of(preset).model().fit(train)
-    facts: dict[str, Any] = {
-        "seconds": time.perf_counter() - started,
-        "processor": time.process_time() - spent,
-        "classes": manifest.classes,
-        "labels": list(test.labels),
-        "patients": [record.patient for record in test.records],
-        "weights": [m.get("weight") for m in model.training_.get("members", [])],
-        _PLAIN: [_said(model.predict(record.path, mpp=record.mpp)) for record in test.records],
-    }
-    for seed in scanners:
-        scan, said = drawn_scanner(seed), []
-        for record in test.records:
+# --- what is trained ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Member:
+    """A recipe on a split: what it says of training patients it has not seen, and of the others."""
+
+    recipe: Recipe
+    set_name: str
+    place: int
+    kinds: tuple[str, ...]
+    cache: Path
+
+    @property
+    def name(self) -> str:
+        words = json.dumps(self.recipe.to_dict(), sort_keys=True)
+        return f"{self.set_name}-{self.place}-{hashlib.sha256(words.encode()).hexdigest()[:12]}"
+
+    @property
+    def cost(self) -> float:
+        return len(splits_of(self.set_name)[0].records)
+
+    def work(self) -> Facts:
+        manifest, splits = splits_of(self.set_name)
+        train, test = sides(manifest, splits[self.place])
+
+        def learner(recipe: Recipe) -> TissueClassifier:
+            return TissueClassifier(recipe, n_jobs=1, cache=self.cache)
+
+        times = [time.perf_counter()]
+        inner = unseen_splits(train, _FOLDS, 0)[0]
+        heard = hear([self.recipe], learner, train, inner, Trials(None, inner=True), ignore, None)
+        times.append(time.perf_counter())
+        model = learner(self.recipe).fit(train)
+        times.append(time.perf_counter())
+        silent = np.full(n_scores(len(manifest.classes)), np.nan)
+        said = {}
+        for kind in self.kinds:
+            looks = [model._look(image, record.mpp).scores for image, record in seen(test, kind)]
+            said[kind] = [(silent if found is None else found).tolist() for found in looks]
+        return {
+            "recipe": self.recipe.to_dict(),
+            "seconds": dict(zip(("unseen", "train"), np.diff(times).tolist(), strict=True)),
+            "unseen": heard[0].scores.tolist(),
+            "said": said,
+        }
+
+
+def seen(test: Manifest, kind: str) -> Iterator[tuple[ImageFile, Record]]:
+    """The images of a test, as they are or as a scanner shows them."""
+    scan = None if kind == PLAIN else drawn_scanner(int(kind.split()[-1]))
+    for record in test.records:
+        if scan is None:
+            yield record.path, record
+        else:
             pixels = scan(np.asarray(Image.open(record.path).convert("RGB")))
-            image = MemoryImage.of_array(pixels, record.path.name)
-            said.append(_said(model.predict(image, mpp=record.mpp)))
-        facts[f"scanner {seed}"] = said
-    partial = file.with_suffix(".part")
-    partial.write_text(json.dumps(facts))
-    partial.replace(file)
-    return facts
+            yield MemoryImage.of_array(pixels, record.path.name), record
 
 
-def _said(answer: Any) -> dict[str, Any]:
-    return {"label": answer.label or "", "scores": list(answer.scores)}
+@dataclass(frozen=True)
+class Study:
+    """Presets on sets; kinds : of test, the first is the images as they are."""
+
+    presets: list[str]
+    sets: list[str]
+    kinds: tuple[str, ...]
+    cache: Path
+
+    def member(self, recipe: Recipe, set_name: str, place: int) -> Member:
+        return Member(recipe, set_name, place, self.kinds, self.cache)
+
+    def pieces(self) -> list[Member]:
+        """Each once, however many presets have it."""
+        members = (
+            self.member(recipe, name, place)
+            for words in self.presets
+            for recipe in plan_of(words).recipes
+            for name in self.sets
+            for place in range(len(splits_of(name)[1]))
+        )
+        return list({member.name: member for member in members}.values())
 
 
-def measures(facts: dict[str, Any], kinds: list[str]) -> tuple[float, float]:
-    """Means of balanced accuracy and AUC over some kinds of test."""
-    labels, classes = np.array(facts["labels"]), facts["classes"]
-    found = []
-    for kind in kinds:
-        said = facts[kind]
-        scores = np.nan_to_num(np.array([row["scores"] for row in said], dtype=float))
-        two = scores.shape[1] == 1
-        area = auc(labels, scores[:, 0], positive=classes[1]) if two else auc(labels, scores)
-        found.append((balanced_accuracy(labels, np.array([row["label"] for row in said])), area))
-    right, area = np.mean(found, axis=0)
-    return float(right), float(area)
+# --- what they say together ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What a plan says of a set: facts of its splits by kind of test, and seconds of a training."""
+
+    facts: dict[str, list[Facts]]
+    seconds: float
+
+
+def put_together(plan: Plan, found: Sequence[Facts], train: Manifest) -> Decide:
+    """From the members' scores to those of the plan's model."""
+    if plan.is_single:
+        return lambda parts: parts[:, 0]
+    heard = []
+    for recipe, facts in zip(plan.recipes, found, strict=True):
+        scores = np.array(facts["unseen"], dtype=float)
+        heard.append(Hearing(recipe, scores, *how_good(scores, train)))
+    return weighed(heard, train)[0].scores
+
+
+def judged(plan: Plan, study: Study, name: str, done: Done) -> Judged | None:
+    """None where a piece is missing."""
+    manifest, splits = splits_of(name)
+    facts: dict[str, list[Facts]] = {kind: [] for kind in study.kinds}
+    seconds = []
+    for place, split in enumerate(splits):
+        names = [study.member(recipe, name, place).name for recipe in plan.recipes]
+        if any(piece not in done.found for piece in names):
+            return None
+        found = [done.found[piece] for piece in names]
+        train, test = sides(manifest, split)
+        decide = put_together(plan, found, train)
+        for kind in study.kinds:
+            parts = np.stack([np.array(own["said"][kind], dtype=float) for own in found], axis=1)
+            facts[kind].append(_facts(decide(parts), manifest.classes, test, split))
+        steps = ("train",) if plan.is_single else ("train", "unseen")
+        seconds.append(sum(own["seconds"][step] for own in found for step in steps))
+    return Judged(facts, float(np.mean(seconds)))
+
+
+def _facts(scores: NDArray[np.float64], classes: list[str], test: Manifest, split: Split) -> Facts:
+    labels = ["" if np.isnan(row).any() else classes[winner(row)] for row in scores]
+    return {
+        "repeat": split.repeat,
+        "classes": classes,
+        "truth": test.labels,
+        "patients": test.patients,
+        "labels": labels,
+        "scores": scores.tolist(),
+    }
+
+
+def print_tables(study: Study, done: Done) -> None:
+    rows = []
+    for words, name in product(study.presets, study.sets):
+        made = judged(plan_of(words), study, name, done)
+        cells = [NOTHING] * 5
+        if made is not None:
+            cells = [
+                cell for kinds in (study.kinds[:1], study.kinds[1:]) for cell in _cells(made, kinds)
+            ]
+            cells.append(f"{made.seconds:.0f}")
+        rows.append([f"`{words}`", name, *cells])
+    shifted = "other scanners: balanced accuracy", "AUC"
+    print_table(["preset", "set", "balanced accuracy", "AUC", *shifted, "seconds"], rows)
+
+
+def _cells(made: Judged, kinds: Sequence[str]) -> list[str]:
+    """Balanced accuracy with its interval, and AUC; over several kinds of test, all as repeats."""
+    facts = [
+        own | {"repeat": (place, own["repeat"])}
+        for place, kind in enumerate(kinds)
+        for own in made.facts[kind]
+    ]
+    if not facts:
+        return [NOTHING] * 2
+    areas = [area([own])(own["truth"], scores_of(own)) for own in facts]
+    return [mean_shown(balanced_accuracy, facts), f"{np.mean(areas):.3f}"]
+
+
+def check(study: Study, done: Done) -> None:
+    """Train the first split's model itself, and hold its scores against those put together."""
+    for words, name in product(study.presets, study.sets):
+        plan = plan_of(words)
+        made = judged(plan, study, name, done)
+        if made is None:
+            continue
+        manifest, splits = splits_of(name)
+        train, test = sides(manifest, splits[0])
+        scores = answered(plan.model(cache=study.cache).fit(train), test, splits[0])["scores"]
+        apart = np.abs(np.array(scores) - np.array(made.facts[PLAIN][0]["scores"]))
+        print(
+            f"{words} {name}: its own scores differ by {np.nanmax(apart):.1e} at most", flush=True
+        )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--presets", default="default,pixels,fast,embeddings,paper")
-    parser.add_argument("--sets", default=",".join(SETS))
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--presets", default="default,pixels,fast,embeddings")
+    parser.add_argument("--sets", default=",".join(_REPEATS))
     parser.add_argument("--scanners", type=int, default=2, help="how many other ones")
-    parser.add_argument("--output", type=Path, required=True, help="folder of what is finished")
+    parser.add_argument("--check", action="store_true", help="hold panels against their pieces")
+    add_options(parser)
     options = parser.parse_args()
-    options.output.mkdir(parents=True, exist_ok=True)
-    scanners = [_FIRST_SCANNER + place for place in range(options.scanners)]
-    report.print_facts(machine_facts())
-    heads = f"{_PLAIN:>18s}" + f"{'other scanners':>18s}" * bool(scanners)
-    print(f"{'balanced accuracy, AUC':40s}{heads}{'seconds':>9s}")
-    for preset in options.presets.split(","):
-        for name in options.sets.split(","):
-            files = [
-                options.output / f"{preset}-{name}-{place}.json"
-                for place in range(len(splits_of(name)[1]))
-            ]
-            all_facts = [held(preset, name, i, scanners, file) for i, file in enumerate(files)]
-            line = f"{preset + ' ' + name:40s}"
-            for kinds in filter(None, ([_PLAIN], [f"scanner {seed}" for seed in scanners])):
-                right, area = np.mean([measures(facts, kinds) for facts in all_facts], axis=0)
-                line += f"{right:11.3f}{area:7.3f}"
-            seconds = np.mean([facts["seconds"] for facts in all_facts])
-            print(f"{line}{seconds:9.0f}", flush=True)
+    kinds = (PLAIN, *(f"scanner {_FIRST_SCANNER + place}" for place in range(options.scanners)))
+    study = Study(
+        options.presets.split(","), options.sets.split(","), kinds, options.output / "cache"
+    )
+    print_facts(machine_facts())
+    done = do_or_find(study.pieces(), options)
+    if options.check:
+        check(study, done)
+    print_tables(study, done)
+    sys.exit(done.tell())
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from .parameters import check_kind, check_number, check_whole_number
 DECISIONS = {
     "tissue-classifier": ("shift",),
     "region-detector": ("least_patches", "cut"),
-    "panel": ("shift", "offset"),
+    "panel": ("shift", "offset", "bend"),
 }
 # What the arrays of a model are, beside "method.NAME" of its method (`fitted_arrays`) and
 # "rule.NAME" of its rule over patches (`learnt`). The words of their shapes: classes; scores, 1 for

@@ -82,9 +82,17 @@ def from_schema_7(header: Header, arrays: Arrays) -> tuple[Header, Arrays]:
     return header | own, arrays
 
 
+def from_schema_8(header: Header, arrays: Arrays) -> tuple[Header, Arrays]:
+    """Members' scores were taken as they are."""
+    if header["kind"] == "panel":
+        header = header | {"decision": header["decision"] | {"bend": 0.0}}
+    return header | {"schema": 9}, arrays
+
+
 UPGRADES: dict[int, Callable[[Header, Arrays], tuple[Header, Arrays]]] = {
     4: from_schema_4,
     5: from_schema_5,
     6: from_schema_6,
     7: from_schema_7,
+    8: from_schema_8,
 }

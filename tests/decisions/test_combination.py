@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -50,9 +52,22 @@ def test_zero_is_where_unseen_patients_are_equally_likely(rng):
     parts = said(rng, labels, [1.0, 1.0]) + 3.0
     panel, calibration = fit(parts, labels)
     scores = panel.scores(parts)
-    np.testing.assert_allclose(calibration.probabilities(np.zeros((1, 1))), 0.5, atol=1e-4)
+    np.testing.assert_allclose(calibration.probabilities(np.zeros((1, 1))), 0.5, atol=1e-12)
     shares = [np.mean((scores[labels == c, 0] > 0) == c) for c in (0, 1)]
     assert min(shares) > 0.85
+
+
+def test_a_handful_of_patients_moves_the_line_a_little(rng):
+    labels = np.repeat([0, 1], [300, 100])
+    parts = said(rng, labels, [1.0, 1.0]) + 3.0
+    offsets = [fit(parts, labels, n)[0].offset for n in (0, 3, 12, 10**9)]
+    assert offsets[0] == 0 and (np.diff(offsets) < 0).all()
+    assert offsets[2] == pytest.approx(offsets[3] / 2, rel=0.01)
+    # Whatever the line: who is called so is the likelier one.
+    panel, calibration = fit(parts, labels, 3)
+    scores = panel.scores(parts)
+    chances = calibration.probabilities(scores)
+    np.testing.assert_array_equal(chances[:, 1] > 0.5, scores[:, 0] > 0)
 
 
 def test_a_member_that_saw_nothing_has_no_say(rng):
@@ -61,7 +76,7 @@ def test_a_member_that_saw_nothing_has_no_say(rng):
     parts[3, 1] = np.nan
     panel, _ = fit(parts, labels)
     others = [0, 2]
-    values = parts[3, others, 0] / panel.scales[others]
+    values = np.tanh(panel.bend * parts[3, others, 0] / panel.scales[others]) / panel.bend
     expected = np.average(values, weights=panel.weights[others]) + panel.offset
     assert panel.scores(parts)[3, 0] == pytest.approx(expected)
 
@@ -105,9 +120,40 @@ def test_weights_are_equal_for_equals_sum_to_one_and_silence_nobody():
         assert weights.sum() == pytest.approx(1) and (weights > 0).all()
         assert (np.diff(weights) <= 1e-12).all()
     np.testing.assert_allclose(shrunk_weights(orders, 0), 0.25)
-    # Half way with six patients.
+    # Half way with twelve patients.
     steep = shrunk_weights(orders, 10**9)
-    np.testing.assert_allclose(shrunk_weights(orders, 6), (steep + 0.25) / 2, rtol=1e-6)
+    np.testing.assert_allclose(shrunk_weights(orders, 12), (steep + 0.25) / 2, rtol=1e-6)
+
+
+def test_weights_are_those_of_independent_evidence(rng):
+    """AUC = Φ(d'/√2), and with many patients a member counts by its d'²."""
+    strengths = np.array([0.3, 0.6, 0.9])
+    labels = np.repeat([0, 1], 200_000)
+    parts = said(rng, labels, strengths)
+    panel, _ = fit(parts, labels, 10**9)
+    np.testing.assert_allclose(panel.weights, strengths**2 / (strengths**2).sum(), atol=0.01)
+
+
+def test_nobody_overrules_the_others_however_loud(rng):
+    labels = np.repeat([0, 1], 100)
+    parts = said(rng, labels, [1.5, 1.5, 1.5])
+    panel, _ = fit(parts, labels)
+    image = np.array([[[3.0], [3.0], [-3.0]]])
+    loud = np.array([[[3.0], [3.0], [-1e6]]])
+    assert panel.scores(image)[0, 0] > 0 and panel.scores(loud)[0, 0] > 0
+    straight = replace(panel, bend=0.0)
+    assert straight.scores(image)[0, 0] > 0 > straight.scores(loud)[0, 0]
+    # Near 0 nothing is bent, and the order of one member's scores never changes.
+    np.testing.assert_allclose(panel.scores(image / 1e4), straight.scores(image / 1e4), atol=1e-9)
+    assert (
+        np.diff(panel.scores(np.linspace(-3, 3, 50)[:, None, None].repeat(3, 1))[:, 0]) > 0
+    ).all()
+
+
+def test_one_alone_is_not_bent(rng):
+    labels = np.repeat([0, 1], 50)
+    panel, _ = fit(said(rng, labels, [1.0]), labels)
+    assert panel.bend == 0
 
 
 def test_where_all_are_silent_there_is_no_score():

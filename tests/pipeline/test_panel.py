@@ -63,24 +63,26 @@ def test_who_sits_on_it():
     assert [r.downsample for r in views(preset("fast"))] == [2.0, 2.0, 4.0]
     assert {view[0] for view in seen(Plan.named("pixels", "wndcharm"))} == {"wndcharm"}
     assert len(Plan.named("pixels", "wndcharm").recipes) == 4
-    assert [(r.stain, r.downsample) for r in views(preset("embeddings"))] == [
-        ("none", 1.0),
-        ("reinhard", 2.0),
-        ("reinhard", 2.0),
-    ]
+    network, corrected, *others = views(preset("embeddings"))
+    assert network == preset("embeddings") and corrected == replace(network, stain="reinhard")
+    # Beside a network sit the pixels that stand first on the panel of pixels, and its textures.
+    assert others == Plan.named("pixels").recipes[:2]
+    # Where its stain is corrected anyhow, that is one view.
+    macenko = views(replace(preset("embeddings"), stain="macenko"))
+    assert [r.stain for r in macenko] == ["macenko"] * 3
     assert Plan.named("pixels", "shirc").recipe.method_parameters.get("n_channels", 3) == 3
 
 
 def test_what_is_changed_beside_a_network_is_changed_in_all():
     settings = {"n_atoms": "70", "patches_per_class": "500", "least_tissue": "0.2", "mpp": "0.5"}
     plan = Plan(preset("embeddings"), 3, panel=True).with_settings(settings)
-    cells, pixels, textures = plan.recipes
-    for recipe in (cells, pixels):
+    cells, corrected, pixels, _ = plan.recipes
+    for recipe in (cells, corrected, pixels):
         assert (recipe.patches_per_class, recipe.least_tissue) == (500, 0.2)
         assert recipe.method_parameters["n_atoms"] == 70
-    assert (cells.mpp, pixels.mpp, textures.mpp) == (0.5, 1.0, 1.0)
+    assert [r.mpp for r in plan.recipes] == [0.5, 0.5, 0.5, 1.0]
     # Its own: what pixels are best coded by is no good for cells.
-    assert (cells.method_parameters["rho"], pixels.method_parameters["penalty"]) == (0.1, 0.4)
+    assert (cells.method_parameters["rho"], pixels.method_parameters["penalty"]) == (0.1, 0.2)
     assert "rho" not in pixels.method_parameters and pixels.stain == "reinhard"
     assert plan.with_settings({"stain": "macenko"}).recipes[1].stain == "macenko"
 
@@ -107,8 +109,8 @@ def test_the_score_is_the_members_mean_and_the_map_is_the_first_ones(model, mani
     scores = [member.predict(record.path, mpp=record.mpp).scores[0] for member in model.members_]
     assert len(scores) == model.n_members == 3 and scores[0] == alone.scores[0]
     combined = model.combination_
-    expected = np.average(np.array(scores) / combined.scales, weights=combined.weights)
-    expected += combined.offset
+    bent = np.tanh(combined.bend * np.array(scores) / combined.scales) / combined.bend
+    expected = np.average(bent, weights=combined.weights) + combined.offset
     assert answer.score == pytest.approx(expected)
     assert answer.label == max(answer.probabilities, key=answer.probabilities.__getitem__)
     moved = model.with_threshold(answer.score + 0.01).predict(record.path, mpp=record.mpp)

@@ -73,10 +73,11 @@ def test_former_names_are_understood_and_said():
 def test_the_default_has_a_network_where_one_is_installed(monkeypatch):
     monkeypatch.setattr(recipes, "missing_module", lambda name: None)
     by_network = Plan.named("default")
-    assert [(r.method, r.vectors) for r in by_network.recipes] == [
-        ("dfdl", "efficientnet-lite0"),
-        ("dfdl", "centred"),
-        ("lbp-colour", "centred"),
+    assert [(r.method, r.vectors, r.stain) for r in by_network.recipes] == [
+        ("dfdl", "efficientnet-lite0", "none"),
+        ("dfdl", "efficientnet-lite0", "reinhard"),
+        ("dfdl", "centred", "reinhard"),
+        ("lbp-colour", "centred", "reinhard"),
     ]
     assert Plan.named("default", "shirc").recipes == Plan.named("pixels", "shirc").recipes
     assert Panel(patch_px=12).recipe.vectors == "centred"

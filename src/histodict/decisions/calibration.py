@@ -40,8 +40,14 @@ class Calibration:
     misfits: NDArray[np.float64]
 
     @classmethod
-    def fit(cls, scores: NDArray[np.float64], labels: NDArray[np.int64]) -> Calibration:
-        """From scores (n_images, n_scores) of unseen patients and the places of their classes."""
+    def fit(
+        cls, scores: NDArray[np.float64], labels: NDArray[np.int64], *, at_zero: bool = False
+    ) -> Calibration:
+        """From scores (n_images, n_scores) of unseen patients and the places of their classes.
+
+        at_zero : two classes are equally likely where the score is 0, as of more classes those are
+            whose scores are the same
+        """
         n_classes = int(labels.max()) + 1
         counts = np.bincount(labels, minlength=n_classes)
         # Platt's targets, as if a class had one more image of its own and one of another; the same
@@ -53,7 +59,12 @@ class Calibration:
         weights = (len(labels) / (n_classes * np.maximum(counts, 1)))[labels]
         scale = max(float(scores.std()), 1e-12)
         if scores.shape[1] == 1:
-            rise, offset = _fit_curve(scores[:, 0] / scale, targets, weights)
+            halves = scores * np.array([-0.5, 0.5]) / scale
+            rise, offset = (
+                (_fit_temperature(halves, targets, weights), 0.0)
+                if at_zero
+                else _fit_curve(scores[:, 0] / scale, targets, weights)
+            )
             slopes = np.array([[-rise / 2, rise / 2]]) / scale
             offsets = np.array([-offset / 2, offset / 2])
         else:

@@ -1,37 +1,43 @@
 """Several classifiers' scores as one.
 
 The score of a panel is the weighted mean of its members' scores, each over its own scale: the root
-mean square of what the member said of patients it had not seen. With two classes an offset puts the
-place at which both are equally likely, for such patients, at 0.
+mean square of what the member said of patients it had not seen. Far from 0 scores are bent, so that
+a member that is beside itself, as on a scanner it does not know, cannot overrule all the others.
 
-Weights follow how well a member put those patients in order (AUC), so that one that tells nothing
-of this tissue has hardly a say; but a choice among a handful of patients is mostly chance, so they
-are shrunk towards equal ones: half way with `_HALF_WAY` patients of the class that has fewest.
+Weights follow how well a member put those patients in order, so that one that tells nothing of this
+tissue has hardly a say; with two classes an offset moves the mean towards where both are equally
+likely for such patients. What a handful of patients say is mostly chance, so both are shrunk, the
+weights towards equal ones and the offset towards none: half way with `_HALF_WAY` patients of the
+class that has fewest.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import ndtri
 
 from .calibration import Calibration
 
-_HALF_WAY = 6
-_STEEPNESS = 2
-_LEAST = 0.01  # of the steep part: nobody is silenced for good
+_HALF_WAY = 12
+_BEND = 1.0  # where several decide: nobody says more than 1 / this
+# Of AUC: nobody is silenced for good, and a handful of patients in the right order proves little.
+_LEAST, _MOST = 0.51, 0.98
 
 
 @dataclass(frozen=True)
 class Combination:
     """scales, weights : (n_members,), weights sum to 1; offset : added to the mean, 0 with more
-    than two classes.
+    than two classes; bend : a score x over its scale counts as tanh(bend · x) / bend, as x where
+    it is 0.
     """
 
     scales: NDArray[np.float64]
     weights: NDArray[np.float64]
     offset: float = 0.0
+    bend: float = 0.0
 
     @classmethod
     def fit(
@@ -46,26 +52,32 @@ class Combination:
 
         n_patients : of the class with fewest
         """
-        mean = cls(cls.equal(parts).scales, shrunk_weights(orders, n_patients))
+        mean = replace(cls.equal(parts), weights=shrunk_weights(orders, n_patients))
         scores = mean.scores(parts)
-        calibration = Calibration.fit(scores, labels)
-        if scores.shape[1] > 1:
-            return mean, calibration
-        centred = cls(mean.scales, mean.weights, -calibration.border())
-        return centred, Calibration.fit(scores + centred.offset, labels)
+        if scores.shape[1] == 1:
+            border = Calibration.fit(scores, labels).border()
+            mean = replace(mean, offset=-border * _trust(n_patients))
+        return mean, Calibration.fit(scores + mean.offset, labels, at_zero=True)
 
     @classmethod
     def equal(cls, parts: NDArray[np.float64]) -> Combination:
         """All have the same say: where nothing is known of unseen patients."""
         scales = np.sqrt(np.nanmean(parts**2, axis=(0, 2)))
         n_members = parts.shape[1]
-        return cls(np.where(scales > 0, scales, 1.0), np.full(n_members, 1 / n_members))
+        return cls(
+            np.where(scales > 0, scales, 1.0),
+            np.full(n_members, 1 / n_members),
+            bend=_BEND if n_members > 1 else 0.0,
+        )
 
     def scores(self, parts: NDArray[np.float64]) -> NDArray[np.float64]:
         """(..., n_scores) from the members' (..., n_members, n_scores)."""
         present = ~np.isnan(parts)
         say = self.weights[:, None] * present
-        total = (np.nan_to_num(parts / self.scales[:, None]) * say).sum(axis=-2)
+        said = parts / self.scales[:, None]
+        if self.bend:
+            said = np.tanh(self.bend * said) / self.bend
+        total = (np.nan_to_num(said) * say).sum(axis=-2)
         with np.errstate(invalid="ignore"):  # NaN where all are silent
             mean: NDArray[np.float64] = total / say.sum(axis=-2)
         return mean + self.offset
@@ -73,7 +85,13 @@ class Combination:
 
 def shrunk_weights(orders: NDArray[np.float64], n_patients: int) -> NDArray[np.float64]:
     """From members' AUC, and the number of patients that it rests on; they sum to 1."""
-    steep = np.clip(2 * orders - 1, _LEAST, 1) ** _STEEPNESS
-    trust = n_patients / (n_patients + _HALF_WAY)
+    # With normal scores of either class, AUC = Φ(d'/√2); independent members add up their d'².
+    steep = ndtri(np.clip(orders, _LEAST, _MOST)) ** 2
+    trust = _trust(n_patients)
     weights: NDArray[np.float64] = trust * steep / steep.sum() + (1 - trust) / len(orders)
     return weights / weights.sum()
+
+
+def _trust(n_patients: int) -> float:
+    """In what so many patients say, from 0 to 1."""
+    return n_patients / (n_patients + _HALF_WAY)

@@ -17,6 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..decisions.calibration import Calibration
+from ..decisions.combination import Combination
 from ..decisions.image_rules import n_scores, winner
 from ..evaluation.metrics import auc, balanced_accuracy
 from ..evaluation.protocols import k_folds
@@ -120,6 +122,15 @@ def hear(
         else:
             heard.append(Hearing(recipe, scores, *how_good(scores, manifest)))
     return heard
+
+
+def weighed(heard: Sequence[Hearing], manifest: Manifest) -> tuple[Combination, Calibration]:
+    """How the scores of those who were heard become one, and that one probabilities."""
+    parts = np.stack([hearing.scores for hearing in heard], axis=1)
+    seen = ~np.isnan(parts[:, 0]).any(axis=1)
+    orders = np.array([hearing.order for hearing in heard])
+    labels = np.array([manifest.classes.index(label) for label in manifest.labels])
+    return Combination.fit(parts[seen], labels[seen], orders, fewest_patients(manifest))
 
 
 def not_heard(recipes: Sequence[Recipe], manifest: Manifest) -> list[Hearing]:

@@ -32,11 +32,11 @@ from ..model_content import ModelContent, arrays_of
 from ..recipes import Recipe
 from .hearing import (
     Hearing,
-    fewest_patients,
     hear,
     kept_meanwhile,
     not_heard,
     unseen_splits,
+    weighed,
 )
 from .image_classifier import ImageClassifier
 from .image_model import ImageModel, Look
@@ -136,7 +136,7 @@ class Panel(ImageClassifier):
         if start_from is not None and len(self.recipes) > 1:
             raise ValueError("a panel starts afresh: only a single model can go on from another")
         learnt, start = copy(self), None
-        labels = learnt._begin(manifest, watch, executor)
+        learnt._begin(manifest, watch, executor)
         splits, unheard = unseen_splits(manifest, self.folds, self.random_state)
         learnt.training_["folds"] = len(splits)
         if unheard:
@@ -167,7 +167,7 @@ class Panel(ImageClassifier):
                     continue
                 learnt.members_.append(made)
                 able.append(hearing)
-            learnt._weigh(able, manifest, labels, is_heard=bool(splits))
+            learnt._weigh(able, manifest, is_heard=bool(splits))
         weights = iter(learnt.combination_.weights.tolist())
         learnt.training_["members"] = [
             hearing.to_dict() | ({} if hearing.failure else {"weight": next(weights)})
@@ -176,14 +176,7 @@ class Panel(ImageClassifier):
         learnt.members_ = [made.with_cache(self.cache) for made in learnt.members_]
         return self._become(learnt)
 
-    def _weigh(
-        self,
-        heard: list[Hearing],
-        manifest: Manifest,
-        labels: NDArray[np.int64],
-        *,
-        is_heard: bool,
-    ) -> None:
+    def _weigh(self, heard: list[Hearing], manifest: Manifest, *, is_heard: bool) -> None:
         """By what was heard; else all the same, on the scale of what they say of these images."""
         if not is_heard:
             records = manifest.records
@@ -192,12 +185,7 @@ class Panel(ImageClassifier):
             parts = np.array([[silent if s is None else s for s in row] for row in looks])
             self.combination_, self.calibration_ = Combination.equal(parts), None
             return
-        parts = np.stack([hearing.scores for hearing in heard], axis=1)
-        seen = ~np.isnan(parts[:, 0]).any(axis=1)
-        orders = np.array([hearing.order for hearing in heard])
-        self.combination_, self.calibration_ = Combination.fit(
-            parts[seen], labels[seen], orders, fewest_patients(manifest)
-        )
+        self.combination_, self.calibration_ = weighed(heard, manifest)
 
     def _member(self, recipe: Recipe, cache: Path | None = None) -> TissueClassifier:
         return TissueClassifier(
@@ -297,7 +285,11 @@ class Panel(ImageClassifier):
         return replace(
             members[0],
             kind=self.kind,
-            decision={"shift": self.shift_, "offset": self.combination_.offset},
+            decision={
+                "shift": self.shift_,
+                "offset": self.combination_.offset,
+                "bend": self.combination_.bend,
+            },
             training=self.training_,
             members=members,
             arrays=arrays,
@@ -320,6 +312,7 @@ class Panel(ImageClassifier):
             arrays["combination.scales"],
             arrays["combination.weights"],
             float(content.decision["offset"]),
+            float(content.decision["bend"]),
         )
         names = (f"calibration.{name}" for name in ("slopes", "offsets", "misfits"))
         panel.calibration_ = None

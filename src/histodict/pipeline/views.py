@@ -2,8 +2,9 @@
 
 They differ in what they look at, in scale and in stain correction, so that their mistakes do:
 
-- beside cells of a network: a dictionary of pixels at half the scale, with surroundings, and
-  textures and colours of the image as a whole (`lbp-colour`) at that scale;
+- beside cells of a network: the same cells of images whose stain was corrected (each is right
+  where the other is not), a dictionary of pixels, and textures and colours of the image as a whole
+  (`lbp-colour`) at half the scale;
 - beside a dictionary of pixels: such textures at two scales, the coarser without stain correction.
 
 What was changed in the recipe is changed in the others, where they have it.
@@ -22,15 +23,16 @@ from ..networks import vectors_named
 from ..recipes import PRESETS, Recipe, for_method, recipe_of, takes_network
 
 _TEXTURES = "lbp-colour"
-# By how much images are reduced for them, and how their stain is corrected.
+_CORRECTED = "reinhard"
+# By how much images are reduced for them.
 _COARSE, _COARSER = 2.0, 4.0
 # What belongs to a network's cells, or to pixels, and says nothing of the other.
 _OF_VECTORS = ("vectors", "patch_px", "stride_px", "context", "components", "whiten", "rule")
 
-# Beside a network, and alone. Finer patches show less of the tissue at once, so fewer atoms would
+# Finer patches than those of one model alone show less of the tissue at once, so fewer atoms would
 # be left for codes as sparse.
-BESIDE = PRESETS["fast"].with_changes(rule="margin-and-codes")
-PIXELS = BESIDE.with_known({"patch_px": 20, "context": 1, "penalty": 0.2, "downsample": 1.0})
+_FINER = {"patch_px": 20, "context": 1, "penalty": 0.2, "downsample": 1.0}
+PIXELS = PRESETS["fast"].with_changes(rule="margin-and-codes").with_known(_FINER)
 NETWORK = PRESETS["embeddings"]
 FORMER_PIXELS = "auto"  # what the preset pixels was called
 
@@ -50,7 +52,7 @@ def panel_recipe(
     if given == "default" and takes_network(settings or {}, [method or ""])[0]:
         return for_method(NETWORK, method or NETWORK.method)
     sees_patches = method_entry(method or PIXELS.method).sees_patches
-    return for_method(PIXELS if sees_patches else BESIDE, method or PIXELS.method)
+    return for_method(PIXELS if sees_patches else PRESETS["fast"], method or PIXELS.method)
 
 
 def views(recipe: Recipe) -> list[Recipe]:
@@ -67,18 +69,27 @@ def _others(base: Recipe) -> Iterator[Recipe]:
         yield from _whole_images(base)
         return
     if not vectors_named(base.vectors).take_surroundings:
+        yield replace(base, stain=_corrected(base))
         pixels = _beside_network(base)
         yield pixels
-        yield for_method(pixels, _TEXTURES)
+        yield _textures(pixels, _COARSE)
         return
-    textures = for_method(base, _TEXTURES)
-    yield _rescaled(textures, _COARSE / base.downsample)
-    yield replace(_rescaled(textures, _COARSER / base.downsample), stain="none")
+    yield _textures(base, _COARSE)
+    yield replace(_textures(base, _COARSER), stain="none")
+
+
+def _corrected(recipe: Recipe) -> str:
+    return _CORRECTED if recipe.stain == "none" else recipe.stain
+
+
+def _textures(pixels: Recipe, reduced: float) -> Recipe:
+    """Of the image reduced by so much, whatever the patches of pixels are cut from."""
+    return _rescaled(for_method(pixels, _TEXTURES), reduced / pixels.downsample)
 
 
 def _beside_network(base: Recipe) -> Recipe:
-    """The recipe of pixels, changed as the base was; it sees the tissue at half the scale."""
-    usual, plain = (for_method(recipe, base.method) for recipe in (BESIDE, NETWORK))
+    """The recipe of pixels, changed as the base was."""
+    usual, plain = (for_method(recipe, base.method) for recipe in (PIXELS, NETWORK))
     changed = {
         own.name: getattr(base, own.name)
         for own in fields(base)
@@ -100,8 +111,7 @@ def _beside_network(base: Recipe) -> Recipe:
 
 
 def _whole_images(base: Recipe) -> Iterator[Recipe]:
-    corrected = "reinhard" if base.stain == "none" else base.stain
-    for factor, stain in product((1, 2), (corrected, "none")):
+    for factor, stain in product((1, 2), (_corrected(base), "none")):
         yield replace(_rescaled(base, factor), stain=stain)
 
 
