@@ -45,6 +45,21 @@ def test_files_of_schema_4_give_the_answers_they_gave(name, tmp_path):
                 assert (closest.winners == np.array(said["winners"])).mean() > 0.98
 
 
+def test_a_panel_of_schema_8_gives_the_answers_it_gave(tmp_path):
+    """Its members have unequal weights, and what they say was not bounded."""
+    model = load_model(FOLDER / "schema-8-panel.histodict")
+    again = load_model(save_model(model, tmp_path / "m.histodict"))
+    assert model.combination_.bend == again.combination_.bend == 0
+    for name, score, chance in (
+        ("patient06_1.jpg", 0.3534591888614697, 0.6154246010817905),
+        ("patient06_2.jpg", -0.8316600733785384, 0.2485675755806053),
+    ):
+        for one in (model, again):
+            answer = one.answer(FOLDER / "images" / name, mpp=0.5)
+            assert answer.score == pytest.approx(score, rel=1e-4)
+            assert answer.probabilities["inflamed"] == pytest.approx(chance, rel=1e-4)
+
+
 def test_what_is_said_of_a_model_of_schema_4_is_said_in_today_s_words(tmp_path):
     header = read_header(file_of("panel"))
     assert header["kind"] == "panel" and len(header["members"]) == 7

@@ -41,7 +41,8 @@ class LearnOptions:
         str | None,
         typer.Option(
             help="Settings to start from. default: a panel of a pretrained network's cells, "
-            "pixels and textures, and without the network where none is installed, as pixels is; fast: one dictionary of pixels; embeddings: one of a network's cells; "
+            "pixels and textures, and without the network where none is installed, as pixels is; "
+            "fast: one dictionary of pixels; embeddings: one of a network's cells; "
             "paper: as published; or a .json file of settings. With --regions: embeddings where a "
             "network is installed, else regions, which is of pixels."
         ),
