@@ -22,7 +22,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -63,7 +63,7 @@ from .kept_pieces import (
 from .machine import machine_facts
 from .report import print_facts
 
-_REPEATS = {"ucsb": 5, "glas": 3, "lung": 5, "lymphoma": 1}
+_REPEATS = {"ucsb": 5, "glas": 5, "lung": 5, "lymphoma": 1}
 _PER_CLASS = {"lung": 10}
 _FIRST_SCANNER = 1000  # seed
 PLAIN = "as it is"
@@ -123,7 +123,7 @@ class Member:
     set_name: str
     place: int
     kinds: tuple[str, ...]
-    cache: Path
+    cache: Path = field(repr=False)  # what lies there decides nothing
 
     @property
     def name(self) -> str:
