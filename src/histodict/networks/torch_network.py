@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import torch
@@ -49,6 +49,9 @@ class TorchNetwork:
     feature_map : the function to call; None calls the module
     cell_px : pixels of the picture per cell of the map
     mean, std : of the pixel values (0 … 255) that the network was trained with, per channel
+    state : the weights by name, of which the digest is made; None takes the module's. For a module
+        that holds them in another form than they were published in: the digest, which models are
+        kept with, does not change when only the form does
     """
 
     def __init__(
@@ -58,6 +61,7 @@ class TorchNetwork:
         mean: tuple[float, float, float],
         std: tuple[float, float, float],
         feature_map: Callable[[torch.Tensor], torch.Tensor] | None = None,
+        state: Mapping[str, torch.Tensor] | None = None,
     ) -> None:
         self.cell_px = cell_px
         self._device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -66,12 +70,13 @@ class TorchNetwork:
         self._mean, self._std = (
             torch.tensor(values, device=self._device).view(1, 3, 1, 1) for values in (mean, std)
         )
-        self.digest = _digest(module)
+        self.digest = _digest(module.state_dict() if state is None else state)
 
     def cells(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
         """One vector per cell: (h, w, n_features)."""
         batch = torch.from_numpy(np.ascontiguousarray(pixels)).to(self._device)
-        batch = (batch.permute(2, 0, 1)[None].float() - self._mean) / self._std
+        batch = batch.permute(2, 0, 1)[None].to(torch.float32, copy=True)
+        batch.sub_(self._mean).div_(self._std)
         with _ONE_THREAD, torch.inference_mode():
             features = self._feature_map(batch)[0]
         expected = pixels.shape[0] // self.cell_px, pixels.shape[1] // self.cell_px
@@ -84,10 +89,10 @@ class TorchNetwork:
         return vectors
 
 
-def _digest(module: torch.nn.Module) -> str:
+def _digest(state: Mapping[str, torch.Tensor]) -> str:
     """SHA-256 of all weights, by name."""
     total = hashlib.sha256()
-    for name, tensor in sorted(module.state_dict().items()):
+    for name, tensor in sorted(state.items()):
         total.update(name.encode())
         total.update(tensor.detach().cpu().contiguous().view(-1).numpy().tobytes())
     return total.hexdigest()

@@ -1,0 +1,112 @@
+"""The bare network, from pixels to cells, on one core: how far it is from the core's own limit.
+
+    python -m benchmarks.network [--areas 224 512 1024 1152] [--repeats 15] [--output FILE.json]
+
+The limit is the rate of a product of two large matrices by the same library on one thread, taken in
+turns with the network. Operations are those that the layers define, two for a multiply-add; what
+strips do twice is not counted. Seconds are CPU seconds of the one thread that works, so that other
+work on the machine shows less. Pixels are noise: the time does not depend on them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from histodict.networks import efficientnet, open_network
+
+from . import report
+from .machine import machine_facts
+
+NAMES = ("efficientnet-lite0", "efficientnet-lite0-half", "efficientnet-lite0-both")
+_SIDE = 1024  # of the matrices
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--areas", type=int, nargs="+", default=[224, 512, 1024, 1152])
+    parser.add_argument("--repeats", type=int, default=15)
+    parser.add_argument("--output", type=Path, help="all figures as JSON")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    facts = machine_facts() | {"torch": torch.__version__}
+    report.print_facts(facts)
+    rows = [measure(name, side, options.repeats) for name in NAMES for side in options.areas]
+    print()
+    report._print_table([_cells(row) for row in rows])
+    if options.output:
+        options.output.write_text(json.dumps({"facts": facts, "rows": rows}, indent=1))
+
+
+def measure(name: str, side: int, repeats: int) -> dict[str, Any]:
+    """One network on areas of side × side pixels, in turns with the product."""
+    network = open_network(name)
+    pixels = np.random.default_rng(0).integers(0, 256, (side, side, 3), dtype=np.uint8)
+    matrix = torch.rand(_SIDE, _SIDE)
+    cases: tuple[Callable[[], Any], ...] = (
+        lambda: network.cells(pixels),
+        lambda: matrix @ matrix,
+    )
+    for case in cases:
+        case()
+    times = np.array([[_seconds(case) for case in cases] for _ in range(repeats)])
+    n_flop = flop(name, side)
+    rates = np.array([n_flop, 2 * _SIDE**3]) / times / 1e9
+    return {
+        "network": name,
+        "side": side,
+        "gflop": n_flop / 1e9,
+        "ms": 1e3 * statistics.median(times[:, 0]),
+        "gflop_per_s": statistics.median(rates[:, 0]),
+        "product_gflop_per_s": statistics.median(rates[:, 1]),
+        "share": statistics.median(rates[:, 0] / rates[:, 1]),
+    }
+
+
+def flop(name: str, side: int) -> int:
+    """Operations of the convolutions that a network's cells are made of."""
+    module = efficientnet.Lite0(efficientnet._trained()).to("meta")  # shapes without numbers
+    total = 0
+
+    def count(layer: efficientnet.Convolution, _: Any, out: torch.Tensor) -> None:
+        nonlocal total
+        kernel = layer.weight.shape[-1]
+        kernel -= kernel % 2 == 0  # without the row and column of zeros
+        total += 2 * out[0].numel() * layer.weight.shape[1] * kernel**2
+
+    for layer in module.modules():
+        if isinstance(layer, efficientnet.Convolution):
+            layer.register_forward_hook(count)
+    part = module.to_half_way if name.endswith("-half") else module
+    part(torch.empty(1, 3, side, side, device="meta"))
+    return total
+
+
+def _seconds(case: Callable[[], Any]) -> float:
+    start = time.thread_time()
+    case()
+    return time.thread_time() - start
+
+
+def _cells(row: dict[str, Any]) -> dict[str, str]:
+    return {
+        "network": row["network"],
+        "pixels": f"{row['side']}²",
+        "GFLOP": f"{row['gflop']:.2f}",
+        "ms": f"{row['ms']:.1f}",
+        "ms per megapixel": f"{row['ms'] / row['side'] ** 2 * 1e6:.0f}",
+        "GFLOP/s": f"{row['gflop_per_s']:.1f}",
+        "of the product": f"{row['share']:.2f} of {row['product_gflop_per_s']:.0f}",
+    }
+
+
+if __name__ == "__main__":
+    main()

