@@ -29,6 +29,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
+from ..execution.files import file_state
 from ..execution.sealed import write_sealed
 from .workspace import (
     DamagedFileError,
@@ -99,7 +100,8 @@ class Job:
     @cached_property
     def summary(self) -> dict[str, Any]:
         """What lists of jobs need of the request, which a server reads once."""
-        return _summary(*_version(self.folder / "job.json"))
+        path = self.folder / "job.json"
+        return _summary(path, *_version(path))
 
     def results(self) -> dict[str, Any] | None:
         """Answers for the images kept for testing; None if there are none yet."""
@@ -109,7 +111,8 @@ class Job:
     def state(self) -> dict[str, Any]:
         """How it stands; where that cannot be read, it failed and can be taken up again."""
         try:
-            return dict(_state(*_version(self.folder / "state.json")))
+            path = self.folder / "state.json"
+            return dict(_state(path, *_version(path)))
         except DamagedFileError as error:
             say_once(str(error))
             return {"state": FAILED, "run": 0, "at": 0.0, "error": f"{error}, or take it up again"}
@@ -146,13 +149,11 @@ class Job:
         return "\n".join(text.strip().splitlines()[-_LOG_LINES:])
 
 
-def _version(path: Path) -> tuple[Path, int, int, int]:
-    """Another one whenever a file was written: each time it is a new file."""
+def _version(path: Path) -> tuple[int, ...]:
     try:
-        facts = path.stat()
+        return file_state(path)
     except OSError as error:
         raise damage(path, str(error)) from error
-    return path, facts.st_mtime_ns, facts.st_ino, facts.st_size
 
 
 @lru_cache(maxsize=10_000)
