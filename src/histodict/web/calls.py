@@ -38,6 +38,7 @@ _MODEL_BYTES = 512 * 2**20
 _TRAINING_BYTES = 128 * 2**20
 _VIEW_BYTES = 256 * 2**20
 _DRAWN_BYTES = 32 * 2**20
+_REPORT_BYTES = 64 * 2**20
 
 
 class Context:
@@ -53,6 +54,7 @@ class Context:
         self.sources = DataSources(folders)
         self.tiles = Tiles(workspace / "thumbnails")
         self.drawn: BytesCache[bytes] = BytesCache(_DRAWN_BYTES)  # atoms, maps, outlines
+        self.reports: BytesCache[bytes] = BytesCache(_REPORT_BYTES)
         self.views: BytesCache[View] = BytesCache(_VIEW_BYTES)
         self.models: BytesCache[tuple[Model, Gallery | None]] = BytesCache(_MODEL_BYTES)
         self.trainings: BytesCache[tuple[Manifest, Manifest]] = BytesCache(_TRAINING_BYTES)
