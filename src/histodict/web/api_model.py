@@ -16,7 +16,6 @@ from starlette.routing import Route
 
 from ..execution.files import file_key
 from ..images.manifest import Manifest, Record
-from ..model_file import read_header
 from ..patches.pictures import encode_jpeg, encode_png, vector_picture
 from ..pipeline import Model, save_model
 from ..pipeline.gallery import Gallery
@@ -42,18 +41,19 @@ _PATCH_SHOWN_PX = 150
 
 
 def describe(call: Call) -> dict[str, Any]:
-    job = call.job()
-    model, gallery = call.model()
+    job = call.job
+    trained = call.trained
+    model = trained.model
     parent, results = job.request.get("parent"), job.results()
     return {
         "id": job.id,
         "data": job.request["data"],
         "classes": model.classes_,
         "is_detector": model.finds_regions,
-        "card": model_card(model, read_header(job.model_file), job.request),
+        "card": model_card(model, trained.header, job.request),
         "results": results,
         "warnings": size_words(model, results["images"] if results else []),
-        "atoms": _atoms(model, gallery is not None),
+        "atoms": _atoms(model, trained.gallery is not None),
         # What this training is compared with.
         "parent": parent and {"id": parent, "results": find_job(call.user, parent).results()},
         "corrections": job.request["corrections"],
@@ -78,7 +78,7 @@ def _atoms(model: Model, has_gallery: bool) -> list[dict[str, Any]]:
 
 
 def _atoms_of(call: Call) -> Atoms:
-    atoms = call.model()[0].model_.atoms()
+    atoms = call.trained.model.model_.atoms()
     if atoms is None or not call.place("atom") < len(atoms.D):
         raise KeyError("there is no such atom")
     return atoms
@@ -86,10 +86,10 @@ def _atoms_of(call: Call) -> Atoms:
 
 def atom_picture(call: Call) -> Response:
     """The atom itself; one that is no picture is shown as the patch that uses it most."""
-    atoms, gallery = _atoms_of(call), call.model()[1]
+    atoms, gallery = _atoms_of(call), call.trained.gallery
     atom, side = call.place("atom"), atoms.patch_px
     if side is not None:
-        key = ("atom", *file_key(call.job().model_file), atom)
+        key = ("atom", *file_key(call.job.model_file), atom)
         data = call.drawn(key, lambda: encode_png(vector_picture(atoms.D[atom], side)))
         return picture(data, "png")
     found = gallery.users_of(atom, 1) if gallery is not None else []
@@ -108,7 +108,7 @@ def users_of_atom(call: Call) -> dict[str, Any]:
 
 def gallery_and_images(call: Call) -> tuple[Gallery, Manifest]:
     """The training patches that were kept, and the images they are from."""
-    gallery = call.model()[1]
+    gallery = call.trained.gallery
     if gallery is None:
         raise KeyError("this method looks at the image as a whole: it kept no training patches")
     return gallery, call.learn_and_test()[0]
@@ -175,7 +175,7 @@ def _report_key(call: Call, learn: Manifest, test: Manifest) -> Key:
     model, its training patches and its results; images and masks, by what lies there now; which of
     them are left out; and the line's place. Maps are made of the model and the images.
     """
-    job = call.job()
+    job = call.job
     files = job.folder / "job.json", job.folder / "results.json", job.model_file, job.gallery_file
     images = [path for r in (*learn.records, *test.records) for path in (r.path, r.mask) if path]
     states = [file_key(path) if path.is_file() else None for path in (*files, *images)]
@@ -184,15 +184,15 @@ def _report_key(call: Call, learn: Manifest, test: Manifest) -> Key:
 
 
 def _write_report(path: Path, call: Call, learn: Manifest, test: Manifest) -> None:
-    job = call.job()
+    job = call.job
     results = job.results()
     if results is None:
         raise KeyError("this training has no results yet")
-    (own, gallery), model = call.model(), call.model_at_point()
+    trained, model = call.trained, call.model_at_point()
     records = {short_id(test.name(record)): record for record in test.records}
-    card = model_card(model, read_header(job.model_file), job.request)
-    users = atom_users(model, gallery, learn)
-    kept = KeptAnswers(records, job.folder / "maps", job.request.get("mpp"), own)
+    card = model_card(model, trained.header, job.request)
+    users = atom_users(model, trained.gallery, learn)
+    kept = KeptAnswers(records, job.folder / "maps", job.request.get("mpp"), trained.model)
     write_report(path, model, card, _answers_at_point(model, results), kept, users)
 
 
@@ -219,7 +219,7 @@ def _written(write: Callable[[Path], object]) -> bytes:
 
 def _download(call: Call, ending: str, kind: str, data: bytes) -> Response:
     """Under the training's name with this ending."""
-    name = call.job().request["name"] + ending
+    name = call.job.request["name"] + ending
     plain = "".join(c if c.isascii() and (c.isalnum() or c in "-_.") else "_" for c in name)
     headers = {"Content-Disposition": f'attachment; filename="{plain}"'}
     return Response(data, media_type=kind, headers=headers)
