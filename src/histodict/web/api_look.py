@@ -19,7 +19,7 @@ from .bytes_cache import Key
 from .calls import Call, endpoint, picture
 from .explain import explain
 from .jobs import DONE, Job, all_jobs, new_job
-from .lanes import ANSWERS, PICTURES, Later
+from .lanes import ANSWERS, PICTURES, WHYS, Later
 from .maps import (
     answer_facts,
     answer_once,
@@ -160,7 +160,7 @@ def why(call: Call) -> Later:
             entry |= describe_patch(gallery, learn, entry["patch"])
         return facts
 
-    return Later(PICTURES, explained, call.record.path)
+    return Later(WHYS, explained, call.record.path)
 
 
 _PLACE = "/api/jobs/{job}/look/{data}/{image}"
