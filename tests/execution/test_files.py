@@ -3,10 +3,11 @@ from __future__ import annotations
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 
-from histodict.execution.files import content_digest, written_whole
+from histodict.execution.files import content_digest, file_key, file_state, written_whole
 
 DAY = 24 * 3600
 TEXTS = [str(i) * (20_000 + i) for i in range(4)]
@@ -86,6 +87,91 @@ def test_other_bytes_are_noticed_even_if_size_and_time_are_the_same(tmp_path):
     other = tmp_path / "b.png"
     other.write_bytes(b"one")
     assert content_digest(other) == before
+
+
+def looks_at_the_disk(monkeypatch, ask):
+    """How often `ask` asks the system about a file."""
+    n = 0
+
+    def counted(look):
+        def asked(*given, **named):
+            nonlocal n
+            n += 1
+            return look(*given, **named)
+
+        return asked
+
+    with monkeypatch.context() as patch:
+        for name in ("stat", "lstat", "readlink"):
+            patch.setattr(os, name, counted(getattr(os, name)))
+        ask()
+    return n
+
+
+@pytest.mark.parametrize("key", [file_state, file_key, content_digest])
+def test_a_file_that_is_known_takes_one_look(tmp_path, monkeypatch, key):
+    file = tmp_path / "some" / "folders" / "deep" / "a.png"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(b"one")
+    before = key(file)
+    assert looks_at_the_disk(monkeypatch, lambda: key(file)) == 1
+    assert key(file) == before
+
+
+@pytest.fixture
+def no_clock(monkeypatch):
+    """All files have the same times, as where two are written at once."""
+    look = os.stat
+
+    def stopped(*given, **named):
+        found = look(*given, **named)
+        names = ("st_dev", "st_ino", "st_mode", "st_size")
+        known = {name: getattr(found, name) for name in names}
+        return SimpleNamespace(**known, st_mtime_ns=0, st_ctime_ns=0)
+
+    monkeypatch.setattr(os, "stat", stopped)
+
+
+def lead_to(link, target):
+    link.unlink(missing_ok=True)
+    link.symlink_to(target)
+
+
+@pytest.mark.parametrize("key", [file_state, file_key, content_digest])
+def test_a_link_that_leads_to_another_file_is_noticed(tmp_path, no_clock, key):
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.png").write_text(name)
+    file, folder = tmp_path / "link.png", tmp_path / "folder"
+    found = {"file": [], "folder": []}
+    for name in ("one", "two", "one"):
+        lead_to(file, tmp_path / name / "a.png")
+        lead_to(folder, tmp_path / name)
+        found["file"].append(key(file))
+        found["folder"].append(key(folder / "a.png"))
+    for first, second, third in found.values():
+        assert first != second and first == third
+
+
+def test_a_key_says_the_true_place(tmp_path, monkeypatch):
+    (tmp_path / "one" / "deep").mkdir(parents=True)
+    (tmp_path / "two").symlink_to(tmp_path / "one" / "deep")
+    file = tmp_path / "one" / "a.png"
+    file.write_bytes(b"one")
+    monkeypatch.chdir(tmp_path)
+    roundabout = (tmp_path / "two" / ".." / "a.png", file.relative_to(tmp_path))
+    assert [file_key(path)[0] for path in roundabout] == 2 * [str(file.resolve())]
+
+
+@pytest.mark.parametrize("key", [file_state, file_key, content_digest])
+def test_a_file_of_the_same_size_and_time_in_its_place_is_noticed(tmp_path, key):
+    file, other = tmp_path / "a.png", tmp_path / "b.png"
+    for path in (file, other):
+        path.write_text(path.name)
+        os.utime(path, ns=(0, 0))
+    before = key(file)
+    os.replace(other, file)
+    assert key(file) != before
 
 
 def test_slides_that_lie_in_several_files(tmp_path):

@@ -1,6 +1,9 @@
 """The viewer's calls, on one small training: also where what it left is of an earlier version."""
 
 import os
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -9,11 +12,15 @@ from .conftest import MISSING
 pytest.importorskip("starlette.testclient", reason=MISSING)
 pytest.importorskip("uvicorn", reason=MISSING)
 
+from histodict import model_file
 from histodict.images import manifest
+from histodict.pipeline import view
 from histodict.web import api_look, training
+from histodict.web import calls as web_calls
 from histodict.web.jobs import Job
 from histodict.web.maps import stored_answer
 from histodict.web.training import request_manifest
+from histodict.web.workspace import short_id
 from tests.web.app import count_calls, open_client, open_data, start, wait_for
 from tests.web.test_maps import make_old
 
@@ -115,3 +122,71 @@ def test_training_patches_that_come_after_the_model_are_noticed(looked_at):
     assert client.get(f"{address}/why?row=0&column=0").status_code == 404
     away.rename(gallery)
     assert client.get(f"{address}/why?row=0&column=0").status_code == 200
+
+
+def a_patch(client, address):
+    """The address of the why of a patch on tissue."""
+    grid = client.get(address).json()["grid"]
+    for row in range(grid["n_rows"]):
+        found = client.get(f"{address}/why?row={row}&column=0").json()
+        if found["winner"] is not None:
+            return f"{address}/why?row={row}"
+    raise AssertionError("all of it is glass")
+
+
+def test_patches_of_one_chunk_are_read_once(looked_at, monkeypatch):
+    client, job, address = looked_at
+    place = a_patch(client, address)
+    calls = count_calls(monkeypatch, view.View, "chunk_vectors")
+    before = [client.get(f"{place}&column={column}").json() for column in (0, 1)]
+    assert calls == [] and before[0] != before[1]
+    os.utime(images_of(client, job)[address.rpartition("/")[2]])  # as if it were another
+    client.get(address)
+    calls.clear()
+    after = [client.get(f"{place}&column={column}").json() for column in (0, 1)]
+    assert after == before and len(calls) == 1
+
+
+def images_of(client, job):
+    """The files of the training's images by id."""
+    (folder,) = client.app.state.context.workspace.glob(f"users/*/jobs/{job}")
+    found = request_manifest(Job(folder).request)
+    return {short_id(found.name(record)): record.path for record in found.records}
+
+
+def test_a_request_looks_its_data_set_up_once(looked_at, monkeypatch):
+    client, _, address = looked_at
+    place = a_patch(client, address)
+    for asked in (address, f"{address}?point=0.25", f"{address}/map.png", f"{place}&column=0"):
+        calls = count_calls(monkeypatch, web_calls, "find_dataset")
+        assert client.get(asked).status_code == 200 and len(calls) == 1
+
+
+def test_a_model_page_reads_no_model_anew(looked_at, monkeypatch):
+    client, job, _ = looked_at
+    first = client.get(f"/api/jobs/{job}/model").json()
+    calls = count_calls(monkeypatch, model_file, "digest")
+    assert client.get(f"/api/jobs/{job}/model").json() == first and calls == []
+
+
+def test_a_slide_that_hangs_holds_up_the_why_of_no_other(looked_at, monkeypatch):
+    client, job, address = looked_at
+    base, _, image = address.rpartition("/")
+    images = images_of(client, job)
+    other = next(id_ for id_ in images if id_ != image)
+    hung, good = a_patch(client, address), a_patch(client, f"{base}/{other}")
+    released, explain = threading.Event(), api_look.explain
+
+    def slow(model, seen, patch_map, *given):
+        if patch_map.path == images[image]:
+            released.wait(30)
+        return explain(model, seen, patch_map, *given)
+
+    monkeypatch.setattr(api_look, "explain", slow)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(client.get, f"{hung}&column=0")
+        time.sleep(0.2)
+        assert client.get(f"{good}&column=0").status_code == 200
+        assert not waiting.done()
+        released.set()
+        assert waiting.result().status_code == 200

@@ -232,6 +232,19 @@ def test_damaged_files_of_a_job_stop_nobody(tissue, tmp_path, content):
             assert "model.histodict" in (folder / jobs[1] / "log.txt").read_text()
 
 
+def test_a_job_is_one_file_until_somebody_begins_it(tmp_path):
+    """Each file waits for the disk twice, and whoever starts a training waits for each."""
+    from histodict.web import jobs
+    from histodict.web.workspace import User
+
+    user = User.of(tmp_path, "ann")
+    job = jobs.new_job(user, {"kind": "map"})
+    assert [path.name for path in job.folder.iterdir()] == ["job.json"]
+    assert (job.state()["state"], job.state()["run"], job.state()["error"]) == ("waiting", 0, "")
+    job.set_state(jobs.CANCELLED, 0)
+    assert job.state()["state"] == jobs.CANCELLED
+
+
 def test_a_job_that_could_not_be_written_leaves_nothing(tmp_path, monkeypatch):
     from histodict.web import jobs
     from histodict.web.workspace import User

@@ -11,7 +11,7 @@ from .conftest import MISSING
 
 pytest.importorskip("anyio", reason=MISSING)
 
-from histodict.web.lanes import ANSWERS, DOWNLOADS, PICTURES, QUICK, Lanes, Later
+from histodict.web.lanes import ANSWERS, DOWNLOADS, PICTURES, QUICK, WHYS, Lanes, Later
 
 
 def most_at_once(lane: str, n: int) -> int:
@@ -36,7 +36,7 @@ def most_at_once(lane: str, n: int) -> int:
 
 def test_lanes_are_as_wide_as_they_should_be(monkeypatch):
     monkeypatch.setattr("histodict.web.lanes.available_cores", lambda: 3)
-    assert most_at_once(PICTURES, 9) == 4  # of one image, see below
+    assert most_at_once(PICTURES, 9) == most_at_once(WHYS, 9) == 4  # of one image, see below
     assert most_at_once(ANSWERS, 4) == most_at_once(DOWNLOADS, 4) == 1
     assert most_at_once(QUICK, 40) > 3
 

@@ -275,7 +275,7 @@ def test_the_reports_overlay_is_drawn_at_the_moved_line(trained, monkeypatch):
 
     monkeypatch.setattr("histodict.web.model_report.draw_overlay", draw)
     values = [row["value"] for row in job.results()["images"]]
-    client.get(f"/api/jobs/{job.id}/report.html?point={max(values) + 0.05}").raise_for_status()
+    client.get(f"/api/jobs/{job.id}/report.html?point={max(values) + 0.06}").raise_for_status()
     assert drawn
     for patch_map, words in drawn:
         assert words.startswith("adenocarcinoma")

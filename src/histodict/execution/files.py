@@ -103,19 +103,38 @@ def _sweep(folder: Path) -> None:
                 path.unlink()
 
 
-def file_key(path: Path) -> list[Any]:
-    """Changes when the file is another one, or was changed.
+def file_state(path: Path) -> tuple[int, ...]:
+    """What one look at the disk tells; changes when links lead to another file, or it was changed.
 
     What was written under the same size and time of modification still has another time of change,
-    which nobody can set.
+    which nobody can set. The numbers of device and file come first. Another machine, or this one
+    after a restart, may count them otherwise: what is kept on disk goes by its `file_key`.
     """
-    states = [[p.name, *_state(p)] for p in _beside(path)]
-    return [str(path.resolve()), *_state(path), *states]
+    found = os.stat(path)
+    return found.st_dev, found.st_ino, *_sizes(found)
 
 
-def _state(path: Path) -> list[int]:
-    state = path.stat()
-    return [state.st_size, state.st_mtime_ns, state.st_ctime_ns]
+def _sizes(found: os.stat_result) -> tuple[int, int, int]:
+    return found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
+def file_key(path: Path) -> list[Any]:
+    """Changes when the file is another one, or was changed; the same on all machines that see it.
+
+    One look at the disk will do: after each, a thread of a busy server waits for its turn.
+    """
+    device, number, *sizes = file_state(path)
+    states = [[p.name, *_sizes(p.stat())] for p in _beside(path)]
+    return [_true_place(str(path.absolute()), device, number), *sizes, *states]
+
+
+@lru_cache(maxsize=100_000)
+def _true_place(path: str, device: int, number: int) -> str:
+    """Where all links lead; to find out takes a look at every folder of the path.
+
+    It is done once, as long as the path leads to the same file.
+    """
+    return os.path.realpath(path)
 
 
 def _beside(path: Path) -> list[Path]:
@@ -133,8 +152,8 @@ def content_digest(path: Path) -> str:
 
     Of a slide that lies in several files the others count by their names, sizes and times.
     """
-    own = _digest(str(path.resolve()), *_state(path))
-    others = [[p.name, *_state(p)[:2]] for p in _beside(path)]
+    own = _digest(str(path.absolute()), *file_state(path))
+    others = [[p.name, *_sizes(p.stat())[:2]] for p in _beside(path)]
     return hashlib.sha256(f"{own} {others}".encode()).hexdigest() if others else own
 
 

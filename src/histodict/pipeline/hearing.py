@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -24,6 +23,7 @@ from ..evaluation.metrics import auc, balanced_accuracy
 from ..evaluation.protocols import k_folds
 from ..evaluation.splits import Split, SplitError
 from ..execution.executor import Executor
+from ..execution.meanwhile import folder_meanwhile
 from ..execution.progress import Callback, Progress
 from ..images.manifest import Manifest
 from ..images.readers import ImageError
@@ -67,8 +67,8 @@ def kept_meanwhile(
     if folder is not None or executor is not None or n_bytes > _MOST_BYTES:
         yield folder
         return
-    with TemporaryDirectory(prefix="histodict-panel-") as name:
-        yield Path(name)
+    with folder_meanwhile("histodict-panel-") as own:
+        yield own
 
 
 def unseen_splits(manifest: Manifest, n_folds: int, random_state: int) -> tuple[list[Split], str]:

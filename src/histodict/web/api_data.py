@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from starlette.responses import Response
@@ -52,7 +53,7 @@ def open_(call: Call) -> dict[str, Any]:
 
 
 def describe(call: Call) -> dict[str, Any]:
-    dataset = call.dataset()
+    dataset = call.dataset
     manifest = dataset.manifest
     return {
         "id": dataset.id,
@@ -74,7 +75,7 @@ def describe(call: Call) -> dict[str, Any]:
 
 def checks(call: Call) -> dict[str, Any]:
     """What only reading every image tells; goes on in the background."""
-    tiles, sources, dataset = call.context.tiles, call.context.sources, call.dataset()
+    tiles, sources, dataset = call.context.tiles, call.context.sources, call.dataset
     return call.context.checks.ask(
         relabelled(dataset), lambda r: tiles.thumbnail(sources.check(r)), dataset.about.mpp
     )
@@ -82,15 +83,15 @@ def checks(call: Call) -> dict[str, Any]:
 
 def say(call: Call) -> dict[str, Any]:
     """What the user says of the set: the class to be found, the size of a pixel."""
-    say_of(call.dataset(), call.body)
-    return describe(call)
+    say_of(call.dataset, call.body)
+    return describe(replace(call))  # which looks the set up anew
 
 
 # --- pixels -------------------------------------------------------------------------------------
 
 
 def thumbnail(call: Call) -> Response | Later:
-    tiles, record = call.context.tiles, call.record()
+    tiles, record = call.context.tiles, call.record
     kept = tiles.thumbnail_file(record)
     if kept.is_file():
         return picture(kept.read_bytes())
@@ -99,7 +100,7 @@ def thumbnail(call: Call) -> Response | Later:
 
 def image(call: Call) -> Later:
     """What the viewer needs to know of an image."""
-    record, tiles, dataset = call.record(), call.context.tiles, call.dataset()
+    record, tiles, dataset = call.record, call.context.tiles, call.dataset
 
     def facts() -> dict[str, Any]:
         source, size = tiles.open(record), dataset.size_of(record)
@@ -116,7 +117,7 @@ def image(call: Call) -> Later:
 
 
 def tile(call: Call) -> Response | Later:
-    tiles, record = call.context.tiles, call.record()
+    tiles, record = call.context.tiles, call.record
     place = [call.place(name) for name in ("level", "column", "row")]
     kept = tiles.kept_tile(record, *place)
     if kept is not None:
@@ -132,13 +133,13 @@ def correct(call: Call) -> dict[str, Any]:
     whole = isinstance(box, list) and len(box) == 4 and all(type(x) is int for x in box)
     if box is not None and not whole:
         raise ValueError("box must be four whole numbers: left, top, right, bottom")
-    dataset = call.dataset()
+    dataset = call.dataset
     add_correction(dataset, str(call.body.get("image")), str(call.body.get("label")), box)
     return {"corrections": dataset.corrections()}
 
 
 def undo(call: Call) -> dict[str, Any]:
-    dataset = call.dataset()
+    dataset = call.dataset
     remove_correction(dataset, str(call.body.get("id")))
     return {"corrections": dataset.corrections()}
 

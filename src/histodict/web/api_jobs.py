@@ -104,7 +104,7 @@ def _first_wish(body: dict[str, Any]) -> Wish:
 
 def watch(call: Call) -> dict[str, Any]:
     """State and progress of a job."""
-    job = call.job()
+    job = call.job
     return summary(call, job) | {
         "progress": _progress(job),
         "classes": request_classes(job.request),
@@ -176,13 +176,13 @@ def _time_left(job: Job, stages: dict[str, tuple[int, int]], elapsed: float) -> 
 
 
 def cancel(call: Call) -> dict[str, Any]:
-    job = call.job()
+    job = call.job
     call.context.queue.cancel(job)
     return summary(call, job)
 
 
 def resume(call: Call) -> dict[str, Any]:
-    job = call.job()
+    job = call.job
     if call.body.get("skip_bad") is True:
         go_on_without(job)
     call.context.queue.resume(job)

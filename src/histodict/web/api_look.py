@@ -19,7 +19,7 @@ from .bytes_cache import Key
 from .calls import Call, endpoint, picture
 from .explain import explain
 from .jobs import DONE, Job, all_jobs, new_job
-from .lanes import ANSWERS, PICTURES, Later
+from .lanes import ANSWERS, PICTURES, WHYS, Later
 from .maps import (
     answer_facts,
     answer_once,
@@ -38,11 +38,11 @@ _AT_ONCE = 16_000_000
 
 def look(call: Call) -> dict[str, Any] | Later:
     """The answer for an image, or how far it is."""
-    record, folder, mpp = call.record(), _maps(call), call.dataset().about.mpp
+    record, folder, mpp = call.record, _maps(call), call.dataset.about.mpp
     facts = stored_answer(folder, record, mpp)
     if facts is not None:
         return _told(call, facts)
-    model, _ = call.model()
+    model = call.trained.model
 
     def judge() -> dict[str, Any] | Later:
         width, height = call.context.tiles.open(record).size
@@ -57,9 +57,9 @@ def _told(call: Call, facts: dict[str, Any]) -> dict[str, Any]:
     """An answer, with the line where the query says."""
     if "point" in call.query:
         patch_map = _stored(call) if facts["grid"] else None
-        moved = redrawn(call.model_at_point(), facts, patch_map, call.record().path)
+        moved = redrawn(call.model_at_point(), facts, patch_map, call.record.path)
         facts = facts | answer_facts(moved)
-    model, size = call.model()[0], PixelSize(facts["mpp"], facts["mpp_from"])
+    model, size = call.trained.model, PixelSize(facts["mpp"], facts["mpp_from"])
     found = size_warnings([size], model.model_.mpp_, model.recipe.mpp)
     return {"state": DONE, "warnings": [for_the_page(words) for words in found], **facts}
 
@@ -71,7 +71,7 @@ def _in_background(call: Call, record: Record, folder: Path, mpp: float | None) 
         "data": call.parts["data"],
         "root": record.path.parent,
         "records": [asdict(record)],
-        "model": call.job().model_file,
+        "model": call.job.model_file,
         "folder": folder,
         "mpp": mpp,
     }
@@ -89,7 +89,7 @@ def _in_background(call: Call, record: Record, folder: Path, mpp: float | None) 
 
 
 def _map_job(call: Call, record: Record, mpp: float | None) -> Job | None:
-    wanted = "map", str(call.job().model_file), str(record.path), mpp
+    wanted = "map", str(call.job.model_file), str(record.path), mpp
     for job in all_jobs(call.user):
         if tuple(job.summary[name] for name in ("kind", "model", "image", "mpp")) == wanted:
             return job
@@ -97,11 +97,11 @@ def _map_job(call: Call, record: Record, mpp: float | None) -> Job | None:
 
 
 def _maps(call: Call) -> Path:
-    return call.job().folder / "maps"
+    return call.job.folder / "maps"
 
 
 def _stored(call: Call) -> PatchMap:
-    return stored_map(_maps(call), call.record(), call.dataset().about.mpp)
+    return stored_map(_maps(call), call.record, call.dataset.about.mpp)
 
 
 def _map(call: Call) -> PatchMap:
@@ -109,8 +109,8 @@ def _map(call: Call) -> PatchMap:
     patch_map = _stored(call)
     if "point" not in call.query:
         return patch_map
-    record = call.record()
-    facts = stored_answer(_maps(call), record, call.dataset().about.mpp)
+    record = call.record
+    facts = stored_answer(_maps(call), record, call.dataset.about.mpp)
     assert facts is not None  # or there would be no map
     found = redrawn(call.model_at_point(), facts, patch_map, record.path).patch_map
     assert found is not None
@@ -145,18 +145,22 @@ def rings(call: Call) -> Response:
 
 def _key(call: Call, *what: str | int) -> Key:
     """Of something drawn from a map: another one whenever the map is, or the line's place."""
-    version = map_version(_maps(call), call.record(), call.dataset().about.mpp)
+    version = map_version(_maps(call), call.record, call.dataset.about.mpp)
     return (*what, *version, call.query.get("point"))
 
 
-def why(call: Call) -> dict[str, Any]:
-    """What made a patch what it was called."""
-    gallery, learn = gallery_and_images(call)
+def why(call: Call) -> Later:
+    """What made a patch what it was called; on a drive that has hung, none but its image waits."""
     where = call.number("row"), call.number("column")
-    facts = explain(call.model()[0], call.view(), _map(call), gallery, *where)
-    for entry in facts.get("similar", []):
-        entry |= describe_patch(gallery, learn, entry["patch"])
-    return facts
+
+    def explained() -> dict[str, Any]:
+        gallery, learn = gallery_and_images(call)
+        facts = explain(call.trained.model, call.view(), _map(call), gallery, *where)
+        for entry in facts.get("similar", []):
+            entry |= describe_patch(gallery, learn, entry["patch"])
+        return facts
+
+    return Later(WHYS, explained, call.record.path)
 
 
 _PLACE = "/api/jobs/{job}/look/{data}/{image}"
@@ -164,5 +168,5 @@ ROUTES = [
     Route(_PLACE, endpoint(look)),
     Route(f"{_PLACE}/map.png", endpoint(draw)),
     Route(f"{_PLACE}/outlines", endpoint(rings)),
-    Route(f"{_PLACE}/why", endpoint(why, ANSWERS)),
+    Route(f"{_PLACE}/why", endpoint(why)),
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import tempfile
 from collections.abc import Callable
 from functools import partial
@@ -15,12 +16,12 @@ from starlette.routing import Route
 
 from ..execution.files import file_key
 from ..images.manifest import Manifest, Record
-from ..model_file import read_header
 from ..patches.pictures import encode_jpeg, encode_png, vector_picture
 from ..pipeline import Model, save_model
 from ..pipeline.gallery import Gallery
 from ..pipeline.image_model import Atoms
 from ..reports.patch_pictures import outlined, square_around
+from .bytes_cache import Key
 from .calls import Call, endpoint, picture
 from .jobs import find_job
 from .lanes import DOWNLOADS
@@ -40,18 +41,19 @@ _PATCH_SHOWN_PX = 150
 
 
 def describe(call: Call) -> dict[str, Any]:
-    job = call.job()
-    model, gallery = call.model()
+    job = call.job
+    trained = call.trained
+    model = trained.model
     parent, results = job.request.get("parent"), job.results()
     return {
         "id": job.id,
         "data": job.request["data"],
         "classes": model.classes_,
         "is_detector": model.finds_regions,
-        "card": model_card(model, read_header(job.model_file), job.request),
+        "card": model_card(model, trained.header, job.request),
         "results": results,
         "warnings": size_words(model, results["images"] if results else []),
-        "atoms": _atoms(model, gallery is not None),
+        "atoms": _atoms(model, trained.gallery is not None),
         # What this training is compared with.
         "parent": parent and {"id": parent, "results": find_job(call.user, parent).results()},
         "corrections": job.request["corrections"],
@@ -76,7 +78,7 @@ def _atoms(model: Model, has_gallery: bool) -> list[dict[str, Any]]:
 
 
 def _atoms_of(call: Call) -> Atoms:
-    atoms = call.model()[0].model_.atoms()
+    atoms = call.trained.model.model_.atoms()
     if atoms is None or not call.place("atom") < len(atoms.D):
         raise KeyError("there is no such atom")
     return atoms
@@ -84,10 +86,10 @@ def _atoms_of(call: Call) -> Atoms:
 
 def atom_picture(call: Call) -> Response:
     """The atom itself; one that is no picture is shown as the patch that uses it most."""
-    atoms, gallery = _atoms_of(call), call.model()[1]
+    atoms, gallery = _atoms_of(call), call.trained.gallery
     atom, side = call.place("atom"), atoms.patch_px
     if side is not None:
-        key = ("atom", *file_key(call.job().model_file), atom)
+        key = ("atom", *file_key(call.job.model_file), atom)
         data = call.drawn(key, lambda: encode_png(vector_picture(atoms.D[atom], side)))
         return picture(data, "png")
     found = gallery.users_of(atom, 1) if gallery is not None else []
@@ -106,7 +108,7 @@ def users_of_atom(call: Call) -> dict[str, Any]:
 
 def gallery_and_images(call: Call) -> tuple[Gallery, Manifest]:
     """The training patches that were kept, and the images they are from."""
-    gallery = call.model()[1]
+    gallery = call.trained.gallery
     if gallery is None:
         raise KeyError("this method looks at the image as a whole: it kept no training patches")
     return gallery, call.learn_and_test()[0]
@@ -148,27 +150,50 @@ def _check_place(call: Call, record: Record) -> None:
 
 def download_model(call: Call) -> Response:
     model = call.model_at_point()
-    return _download(call, ".histodict", "application/octet-stream", partial(save_model, model))
+    data = _written(partial(save_model, model))
+    return _download(call, ".histodict", "application/octet-stream", data)
 
 
 def download_report(call: Call) -> Response:
-    job = call.job()
-    results = job.results()
-    if results is None:
-        raise KeyError("this training has no results yet")
-    model = call.model_at_point()
+    """Made once: it takes a second, and whoever looks at a model asks for it."""
     learn, test = call.learn_and_test()
     for record in (*learn.records, *test.records):
         _check_place(call, record)
+
+    def made() -> tuple[bytes, int]:
+        data = _written(lambda path: _write_report(path, call, learn, test))
+        return data, len(data)
+
+    data = call.context.reports.get(_report_key(call, learn, test), made)
+    return _download(call, "-report.html", "text/html; charset=utf-8", data)
+
+
+def _report_key(call: Call, learn: Manifest, test: Manifest) -> Key:
+    """All that decides a report; to be asked before any of it is read, for it may change meanwhile.
+
+    That is what was asked for, with the labels, pixel sizes and corrections of that time; the
+    model, its training patches and its results; images and masks, by what lies there now; which of
+    them are left out; and the line's place. Maps are made of the model and the images.
+    """
+    job = call.job
+    files = job.folder / "job.json", job.folder / "results.json", job.model_file, job.gallery_file
+    images = [path for r in (*learn.records, *test.records) for path in (r.path, r.mask) if path]
+    states = [file_key(path) if path.is_file() else None for path in (*files, *images)]
+    words = repr((states, learn, test, call.query.get("point")))
+    return (hashlib.sha256(words.encode()).hexdigest(),)
+
+
+def _write_report(path: Path, call: Call, learn: Manifest, test: Manifest) -> None:
+    job = call.job
+    results = job.results()
+    if results is None:
+        raise KeyError("this training has no results yet")
+    trained, model = call.trained, call.model_at_point()
     records = {short_id(test.name(record)): record for record in test.records}
-    card = model_card(model, read_header(job.model_file), job.request)
-    users = atom_users(model, call.model()[1], learn)
-    kept = KeptAnswers(records, job.folder / "maps", job.request.get("mpp"), call.model()[0])
-
-    def write(path: Path) -> None:
-        write_report(path, model, card, _answers_at_point(model, results), kept, users)
-
-    return _download(call, "-report.html", "text/html; charset=utf-8", write)
+    card = model_card(model, trained.header, job.request)
+    users = atom_users(model, trained.gallery, learn)
+    kept = KeptAnswers(records, job.folder / "maps", job.request.get("mpp"), trained.model)
+    write_report(path, model, card, _answers_at_point(model, results), kept, users)
 
 
 def _answers_at_point(model: Model, results: dict[str, Any]) -> dict[str, Any]:
@@ -185,12 +210,16 @@ def _answers_at_point(model: Model, results: dict[str, Any]) -> dict[str, Any]:
     return results | {"images": rows, "operating_point": point.to_dict()}
 
 
-def _download(call: Call, ending: str, kind: str, write: Callable[[Path], object]) -> Response:
-    """What `write` puts into a file, under the training's name with this ending."""
+def _written(write: Callable[[Path], object]) -> bytes:
+    """What `write` puts into a file."""
     with tempfile.TemporaryDirectory() as folder:
         write(Path(folder) / "file")
-        data = (Path(folder) / "file").read_bytes()
-    name = call.job().request["name"] + ending
+        return (Path(folder) / "file").read_bytes()
+
+
+def _download(call: Call, ending: str, kind: str, data: bytes) -> Response:
+    """Under the training's name with this ending."""
+    name = call.job.request["name"] + ending
     plain = "".join(c if c.isascii() and (c.isalnum() or c in "-_.") else "_" for c in name)
     headers = {"Content-Disposition": f'attachment; filename="{plain}"'}
     return Response(data, media_type=kind, headers=headers)

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,15 @@ from starlette.responses import JSONResponse, Response
 from ..execution.files import file_key
 from ..execution.texts import one_line, parse_json
 from ..images.manifest import Manifest, Record
+from ..model_file import read_header
 from ..pipeline import Model, load_model
 from ..pipeline.gallery import Gallery
-from ..pipeline.view import View
 from .bad_images import left_out
 from .bytes_cache import BytesCache, Key
 from .data_checks import Checks
 from .data_sources import RECORD_BYTES, DataSources
 from .datasets import Dataset, find_dataset
+from .explain import Chunk, KeptView
 from .folders import DataFolders, ForbiddenFileError
 from .jobs import Job, JobQueue, find_job
 from .lanes import QUICK, Lanes
@@ -37,7 +39,25 @@ _PLACE = re.compile("[0-9]{1,9}")
 _MODEL_BYTES = 512 * 2**20
 _TRAINING_BYTES = 128 * 2**20
 _VIEW_BYTES = 256 * 2**20
+_CHUNK_BYTES = 128 * 2**20
 _DRAWN_BYTES = 32 * 2**20
+_REPORT_BYTES = 64 * 2**20
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A job's model, what its file says of it, and the training patches that were kept, if any."""
+
+    model: Model
+    header: dict[str, Any]
+    gallery: Gallery | None
+
+    @classmethod
+    def of(cls, job: Job) -> tuple[Trained, int]:
+        """With its number of bytes."""
+        gallery = Gallery.read_if_whole(job.gallery_file)
+        n_bytes = job.model_file.stat().st_size + (gallery.n_bytes if gallery else 0)
+        return cls(load_model(job.model_file), read_header(job.model_file), gallery), n_bytes
 
 
 class Context:
@@ -53,8 +73,10 @@ class Context:
         self.sources = DataSources(folders)
         self.tiles = Tiles(workspace / "thumbnails")
         self.drawn: BytesCache[bytes] = BytesCache(_DRAWN_BYTES)  # atoms, maps, outlines
-        self.views: BytesCache[View] = BytesCache(_VIEW_BYTES)
-        self.models: BytesCache[tuple[Model, Gallery | None]] = BytesCache(_MODEL_BYTES)
+        self.reports: BytesCache[bytes] = BytesCache(_REPORT_BYTES)
+        self.views: BytesCache[KeptView] = BytesCache(_VIEW_BYTES)
+        self.chunks: BytesCache[Chunk] = BytesCache(_CHUNK_BYTES)
+        self.models: BytesCache[Trained] = BytesCache(_MODEL_BYTES)
         self.trainings: BytesCache[tuple[Manifest, Manifest]] = BytesCache(_TRAINING_BYTES)
 
     def close(self) -> None:
@@ -64,7 +86,10 @@ class Context:
 
 @dataclass(frozen=True)
 class Call:
-    """One request: who asks, the parts of the address, the query and the JSON body."""
+    """One request: who asks, the parts of the address, the query and the JSON body.
+
+    What it is about is looked up once, and stays as it was then.
+    """
 
     context: Context
     user: User
@@ -87,35 +112,33 @@ class Call:
             raise KeyError(f"there is no such {name}")
         return int(text)
 
+    @cached_property
     def dataset(self) -> Dataset:
         return find_dataset(self.user, self.context.sources, str(self.parts["data"]))
 
+    @cached_property
     def record(self) -> Record:
         """The image asked for, to be read now."""
-        return self.dataset().image(str(self.parts["image"]))
+        return self.dataset.image(str(self.parts["image"]))
 
+    @cached_property
     def job(self) -> Job:
         return find_job(self.user, str(self.parts["job"]))
 
-    def model(self) -> tuple[Model, Gallery | None]:
-        """The job's model and training patches, loaded once."""
-        job = self.job()
+    @cached_property
+    def trained(self) -> Trained:
+        """What the job has trained, loaded once."""
+        job = self.job
         if not job.model_file.is_file():
             raise KeyError("this training has no model yet")
-
-        def loaded() -> tuple[tuple[Model, Gallery | None], int]:
-            gallery = Gallery.read_if_whole(job.gallery_file)
-            n_bytes = job.model_file.stat().st_size + (gallery.n_bytes if gallery else 0)
-            return (load_model(job.model_file), gallery), n_bytes
-
         # The gallery comes later than the model, and may be made anew.
         kept = job.gallery_file
         key = (*file_key(job.model_file), *(file_key(kept) if kept.is_file() else ()))
-        return self.context.models.get(key, loaded)
+        return self.context.models.get(key, lambda: Trained.of(job))
 
     def model_at_point(self) -> Model:
         """The job's model, with its line where the query says, if it does."""
-        model, text = self.model()[0], self.query.get("point")
+        model, text = self.trained.model, self.query.get("point")
         return model if text is None else model.with_operating_point(float(text))
 
     def drawn(self, key: Key, draw: Callable[[], bytes]) -> bytes:
@@ -127,24 +150,24 @@ class Call:
 
         return self.context.drawn.get(key, made)
 
-    def view(self) -> View:
-        """The image as the job's model sees it: whoever asks of one patch soon asks of another."""
-        record, (model, _) = self.record(), self.model()
-        size = self.dataset().size_of(record)
+    def view(self) -> KeptView:
+        """The image as the job's model sees it."""
+        record, model = self.record, self.trained.model
+        size, image = self.dataset.size_of(record), file_key(record.path)
+        key = (*file_key(self.job.model_file), repr(image), size)
 
-        def opened() -> tuple[View, int]:
+        def opened() -> tuple[KeptView, int]:
             sized = replace(record, mpp=size.from_outside)
             source, patches = self.context.tiles.open(sized), model.model_
-            view = View(source, model.recipe, patches.mpp_, patches.cache, image)
+            view = KeptView(source, model.recipe, patches.mpp_, patches.cache, image)
+            view.keep(self.context.chunks, key)
             return view, source.held_bytes
 
-        image = file_key(record.path)
-        key = (*file_key(self.job().model_file), repr(image), size)
         return self.context.views.get(key, opened)
 
     def learn_and_test(self) -> tuple[Manifest, Manifest]:
         """The images that the job learns from, and those it is tested on; read once."""
-        job = self.job()
+        job = self.job
 
         def listed() -> tuple[tuple[Manifest, Manifest], int]:
             learn, test = train_and_test(job.request, missing)

@@ -6,6 +6,7 @@ and leaves the residual ‖y − δ_i(s)D‖. The class that leaves least wins t
 
 from __future__ import annotations
 
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -19,8 +20,27 @@ from ..pipeline import Model
 from ..pipeline.gallery import Gallery
 from ..pipeline.image_model import Atoms
 from ..pipeline.view import View
+from .bytes_cache import BytesCache, Key
 
 _N_ATOMS = 8
+Chunk = tuple[NDArray[np.bool_], NDArray[np.float32]]
+
+
+class KeptView(View):
+    """A view that stays open: whoever asks of one patch soon asks of another in its chunk."""
+
+    def keep(self, chunks: BytesCache[Chunk], key: Key) -> None:
+        """`key`: all that decides what the view shows."""
+        self._chunks, self._key = chunks, key
+
+    def chunk_vectors(self, grid: PatchGrid, rows: slice, columns: slice) -> Chunk:
+        make = super().chunk_vectors
+
+        def made() -> tuple[Chunk, int]:
+            chunk = make(grid, rows, columns)
+            return chunk, sum(part.nbytes for part in chunk)
+
+        return self._chunks.get((*self._key, repr((grid, rows, columns))), made)
 
 
 def explain(
@@ -40,7 +60,8 @@ def explain(
     patch = grid.read(view, slice(row, row + 1), slice(column, column + 1))
     seen = view.normalise(patch)[0]
     vector = patches.project(_vector_of(view, grid, row, column))
-    code, distances = patches.method_.encode(vector)
+    # One patch needs no threads: to start them takes longer.
+    code, distances = copy(patches.method_).set_params(n_jobs=1).encode(vector)
     parts = _parts(model.classes_, patches.atoms(), vector[0], code, distances[0])
     return facts | {
         "winner": model.classes_[winner],

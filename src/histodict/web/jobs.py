@@ -4,7 +4,7 @@ It ends with the server, however that ends, and waits in its folder for the next
 
 A job's folder holds
     job.json         what was asked for; never changed
-    state.json       {"state", "run", "at", "error"}
+    state.json       {"state", "run", "at", "error"}; not there before it is begun or given up
     progress.jsonl   one line per step of the present run
     alive            the worker's process number, written anew every second
     cancel           there if the work shall stop
@@ -29,11 +29,11 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
+from ..execution.files import file_state
 from ..execution.sealed import write_sealed
 from .workspace import (
     DamagedFileError,
     User,
-    damage,
     is_id,
     new_id,
     read_fields,
@@ -99,7 +99,8 @@ class Job:
     @cached_property
     def summary(self) -> dict[str, Any]:
         """What lists of jobs need of the request, which a server reads once."""
-        return _summary(*_version(self.folder / "job.json"))
+        path = self.folder / "job.json"
+        return _summary(path, *file_state(path))
 
     def results(self) -> dict[str, Any] | None:
         """Answers for the images kept for testing; None if there are none yet."""
@@ -108,9 +109,12 @@ class Job:
 
     def state(self) -> dict[str, Any]:
         """How it stands; where that cannot be read, it failed and can be taken up again."""
+        path = self.folder / "state.json"
         try:
-            return dict(_state(*_version(self.folder / "state.json")))
-        except DamagedFileError as error:
+            return dict(_state(path, *file_state(path)))
+        except FileNotFoundError:
+            return {"state": WAITING, "run": 0, "at": 0.0, "error": ""}
+        except (OSError, DamagedFileError) as error:
             say_once(str(error))
             return {"state": FAILED, "run": 0, "at": 0.0, "error": f"{error}, or take it up again"}
 
@@ -146,15 +150,6 @@ class Job:
         return "\n".join(text.strip().splitlines()[-_LOG_LINES:])
 
 
-def _version(path: Path) -> tuple[Path, int, int, int]:
-    """Another one whenever a file was written: each time it is a new file."""
-    try:
-        facts = path.stat()
-    except OSError as error:
-        raise damage(path, str(error)) from error
-    return path, facts.st_mtime_ns, facts.st_ino, facts.st_size
-
-
 @lru_cache(maxsize=10_000)
 def _state(path: Path, *version: int) -> dict[str, Any]:
     return read_fields(path, _STATE)
@@ -174,7 +169,6 @@ def _summary(path: Path, *version: int) -> dict[str, Any]:
 def new_job(user: User, request: dict[str, Any]) -> Job:
     job = Job(user.folder / "jobs" / new_id())
     try:
-        job.set_state(WAITING, 0)  # first: it is the request that makes it a job
         write_sealed(job.folder / "job.json", request | {"made": time.time()})
     except OSError:  # a full disk: nobody would look at what was written of it
         shutil.rmtree(job.folder, ignore_errors=True)
@@ -197,9 +191,10 @@ def all_jobs(user: User) -> list[Job]:
         job = Job(folder / name)
         try:
             found.append((job.summary["made"], name, job))
-        except DamagedFileError as error:
-            if (job.folder / "job.json").exists():  # else it is being made, or was given up
-                say_once(str(error))
+        except FileNotFoundError:  # it is being made, or was given up
+            continue
+        except (OSError, DamagedFileError) as error:
+            say_once(str(error))
     return [job for *_, job in sorted(found, key=lambda entry: entry[:2], reverse=True)]
 
 

@@ -3,8 +3,9 @@
 All requests share the cores, and Python's one lock. Were they all begun at once, a list would take
 as long as the pictures and reports that others wait for. So they stand in lanes: what takes a
 moment goes at once; of pictures from one image file as many are made at a time as there are cores,
-and one more of others, so that a slide on a drive that has hung holds up none but itself; answers
-of models, and what is downloaded, one by one.
+and one more of others, so that a slide on a drive that has hung holds up none but itself; likewise
+the whys of patches, which need not wait until a slide's tiles are decoded; answers of models, and
+what is downloaded, one by one.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from anyio import CapacityLimiter, to_thread
 
 from ..execution.local import available_cores
 
-QUICK, PICTURES, ANSWERS, DOWNLOADS = "quick", "pictures", "answers", "downloads"
+QUICK, PICTURES, WHYS = "quick", "pictures", "whys"
+ANSWERS, DOWNLOADS = "answers", "downloads"
 _N_QUICK = 16
 
 
@@ -40,7 +42,8 @@ class Lanes:
 
     def __init__(self) -> None:
         self._n_cores = available_cores()
-        widths = {QUICK: _N_QUICK, PICTURES: self._n_cores + 1, ANSWERS: 1, DOWNLOADS: 1}
+        widths = {QUICK: _N_QUICK, ANSWERS: 1, DOWNLOADS: 1}
+        widths |= dict.fromkeys((PICTURES, WHYS), self._n_cores + 1)
         self._limits = {name: CapacityLimiter(width) for name, width in widths.items()}
         self._images: WeakValueDictionary[Path, CapacityLimiter] = WeakValueDictionary()
 

@@ -1,0 +1,82 @@
+"""What a killed process leaves in the temporary folder is removed by the next one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from histodict.execution.meanwhile import folder_meanwhile
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="locks of folders")
+
+WORKER = """
+import time
+from histodict.execution.meanwhile import folder_meanwhile
+
+with folder_meanwhile("panel-") as folder:
+    (folder / "large.npy").touch()
+    print(folder.name, flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """The temporary folder, of this process and of those that it starts."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    return tmp_path
+
+
+def made_long_ago(folder):
+    os.utime(folder, (0, 0))
+
+
+def names(place):
+    return {path.name for path in place.iterdir()}
+
+
+def test_a_folder_is_there_and_then_gone(place):
+    with folder_meanwhile("panel-") as folder:
+        assert names(place) == {folder.name}
+        (folder / "file").touch()
+    assert names(place) == set()
+
+
+def test_what_a_killed_process_left_goes_and_what_is_in_use_stays(place):
+    with subprocess.Popen([sys.executable, "-c", WORKER], stdout=subprocess.PIPE) as worker:
+        left = place / worker.stdout.readline().decode().strip()
+        made_long_ago(left)
+        with folder_meanwhile("panel-"):
+            assert (left / "large.npy").exists()
+        worker.send_signal(signal.SIGKILL)
+    made_long_ago(left)
+    with folder_meanwhile("other-"):
+        assert left.exists()
+    with folder_meanwhile("panel-") as own:
+        assert names(place) == {own.name}
+
+
+def test_one_that_was_made_just_now_stays(place):
+    """Its owner may not have locked it yet."""
+    young = place / "panel-young"
+    young.mkdir()
+    with folder_meanwhile("panel-"):
+        assert young.exists()
+    made_long_ago(young)
+    with folder_meanwhile("panel-"):
+        assert not young.exists()
+
+
+def test_a_link_is_not_followed(place, tmp_path_factory):
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    (elsewhere / "mine").touch()
+    link = place / "panel-link"
+    link.symlink_to(elsewhere)
+    os.utime(link, (0, 0), follow_symlinks=False)
+    with folder_meanwhile("panel-"):
+        assert (elsewhere / "mine").exists()

@@ -1,0 +1,168 @@
+"""A report is made once; another one when anything that it shows is another.
+
+What is kept is held against the report of a server that has just been started.
+"""
+
+import os
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from .conftest import MISSING
+
+pytest.importorskip("starlette.testclient", reason=MISSING)
+pytest.importorskip("uvicorn", reason=MISSING)
+
+from histodict.demo.sets import write_synthetic_set
+from histodict.execution.progress import ignore
+from histodict.execution.sealed import write_sealed
+from histodict.images.manifest import Record
+from histodict.pipeline import load_model, save_model
+from histodict.web import api_model
+from histodict.web.bad_images import go_on_without
+from histodict.web.jobs import Job
+from histodict.web.training import train_and_test
+from histodict.web.worker import train
+from histodict.web.workspace import read_json
+from tests.web.app import count_calls, open_client, open_data, start
+
+
+class Reports:
+    """A finished training that looks for regions, and a server that has told of it."""
+
+    def __init__(self, base):
+        write_synthetic_set(base / "folder" / "tissue", 4, 2, size=(160, 120))
+        self.base = base
+        self.client = self.fresh_client()
+        data = open_data(self.client, "tissue/regions")
+        job = start(self.client, data, preset="regions", regions="inflamed")
+        (folder,) = (base / "workspace").glob(f"users/*/jobs/{job}")
+        self.job = Job(folder)
+        train(self.job, ignore)
+
+    def fresh_client(self):
+        return open_client([self.base / "folder"], self.base / "workspace")
+
+    def ask(self, query="", client=None):
+        answer = (client or self.client).get(f"/api/jobs/{self.job.id}/report.html{query}")
+        answer.raise_for_status()
+        return answer.content
+
+    def records(self) -> list[tuple[Record, ...]]:
+        """Those that were learnt from, and those that were tested."""
+        return [manifest.records for manifest in train_and_test(self.job.request)]
+
+    def rewrite(self, name, change):
+        """Another content of a JSON file of the job."""
+        content = read_json(self.job.folder / name)
+        change(content)
+        write_sealed(self.job.folder / name, content)
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory):
+    return Reports(tmp_path_factory.mktemp("reports"))
+
+
+def turn_over(path):
+    """Another picture in place of this one, of the same number of bytes and the same times."""
+    state = path.stat()
+    pixels = np.asarray(Image.open(path))[::-1, ::-1]
+    Image.fromarray(255 - pixels).save(path)
+    with path.open("ab") as file:
+        file.write(b"\0" * (state.st_size - path.stat().st_size))
+    os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
+
+
+def turn_learnt(reports):
+    for record in reports.records()[0]:
+        turn_over(record.path)
+
+
+def turn_tested(reports):
+    for record in reports.records()[1]:
+        turn_over(record.path)
+
+
+def turn_masks(reports):
+    for record in reports.records()[0]:
+        turn_over(record.mask)
+
+
+def train_anew(reports):
+    """The same file name, another model."""
+    model = load_model(reports.job.model_file)
+    save_model(model.with_operating_point(model.operating_point.value + 7), reports.job.model_file)
+
+
+def lose_gallery(reports):
+    reports.job.gallery_file.unlink()
+
+
+def change_label(reports):
+    """As where the label was corrected and the training done again."""
+
+    def change(results):
+        row = next(row for row in results["images"] if row["label"] == "inflamed")
+        row["label"] = "other"
+
+    reports.rewrite("results.json", change)
+
+
+def change_request(reports):
+    reports.rewrite("job.json", lambda request: request["corrections"].append({"box": None}))
+
+
+def leave_out(reports):
+    """The images of the tested patients: nothing is left to show of them."""
+    names = [row["name"] for row in reports.job.results()["images"]]
+    bad = [{"name": name, "reason": "lost"} for name in names]
+    write_sealed(reports.job.folder / "bad-images.json", bad)
+    go_on_without(reports.job)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *(turn_learnt, turn_tested, turn_masks, train_anew, change_label, change_request),
+        *(leave_out, lose_gallery),
+    ],
+)
+def test_a_change_makes_another_report(reports, monkeypatch, change):
+    before = reports.ask()
+    calls = count_calls(monkeypatch, api_model, "write_report")
+    assert reports.ask() == before and not calls
+    change(reports)
+    after = reports.ask()
+    assert after == reports.ask() and len(calls) == 1
+    assert after != before
+    assert after == reports.ask(client=reports.fresh_client())
+
+
+def test_every_line_has_its_report(reports):
+    texts = {query: reports.ask(query) for query in ("", "?point=2", "?point=40")}
+    assert len(set(texts.values())) == 3
+    for query, text in texts.items():
+        assert reports.ask(query) == text == reports.ask(query, reports.fresh_client())
+
+
+def test_kept_reports_take_no_more_than_their_room(reports, monkeypatch):
+    size = len(reports.ask("?point=2"))
+    monkeypatch.setattr("histodict.web.calls._REPORT_BYTES", 2 * size + size // 2)
+    client = reports.fresh_client()
+    calls = count_calls(monkeypatch, api_model, "write_report")
+    for point in (2, 3, 4, 5, 2):
+        reports.ask(f"?point={point}", client)
+    assert len(calls) == 5
+
+
+def test_an_image_outside_the_folders_is_refused_all_the_same(reports):
+    """What is kept is shown to nobody who may not see the images any more."""
+    reports.ask()
+    record = reports.records()[0][0]
+    outside = reports.base / record.path.name
+    os.replace(record.path, outside)
+    record.path.symlink_to(outside)
+    answer = reports.client.get(f"/api/jobs/{reports.job.id}/report.html")
+    assert answer.status_code == 403
