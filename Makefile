@@ -27,8 +27,13 @@ env: $(READY)  ## Build .venv with the package and the development tools
 demo: $(READY)  ## Learn from made-up tissue and make a page of it
 	$(BIN)/python -m histodict.cli demo
 
+# As many processes as cores: threads of BLAS would only wait for each other, and busily. What a
+# process has compiled of our modules the many that tests start need not compile again.
+test: export OPENBLAS_NUM_THREADS ?= 1
+test: export OMP_NUM_THREADS ?= 1
+test: export PYTHONDONTWRITEBYTECODE =
 test: lint  ## Lint, check types and run the tests
-	@# In the order of the files: by their number of tests, the few long ones would come last.
+	@# In the order of tests/conftest.py: by their number of tests, the few long ones would come last.
 	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 
 lint: $(READY)  ## Check style, formatting and types

@@ -53,7 +53,7 @@ class Chaos:
         self.folder = folder
         self.names = names
         self.seed = seed
-        self.inputs = write_inputs(folder / "inputs")
+        self.inputs = write_inputs(folder / "inputs", names)
         self.references: dict[str, Reference] = {}
         self.counts: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
         self.finds: list[str] = []

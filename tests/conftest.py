@@ -1,12 +1,51 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from histodict.images import slide_process
+
+# Files that take longest, by half a minute and more: they come first, so that no process is left
+# with one of them when the others have ended. The first two compile different kernels.
+LONGEST = (
+    "data/test_same_answers.py",
+    "attacks/test_smoke.py",
+    "paper/test_paper_quick.py",
+    "execution/test_cluster.py",
+    "test_first_hour.py",
+    "web/test_jobs.py",
+    "attacks/test_chaos.py",
+    "paper/test_paper.py",
+    "web/test_browser.py",
+)
+N_SLOWEST = 10
+
+
+def pytest_collection_modifyitems(items):
+    places = {name: place for place, name in enumerate(LONGEST)}
+    tests = Path(__file__).parent
+    items.sort(key=lambda item: places.get(_name(tests, item.path), len(LONGEST)))
+
+
+def _name(tests: Path, path: Path) -> str:
+    return path.relative_to(tests).as_posix() if path.is_relative_to(tests) else ""
+
+
+def pytest_terminal_summary(terminalreporter):
+    """The files that took longest, if there are many: those that belong into LONGEST."""
+    seconds: Counter[str] = Counter()
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if hasattr(report, "duration"):
+                seconds[report.nodeid.partition("::")[0]] += report.duration
+    if len(seconds) > N_SLOWEST:
+        terminalreporter.section("slowest files")
+        for name, spent in seconds.most_common(N_SLOWEST):
+            terminalreporter.write_line(f"{spent:6.1f} s  {name}")
 
 
 @pytest.fixture

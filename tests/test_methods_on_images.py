@@ -34,7 +34,7 @@ def small_recipe(method):
 
 @pytest.fixture(scope="module")
 def halves(tmp_path_factory):
-    folder = write_synthetic_set(tmp_path_factory.mktemp("set") / "t", 4, 4, size=(160, 120))
+    folder = write_synthetic_set(tmp_path_factory.mktemp("set") / "t", 4, 2, size=(160, 120))
     manifest = read_manifest(folder / "manifest.csv")
     first = sorted(set(manifest.patients))[:2]
     train = [i for i, patient in enumerate(manifest.patients) if patient in first]

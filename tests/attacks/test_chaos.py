@@ -32,7 +32,7 @@ def test_who_is_left_behind_and_what_is_unequal_are_found(tmp_path, monkeypatch)
     bad = scenarios.Scenario("bad", ("OUT",), ("-c", SLEEPER))
     monkeypatch.setitem(scenarios.SCENARIOS, "bad", bad)
     monkeypatch.setattr(disturbances, "_LEAVE_SECONDS", 0.3)
-    monkeypatch.setattr(chaos, "write_inputs", lambda folder: folder.mkdir() or folder)
+    monkeypatch.setattr(chaos, "write_inputs", lambda folder, names: folder.mkdir() or folder)
     bench = chaos.Chaos(tmp_path, ["bad"], 0)
     bench.trial(0, "bad", "SIGKILL")
     assert len(bench.finds) == 1 and "left behind" in bench.finds[0]

@@ -51,13 +51,14 @@ def draw(folder: Path) -> Path:
 
 
 def halves(tissue: Path) -> tuple[Any, Any]:
+    """Three patients to learn from and three to answer for, of each an image of either class."""
     from histodict.images.manifest import read_manifest
 
     manifest = read_manifest(tissue / "manifest.csv")
+    places = {(r.patient, r.label): i for i, r in enumerate(manifest.records)}
     first = sorted(set(manifest.patients))[:3]
-    train = [i for i, patient in enumerate(manifest.patients) if patient in first]
-    test = [i for i in range(len(manifest.records)) if i not in train]
-    return manifest.select(train), manifest.select(test)
+    train = [i for (patient, _), i in places.items() if patient in first]
+    return manifest.select(train), manifest.select(sorted(set(places.values()) - set(train)))
 
 
 # --- models -------------------------------------------------------------------------------------
@@ -153,7 +154,7 @@ def model_cases(tissue: Path) -> dict[str, dict[str, str]]:
     three = replace(
         train,
         records=tuple(
-            replace(r, label=f"{r.label} {r.path.stem[-1]}" if r.label == "inflamed" else r.label)
+            replace(r, label=f"{r.label} of {r.patient}") if r.label == "inflamed" else r
             for r in train.records
         ),
     )

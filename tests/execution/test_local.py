@@ -7,7 +7,7 @@ import threading
 import time
 
 import pytest
-from threadpoolctl import threadpool_info
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from histodict.execution.local import (
     available_cores,
@@ -71,7 +71,8 @@ assert list(map_blocks(blas_threads, range(4), 2)) == [{1}] * 4
 
 def test_blas_has_one_thread_inside_and_its_own_number_after():
     """In a process of its own: other tests may leave work under way."""
-    subprocess.run([sys.executable, "-c", BLAS_PROBE], check=True)
+    threads = {"OPENBLAS_NUM_THREADS": "2"}
+    subprocess.run([sys.executable, "-c", BLAS_PROBE], env=os.environ | threads, check=True)
 
 
 def test_number_of_jobs():
@@ -89,14 +90,15 @@ def test_calls_that_overlap_share_the_limit():
     def blas_threads() -> set[int]:
         return {lib["num_threads"] for lib in threadpool_info() if lib["user_api"] == "blas"}
 
-    before = blas_threads()
-    first, second = one_blas_thread(), one_blas_thread()
-    first.__enter__()
-    second.__enter__()
-    first.__exit__(None, None, None)
-    assert blas_threads() == {1}
-    second.__exit__(None, None, None)
-    assert blas_threads() == before
+    with threadpool_limits(2, user_api="blas"):
+        before = blas_threads()
+        first, second = one_blas_thread(), one_blas_thread()
+        first.__enter__()
+        second.__enter__()
+        first.__exit__(None, None, None)
+        assert blas_threads() == {1}
+        second.__exit__(None, None, None)
+        assert blas_threads() == before
 
 
 _PRINT_DIGEST = """
