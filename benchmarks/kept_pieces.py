@@ -1,0 +1,304 @@
+"""What benchmarks on public sets share: the sets, a pool of work that is kept, and its tables.
+
+A piece of work is a frozen dataclass with a `name` and `work() -> dict` of what JSON can hold. A
+finished one is a file in the output folder, so that a run which was stopped goes on where it was.
+The file knows the settings of its piece: with others of the same name it is done again. It does
+not know the source, so after editing code take a fresh folder.
+
+    done = do_all(pieces, folder, jobs)       # what is missing is worked on, longest first
+    done = find_all(pieces, folder)           # nothing is worked on: tables of what is there
+    sys.exit(done.tell())                     # names what failed and counts what is missing
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+import traceback
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from histodict.evaluation import metrics
+from histodict.evaluation.answers import Repeat
+from histodict.evaluation.comparison import paired_bootstrap
+from histodict.evaluation.intervals import Metric, bootstrap_interval
+from histodict.evaluation.protocols import k_folds
+from histodict.evaluation.splits import Split
+from histodict.execution.files import written_whole
+from histodict.execution.local import one_blas_thread
+from histodict.execution.processes import in_processes
+from histodict.images.manifest import Manifest, read_manifest
+
+Facts = dict[str, Any]
+NOTHING = "\N{EN DASH}"  # in a table
+
+# --- the pool -----------------------------------------------------------------------------------
+
+
+class Piece(Protocol):
+    """Work that any process can do by itself. A piece may say by `cost` how long it takes, in any
+    unit that is the same for all: the longest are begun first."""
+
+    @property
+    def name(self) -> str: ...
+
+    def work(self) -> Facts: ...
+
+
+@dataclass
+class Done:
+    """What came of pieces, by their names.
+
+    found : what `work` gave; missing : not done; failures : the last line of what went wrong, of
+    those that are missing because of it; seconds : that the finished ones took
+    """
+
+    found: dict[str, Facts] = field(default_factory=dict)
+    missing: list[str] = field(default_factory=list)
+    failures: dict[str, str] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def tell(self) -> int:
+        """A line for each failure and one for what is missing; the exit status."""
+        for name, why in self.failures.items():
+            print(f"{name}: failed: {why}", file=sys.stderr, flush=True)
+        if self.missing:
+            print(f"\n{len(self.missing)} of {self.n_pieces} pieces of work are missing.")
+        return 1 if self.failures else 0
+
+    @property
+    def n_pieces(self) -> int:
+        return len(self.found) + len(self.missing)
+
+    def __or__(self, other: Done) -> Done:
+        """Both together: of two stages, say."""
+        return Done(
+            self.found | other.found,
+            [*self.missing, *other.missing],
+            self.failures | other.failures,
+            self.seconds | other.seconds,
+        )
+
+
+def do_all(pieces: Sequence[Piece], folder: Path, jobs: int) -> Done:
+    """Everything that the folder has not yet, in `jobs` processes of one thread each.
+
+    A piece that fails does not stop the others, and is tried again by the next run.
+    """
+    missing = find_all(pieces, folder).missing
+    by_name = {piece.name: piece for piece in pieces}
+    todo = sorted((by_name[name] for name in missing), key=_cost, reverse=True)
+    run = partial(_run, folder.absolute())
+    failures: dict[str, str] = {}
+    n_processes = min(jobs, len(todo))
+    said: Iterable[str | None]
+    if n_processes < 2:
+        said = map(run, todo)
+    else:
+        from joblib import delayed
+
+        said = in_processes((delayed(run)(piece) for piece in todo), n_processes, one_thread=True)
+    try:
+        failures = {p.name: why for p, why in zip(todo, said, strict=True) if why is not None}
+    except Exception as error:  # a process was killed: what is finished is there nevertheless
+        failures = {"a process": f"{type(error).__name__}: {error}".splitlines()[0]}
+    done = find_all(pieces, folder)
+    done.failures = failures
+    return done
+
+
+def find_all(pieces: Sequence[Piece], folder: Path) -> Done:
+    """What the folder has of these pieces."""
+    names = [piece.name for piece in pieces]
+    if len(set(names)) < len(names):
+        raise ValueError(f"two pieces are called {max(names, key=names.count)!r}")
+    done = Done()
+    for piece in pieces:
+        kept = _read(piece, folder)
+        if kept is None:
+            done.missing.append(piece.name)
+        else:
+            done.found[piece.name] = kept["found"]
+            done.seconds[piece.name] = kept["processor"]
+    return done
+
+
+def _run(folder: Path, piece: Piece) -> str | None:
+    """Works, and keeps what comes of it; else the words of the error."""
+    started, spent = time.perf_counter(), time.process_time()
+    try:
+        with one_blas_thread():
+            found = piece.work()
+        facts = {
+            "piece": repr(piece),
+            "seconds": time.perf_counter() - started,
+            "processor": time.process_time() - spent,
+            "found": found,
+        }
+        text = json.dumps(facts)
+        with written_whole(_file(piece, folder)) as partial_file:
+            partial_file.write_text(text, encoding="utf-8")
+    except Exception as error:
+        traceback.print_exc()
+        return f"{type(error).__name__}: {error}"
+    print(f"{piece.name}: {facts['seconds']:.0f} s", file=sys.stderr, flush=True)
+    return None
+
+
+def _read(piece: Piece, folder: Path) -> Facts | None:
+    try:
+        kept: Facts = json.loads(_file(piece, folder).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return kept if kept.get("piece") == repr(piece) else None
+
+
+def _file(piece: Piece, folder: Path) -> Path:
+    return folder / f"{piece.name.replace('/', '-')}.json"
+
+
+def _cost(piece: Piece) -> float:
+    return float(getattr(piece, "cost", 0.0))
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """What all these benchmarks are asked: where to keep, how many processes, or tables alone."""
+    parser.add_argument("--output", type=Path, required=True, help="folder of what is finished")
+    parser.add_argument("--jobs", type=int, default=1, help="processes of one thread each")
+    parser.add_argument("--tables", action="store_true", help="only of what is finished")
+
+
+def do_or_find(pieces: Sequence[Piece], options: argparse.Namespace) -> Done:
+    """As the options of `add_options` ask."""
+    if options.tables:
+        return find_all(pieces, options.output)
+    return do_all(pieces, options.output, options.jobs)
+
+
+# --- sets and splits ----------------------------------------------------------------------------
+
+# By name: the folder in HISTODICT_DATA, and the column of who must not stand on both sides.
+SETS = {
+    "ucsb": ("ucsb-breast", "group"),
+    "glas": ("glas-colon", "patient"),
+    "lung": ("lc25000-lung", "source_image"),
+    "lymphoma": ("lymphoma", "case"),
+}
+
+
+def manifest_of(name: str) -> Manifest:
+    """The images of a set, whose own division into training and test does not count here."""
+    folder, patient = SETS[name]
+    place = Path(os.environ["HISTODICT_DATA"]) / folder
+    return read_manifest(place, {"patient": patient}).without_splits()
+
+
+def two_folds(manifest: Manifest, n_repeats: int) -> list[Split]:
+    """Halves by patient: each is trained on, and tested, once per repeat."""
+    return list(k_folds(manifest, 2, n_repeats=n_repeats))
+
+
+def sides(manifest: Manifest, split: Split) -> tuple[Manifest, Manifest]:
+    """To train on, and to test."""
+    return manifest.select(split.train), manifest.select(split.test)
+
+
+# --- answers ------------------------------------------------------------------------------------
+
+
+def answered(model: Any, test: Manifest, split: Split) -> Facts:
+    """What a model says of the test images beside the truth, for JSON."""
+    answers = [model.predict(record.path, mpp=record.mpp) for record in test.records]
+    return {
+        "repeat": split.repeat,
+        "classes": list(model.classes_),
+        "truth": test.labels,
+        "patients": test.patients,
+        "labels": [answer.label or "" for answer in answers],
+        "scores": [list(answer.scores) for answer in answers],
+    }
+
+
+def repeats(facts: Sequence[Facts], kind: str) -> list[Repeat]:
+    """Answers of splits, the folds of a repeat put together; `kind`: "labels" or "scores"."""
+    together: dict[int, list[Facts]] = {}
+    for fact in facts:
+        together.setdefault(fact["repeat"], []).append(fact)
+    return [
+        Repeat(
+            np.concatenate([fact["truth"] for fact in own]),
+            np.concatenate([fact["patients"] for fact in own]),
+            np.concatenate([_of_kind(fact, kind) for fact in own]),
+        )
+        for _, own in sorted(together.items())
+    ]
+
+
+def _of_kind(fact: Facts, kind: str) -> NDArray[Any]:
+    """An image of glass alone has no score; it counts as one on the border."""
+    if kind != "scores":
+        return np.array(fact[kind])
+    scores = np.nan_to_num(np.array(fact["scores"], dtype=float))
+    return scores[:, 0] if scores.shape[1] == 1 else scores
+
+
+def area(facts: Sequence[Facts]) -> Metric:
+    """The AUC, where the classes of these answers are two of the second, which is to be found."""
+    classes = facts[0]["classes"]
+    return partial(metrics.auc, positive=classes[1]) if len(classes) == 2 else metrics.auc
+
+
+# --- tables -------------------------------------------------------------------------------------
+
+
+def mean_shown(metric: Metric, facts: Sequence[Facts], kind: str = "labels") -> str:
+    """The mean over the repeats with its 95 % interval by patient; – where there is nothing."""
+    if not facts:
+        return NOTHING
+    made = repeats(facts, kind)
+    try:
+        found = bootstrap_interval(metric, made)
+    except ValueError:  # too few patients for an interval
+        return f"{np.mean([metric(r.labels, r.answers) for r in made]):.3f}"
+    return f"{found.value:.3f} ({found.low:.3f} to {found.high:.3f})"
+
+
+def difference_shown(
+    metric: Metric,
+    first: Mapping[Any, Facts],
+    second: Mapping[Any, Facts],
+    kind: str = "labels",
+) -> str:
+    """First less second, paired by patient, on the splits that both have; bold if 0 is outside."""
+    common = [key for key in first if key in second]
+    if not common:
+        return NOTHING
+    a, b = (repeats([side[key] for key in common], kind) for side in (first, second))
+    try:
+        found = paired_bootstrap(metric, a, b)
+    except ValueError:
+        return NOTHING
+    value, low, high = (signed(number) for number in (found.difference, found.low, found.high))
+    clear = found.low > 0 or found.high < 0
+    return f"{f'**{value}**' if clear else value} ({low} to {high})"
+
+
+def signed(number: float) -> str:
+    return f"{number:+.3f}".replace("-", "\N{MINUS SIGN}")
+
+
+def print_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Markdown, to be pasted as it is."""
+    print(f"\n| {' | '.join(heads)} |\n|{'---|' * len(heads)}")
+    for row in rows:
+        print(f"| {' | '.join(row)} |")
+    print(end="", flush=True)
