@@ -99,8 +99,10 @@ class Learnt:
 def learn_and_answer(
     recipe: Recipe, seen: Sequence[Seen], manifest: Manifest, split: Split, n_per_class: int
 ) -> Facts:
-    """Learns from the training side; answers for the test side in the form of `answered`, and
-    says of how many patches each image has and how many are won by its class."""
+    """Learns from the training side; answers for the test side in the form of `answered`.
+
+    `patches`: of each image, how many its own class won, and how many there are.
+    """
     train, test = ([seen[place] for place in side] for side in (split.train, split.test))
     learnt = Learnt.of(recipe, train, n_per_class)
     evidence = [[_evidence(learnt, image) for image in side] for side in (train, test)]
@@ -115,9 +117,9 @@ def learn_and_answer(
         "patients": shown.patients,
         "labels": [manifest.classes[winner(own)] for own in scores],
         "scores": [own.tolist() for own in scores],
-        "n_patches": [own.n_patches for own in evidence[1]],
-        "n_right": [
-            int(own.wins[image.label]) for own, image in zip(evidence[1], test, strict=True)
+        "patches": [
+            [int(own.wins[image.label]), own.n_patches]
+            for own, image in zip(evidence[1], test, strict=True)
         ],
     }
 
