@@ -91,7 +91,9 @@ class Training:
 
     @property
     def name(self) -> str:
-        return f"{self.asked.data}-{self.what}-{self.method}-{self.split}".replace(",", "").replace(" ", "-")
+        return f"{self.asked.data}-{self.what}-{self.method}-{self.split}".replace(",", "").replace(
+            " ", "-"
+        )
 
     def work(self) -> Facts:
         """Keeps the answers; of methods with curves and bases the model as well."""
