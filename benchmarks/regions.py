@@ -1,6 +1,6 @@
 """How well are regions found, by cells of a network and by pixels?
 
-    python -m benchmarks.regions FOLDER OUTPUT [--test] [--preset NAME …] [--set NAME=VALUE …] [--jobs N]
+    python -m benchmarks.regions FOLDER OUTPUT [--test] [--jobs N] [--preset NAME …] [--set …]
 
 FOLDER has a manifest.csv of numbered tiles with masks, such as camelyon-tumour. Tiles that follow
 each other may be of one slide: every four count as a patient. What is to be chosen is chosen on

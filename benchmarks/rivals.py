@@ -188,7 +188,7 @@ class WholeImages:
 
     @property
     def name(self) -> str:
-        words = self.candidate.words.replace(",", "").replace(" ", "-").replace("/", "")
+        words = self.candidate.words.replace(",", "").replace(" ", "-").replace("/", "-")
         return f"whole-{self.set}-{self.method}-{words}"
 
     @property
