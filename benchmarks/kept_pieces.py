@@ -80,10 +80,10 @@ class Done:
         return len(self.found) + len(self.missing)
 
     def __or__(self, other: Done) -> Done:
-        """Both together: of two stages, say."""
+        """Both together: of two stages, say, which may have pieces in common."""
         return Done(
             self.found | other.found,
-            [*self.missing, *other.missing],
+            list(dict.fromkeys([*self.missing, *other.missing])),
             self.failures | other.failures,
             self.seconds | other.seconds,
         )

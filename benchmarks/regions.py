@@ -1,6 +1,6 @@
 """How well are regions found, by cells of a network and by pixels?
 
-    python -m benchmarks.regions FOLDER OUTPUT [--test] [--preset NAME …] [--set NAME=VALUE …]
+    python -m benchmarks.regions FOLDER OUTPUT [--test] [--jobs N] [--preset NAME …] [--set …]
 
 FOLDER has a manifest.csv of numbered tiles with masks, such as camelyon-tumour. Tiles that follow
 each other may be of one slide: every four count as a patient. What is to be chosen is chosen on
@@ -48,6 +48,7 @@ def main() -> None:
     parser.add_argument("--test", action="store_true")
     parser.add_argument("--preset", action="append")
     parser.add_argument("--set", action="append", default=[])
+    parser.add_argument("--jobs", type=int, default=1, help="trainings side by side")
     options = parser.parse_args()
     manifest = tiles(options.folder)
     if not options.test:
@@ -57,7 +58,7 @@ def main() -> None:
     names = [f"{preset}:dfdl" for preset in options.preset or ("embeddings", "regions")]
     settings = dict(pair.split("=", 1) for pair in options.set)
     plans = choose_plans(names, "regions", settings, REGION)
-    work = Work(n_jobs=1)
+    work = Work(n_jobs=options.jobs)
     done = evaluate(manifest, plans, splits, options.output, work=work, region=REGION)
     for row in done.values:
         words = f"{row['value']:.3f} ({row['low']:.3f} to {row['high']:.3f})"

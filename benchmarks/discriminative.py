@@ -1,0 +1,139 @@
+"""What DFDL's discriminative term contributes: patches and images right, with ρ and without.
+
+    python -m benchmarks.discriminative --output discriminative --jobs 16
+    python -m benchmarks.discriminative --output discriminative --tables
+
+Two folds by patient, `--repeats` times; 200 atoms, 2,000 patches of each class. Every row learns
+from the same patches, starts from the same dictionaries and is compared with ρ = 0, paired by
+patient. Pixels are those of the preset `fast`, cells those of `embeddings`, each with its rule for
+images. A patch's label is that of its image. `HISTODICT_DATA` names the folder of the sets. What is
+finished is a file in the output folder and is not done again. About half a CPU hour.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from numpy.typing import NDArray
+
+from histodict.evaluation.metrics import balanced_accuracy
+from histodict.recipes import Recipe, preset
+
+from . import kept_pieces as kept
+from . import report
+from .kept_pieces import Done, Facts
+from .machine import machine_facts
+from .seen_patches import learn_and_answer, most_drawn, see
+
+_RHO = "\N{GREEK SMALL LETTER RHO}"
+PRESETS = {"pixels": "fast", "cells": "embeddings"}
+# By name: the step and ρ. Without ρ both steps are the same.
+VARIANTS: dict[str, dict[str, Any]] = {
+    f"{_RHO} = 0": {"rho": 0.0},
+    **{f"published {rho}": {"step": "published", "rho": rho} for rho in (0.001, 0.1, 0.3, 0.6)},
+    **{f"tangent {rho}": {"step": "tangent", "rho": rho} for rho in (0.1, 0.3, 0.6)},
+}
+WITHOUT = next(iter(VARIANTS))
+N_ATOMS, PATCHES_PER_CLASS = 200, 2000
+
+
+@dataclass(frozen=True)
+class Half:
+    """All variants on one split of a set, from the same patches."""
+
+    set: str
+    kind: str
+    place: int
+    n_repeats: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.set}-{self.kind}-{self.place}"
+
+    @property
+    def cost(self) -> float:
+        return (2.0 if self.set == "glas" else 1.0) * (1.5 if self.kind == "pixels" else 1.0)
+
+    def work(self) -> Facts:
+        manifest = kept.manifest_of(self.set)
+        split = kept.two_folds(manifest, self.n_repeats)[self.place]
+        recipes = {name: recipe_of(self.kind, changes) for name, changes in VARIANTS.items()}
+        n_drawn = most_drawn(manifest, [split], PATCHES_PER_CLASS)
+        seen = see(manifest, recipes[WITHOUT], n_drawn)
+        return {
+            name: learn_and_answer(recipe, seen, manifest, split, PATCHES_PER_CLASS)
+            for name, recipe in recipes.items()
+        }
+
+
+def recipe_of(kind: str, changes: dict[str, Any]) -> Recipe:
+    return preset(PRESETS[kind]).with_values({"n_atoms": N_ATOMS, **changes})
+
+
+def share_right(labels: NDArray[Any], patches: NDArray[Any]) -> float:
+    """Of all patches, from rows of how many are right and how many there are."""
+    return float(patches[:, 0].sum() / patches[:, 1].sum())
+
+
+Column = tuple[str, str]  # set, kind
+
+
+def by_variant(pieces: Sequence[Half], done: Done) -> dict[Column, dict[str, dict[int, Facts]]]:
+    """Answers of what is finished, by set and kind, variant and split."""
+    found: dict[Column, dict[str, dict[int, Facts]]] = {}
+    for piece in pieces:
+        own = found.setdefault((piece.set, piece.kind), {name: {} for name in VARIANTS})
+        for name, facts in done.found.get(piece.name, {}).items():
+            own[name][piece.place] = facts
+    return found
+
+
+def print_tables(found: dict[Column, dict[str, dict[int, Facts]]]) -> None:
+    heads = [f"step, {_RHO}", *(f"{name}, {kind}" for name, kind in found)]
+    for title, metric, kind in (
+        (
+            f"Share of patches that are right, and how much more than with {WITHOUT}",
+            share_right,
+            "patches",
+        ),
+        ("Balanced accuracy of images, likewise", balanced_accuracy, "labels"),
+    ):
+        print(f"\n{title}:")
+        rows = []
+        for name in VARIANTS:
+            row = [name]
+            for own in found.values():
+                if name == WITHOUT:
+                    row.append(kept.mean_shown(metric, list(own[name].values()), kind))
+                else:
+                    row.append(kept.difference_shown(metric, own[name], own[WITHOUT], kind))
+            rows.append(row)
+        kept.print_table(heads, rows)
+    print(f"\nAtoms: {N_ATOMS} per class; training patches: {PATCHES_PER_CLASS} per class.")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--sets", default="ucsb,glas")
+    parser.add_argument("--kinds", default=",".join(PRESETS))
+    parser.add_argument("--repeats", type=int, default=2, help="of the two folds")
+    kept.add_options(parser)
+    options = parser.parse_args()
+    pieces = [
+        Half(name, kind, place, options.repeats)
+        for kind in options.kinds.split(",")
+        for name in options.sets.split(",")
+        for place in range(2 * options.repeats)
+    ]
+    report.print_facts(machine_facts())
+    done = kept.do_or_find(pieces, options)
+    print_tables(by_variant(pieces, done))
+    sys.exit(done.tell())
+
+
+if __name__ == "__main__":
+    main()

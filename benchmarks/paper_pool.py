@@ -1,0 +1,239 @@
+"""All trainings behind `histodict reproduce` on several sets, as one pool of work.
+
+    python -m benchmarks.paper_pool --output paper --jobs 16
+    histodict reproduce all --data ucsb-breast --per-class 10 --output paper      # finds them
+
+`reproduce` does one experiment after the other, each waiting for its longest training, and trains
+the models of its curves one by one. Here the trainings of all experiments on all sets run side by
+side, the longest first, and are kept where `reproduce` with the same options looks for them, under
+OUTPUT/DATA/trials and models. A training that several experiments share is done once.
+`--tables` says what is there and what it took. Options that change settings must be given to both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from histodict.compare.example import trained_model
+from histodict.compare.tasks import Task
+from histodict.evaluation.protocols import hold_outs
+from histodict.execution.array_cache import ArrayCache
+from histodict.execution.work import Work
+from histodict.paper import Choice, Setting
+from histodict.paper.datasets import load_datasets
+from histodict.paper.setting import LEARNERS
+from histodict.paper.sweeps import training_sizes
+from histodict.pipeline import Plan
+from histodict.pipeline.trials import Learner, Trial, Trials
+from histodict.pipeline.whole_image_model import WholeImageModel
+
+from . import kept_pieces as kept
+from . import report
+from .kept_pieces import Facts
+from .machine import machine_facts
+
+# With training images per class, as the paper has them where there are so many.
+SETS = "lc25000-lung:20,ucsb-breast:10,glas-colon:20"
+SWEEPS = {"training-patches": "patches_per_class", "bases-count": "n_atoms"}
+WHAT = ("accuracy", *SWEEPS, "training-images")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Options of `reproduce`, on one set."""
+
+    data: str
+    per_class: int
+    methods: tuple[str, ...]
+    settings: tuple[tuple[str, str], ...]
+    output: Path = field(repr=False)
+
+    def setting(self) -> Setting:
+        """As `reproduce` makes it."""
+        (dataset,) = load_datasets(self.data)
+        folder = self.output / dataset.name
+        choice = Choice(self.methods, settings=dict(self.settings), per_class=self.per_class)
+        return Setting(dataset, folder, choice=choice, work=Work(n_jobs=1, cache=folder / "cache"))
+
+
+def tasks_of(setting: Setting, what: str) -> list[Task]:
+    """The trainings of an experiment; `confusion` and `roc` have those of `accuracy`."""
+    if what == "accuracy":
+        return setting.tasks(setting.compared(), setting.splits)
+    if what == "training-images":
+        sizes = training_sizes(setting.images, 1, setting.sizes.n_image_sizes)
+        return setting.tasks(setting.compared(), hold_outs(setting.images, sizes))
+    steps = setting.sizes.patches if what == "training-patches" else setting.sizes.bases
+    plans = {
+        f"{method} {size}": setting.plan(method, **{SWEEPS[what]: size})
+        for method in setting.choose(LEARNERS, LEARNERS, "these have such sizes")
+        for size in steps
+    }
+    return setting.tasks(plans, setting.splits)
+
+
+@dataclass(frozen=True)
+class Training:
+    """One task of an experiment on a set."""
+
+    asked: Asked
+    what: str
+    method: str
+    split: str
+    cost: float = field(repr=False)  # CPU seconds on an arm64 core (benchmarks/README.md)
+
+    @property
+    def name(self) -> str:
+        return f"{self.asked.data}-{self.what}-{self.method}-{self.split}".replace(",", "").replace(
+            " ", "-"
+        )
+
+    def work(self) -> Facts:
+        """Keeps the answers; of methods with curves and bases the model as well."""
+        setting = self.asked.setting()
+        (task,) = (
+            task
+            for task in tasks_of(setting, self.what)
+            if (task.method, task.split.name) == (self.method, self.split)
+        )
+        trial = task.trial(setting.images, setting.work)
+        if self.what == "accuracy" and self.method in LEARNERS:
+            learner = _Kept(trial.model, task, setting)
+            trial = Trial(learner, trial.train, trial.test, trial.adapts)
+        said = Trials((setting.folder / "trials").absolute()).hold(trial)
+        right = np.mean(np.array(said.labels) == np.array(trial.test.labels))
+        return {"seconds": said.seconds, "accuracy": float(right)}
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """Learns as the model does, into the file where curves and bases look for it."""
+
+    model: Learner
+    task: Task
+    setting: Setting
+
+    @property
+    def recipe(self) -> Any:
+        return self.model.recipe
+
+    def decided_by(self) -> list[Any]:
+        return self.model.decided_by()
+
+    def fit(self, images: Any, **options: Any) -> Any:
+        folder = self.setting.folder / "models"
+        return trained_model(self.task, self.setting.images, folder, self.setting.work)
+
+
+@dataclass(frozen=True)
+class Features:
+    """Of some images of a set, before several trainings want them at the same time."""
+
+    asked: Asked
+    method: str
+    part: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.asked.data}-features-{self.method}-{self.part}"
+
+    def work(self) -> Facts:
+        setting = self.asked.setting()
+        plan = setting.plan(self.method)
+        model = WholeImageModel(plan.recipe, setting.images.classes, 0, 1)
+        model.cache = ArrayCache(setting.folder / "cache")
+        records = setting.images.records[self.part :: _PARTS]
+        found = model._vectors({record.path: record.mpp for record in records}, None)
+        return {"images": len(found)}
+
+
+_PARTS = 8  # of a set's images
+_WITH_FEATURES = ("wndcharm",)
+
+# At the paper's size: CPU seconds of training, and of 1,000 patches to be judged.
+_SECONDS = {
+    "dfdl": (126, 0.2),
+    "lcksvd": (304, 0.2),
+    "fddl": (647, 0.2),
+    "nayak": (372, 0.1),
+    "src-image": (1, 0.1),
+    "shirc": (1, 2.2),
+    "wndcharm": (5, 0.0),  # its features are there before
+}
+
+
+def cost_of(task: Task) -> float:
+    """About how long a training takes; the codes of a method grow with its atoms, too."""
+    recipe = task.plan.recipe
+    training, judging = _SECONDS.get(recipe.method, (100, 0.2))
+    full = 1000 if recipe.method == "nayak" else 500
+    atoms = (recipe.method_parameters.get("n_atoms") or full) / full
+    if not recipe.on_patches:
+        return training
+    n_images = len(task.split.train) + len(task.split.test)
+    return (
+        training * recipe.patches_per_class / 10_000 * max(atoms, 0.1) ** 1.2 + judging * n_images
+    )
+
+
+def trainings(asked: Asked, what: Sequence[str]) -> Iterator[Training]:
+    """Those of all experiments on a set, each once."""
+    setting = asked.setting()
+    seen: list[tuple[Plan, list[int]]] = []
+    for experiment in what:
+        for task in tasks_of(setting, experiment):
+            if (task.plan, task.split.train) not in seen:
+                seen.append((task.plan, task.split.train))
+                yield Training(asked, experiment, task.method, task.split.name, cost_of(task))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--sets", default=SETS, help="SET:IMAGES_PER_CLASS,…")
+    parser.add_argument("--what", default=",".join(WHAT))
+    parser.add_argument("--methods", default="", help="left out: those of each experiment")
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
+    kept.add_options(parser)
+    options = parser.parse_args()
+    what = options.what.split(",")
+    output = options.output.absolute()
+    methods = tuple(options.methods.split(",")) if options.methods else ()
+    settings = tuple(sorted(tuple(pair.split("=", 1)) for pair in options.set))
+    sets = [
+        Asked(data, int(number), methods, settings, output)
+        for data, _, number in (words.partition(":") for words in options.sets.split(","))
+    ]
+    pieces = [piece for asked in sets for piece in trainings(asked, what)]
+    features = [
+        Features(asked, method, part)
+        for asked in sets
+        for method in _WITH_FEATURES
+        if not methods or method in methods
+        for part in range(_PARTS)
+    ]
+    options.output = output / "pool"
+    report.print_facts(machine_facts())
+    done = kept.do_or_find(features, options)
+    done |= kept.do_or_find(pieces, options)
+    rows = []
+    for asked in sets:
+        for experiment in what:
+            own = [piece for piece in pieces if (piece.asked, piece.what) == (asked, experiment)]
+            there = [piece for piece in own if piece.name in done.found]
+            minutes = sum(done.seconds[piece.name] for piece in there) / 60
+            left = sum(piece.cost for piece in own if piece not in there) / 60
+            counts = f"{len(there)} of {len(own)}"
+            rows.append((asked.data, experiment, counts, f"{minutes:.0f}", f"{left:.0f}"))
+    kept.print_table(("set", "experiment", "finished", "CPU minutes", "left, about"), rows)
+    sys.exit(done.tell())
+
+
+if __name__ == "__main__":
+    main()

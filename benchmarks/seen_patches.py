@@ -1,0 +1,130 @@
+"""Many trainings on the same patches: every image is read once, and all of them learn from that.
+
+To read an image and correct its stain takes longer than a dictionary of a thousand patches. What
+is learnt, and how an image is decided, is the package's own: a method, and a rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from histodict.decisions.image_rules import RULES, Evidence, patch_margins, winner
+from histodict.evaluation.splits import Split
+from histodict.images.manifest import Manifest
+from histodict.methods.patch_classifier import PatchClassifier
+from histodict.methods.registry import method_entry
+from histodict.networks import vectors_named
+from histodict.patches.projection import Projection
+from histodict.pipeline.view import open_view
+from histodict.recipes import Recipe
+
+from .kept_pieces import Facts
+
+Vectors = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """An image as a recipe sees it: the patches of its grid on tissue, and some to learn from."""
+
+    label: int
+    everywhere: Vectors
+    drawn: Vectors
+
+
+def see(manifest: Manifest, recipe: Recipe, n_drawn: int, random_state: int = 0) -> list[Seen]:
+    """Every image; `n_drawn` patches of each to learn from, turned if the recipe says so.
+
+    Cells of a network lie on the grid: they are drawn among those.
+    """
+    seen = []
+    for place, record in enumerate(manifest.records):
+        rng = np.random.default_rng([random_state, place])
+        with open_view(record.path, record.mpp, recipe) as view:
+            grid = view.grid()
+            parts = [view.chunk_vectors(grid, *chunk)[1] for chunk in grid.chunks()]
+            everywhere = np.concatenate([part for part in parts if len(part)])
+            if vectors_named(recipe.vectors).are_pictures:
+                drawn = view.sample_vectors(n_drawn, rng)
+            else:
+                drawn = everywhere[rng.permutation(len(everywhere))[:n_drawn]]
+        seen.append(Seen(manifest.classes.index(record.label), everywhere, drawn))
+    return seen
+
+
+def most_drawn(manifest: Manifest, splits: Sequence[Split], n_per_class: int) -> int:
+    """Patches of an image that suffice for every split's training side."""
+    labels = np.array(manifest.labels)
+    fewest = min(int(np.sum(labels[s.train] == name)) for s in splits for name in manifest.classes)
+    return -(-n_per_class // fewest)
+
+
+@dataclass(frozen=True)
+class Learnt:
+    """A trained method with its projection, if there is one."""
+
+    method: PatchClassifier
+    projection: Projection | None
+
+    def distances(self, vectors: Vectors) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Of every patch to every class, and the patches' |codes| added up."""
+        codes, distances = self.method.encode(self._project(vectors))
+        return distances, np.asarray(abs(codes).sum(axis=0), dtype=np.float64).ravel()
+
+    def _project(self, vectors: Vectors) -> Vectors:
+        return self.projection(vectors) if self.projection else vectors
+
+    @classmethod
+    def of(
+        cls, recipe: Recipe, seen: Sequence[Seen], n_per_class: int, random_state: int = 0
+    ) -> Learnt:
+        """From about as many patches of every image of a class."""
+        labels = np.array([image.label for image in seen])
+        wanted = [-(-n_per_class // int(np.sum(labels == label))) for label in labels]
+        parts = [image.drawn[:n] for image, n in zip(seen, wanted, strict=True)]
+        X, y = np.concatenate(parts), np.repeat(labels, [len(part) for part in parts])
+        projection = None
+        if recipe.components:
+            projection = Projection.fit(X, recipe.components, whiten=recipe.whiten)
+            X = projection(X)
+        entry = method_entry(recipe.method)
+        method = entry.make(recipe.method_parameters, random_state=random_state, n_jobs=1)
+        return cls(method.fit(X, y), projection)
+
+
+def learn_and_answer(
+    recipe: Recipe, seen: Sequence[Seen], manifest: Manifest, split: Split, n_per_class: int
+) -> Facts:
+    """Learns from the training side; answers for the test side in the form of `answered`.
+
+    `patches`: of each image, how many its own class won, and how many there are.
+    """
+    train, test = ([seen[place] for place in side] for side in (split.train, split.test))
+    learnt = Learnt.of(recipe, train, n_per_class)
+    evidence = [[_evidence(learnt, image) for image in side] for side in (train, test)]
+    labels = np.array([image.label for image in train])
+    rule = RULES[recipe.rule].fit(recipe.rule, evidence[0], labels)
+    scores = [rule.scores(own) for own in evidence[1]]
+    shown = manifest.select(split.test)
+    return {
+        "repeat": split.repeat,
+        "classes": manifest.classes,
+        "truth": shown.labels,
+        "patients": shown.patients,
+        "labels": [manifest.classes[winner(own)] for own in scores],
+        "scores": [own.tolist() for own in scores],
+        "patches": [
+            [int(own.wins[image.label]), own.n_patches]
+            for own, image in zip(evidence[1], test, strict=True)
+        ],
+    }
+
+
+def _evidence(learnt: Learnt, image: Seen) -> Evidence:
+    distances, codes = learnt.distances(image.everywhere)
+    margins = patch_margins(distances).astype(np.float32)
+    return Evidence.of_map(distances.argmin(axis=1).astype(np.int16), margins, codes)
