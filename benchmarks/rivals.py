@@ -15,7 +15,7 @@ SHIRC keep 500 of them), and look at every other patch of the full scale in both
 tested learn from 2,000.
 
 `HISTODICT_DATA` names the folder of the sets. What is finished is a file in the output folder and
-is not done again. About 2.6 CPU hours.
+is not done again. About 2.2 CPU hours.
 """
 
 from __future__ import annotations
