@@ -204,7 +204,6 @@ def _small_presets() -> Iterator[None]:
         stack.enter_context(patch.dict(PRESETS, small))
         for name, changes in (
             ("PIXELS", {}),
-            ("BESIDE", {}),
             ("NETWORK", {"components": 20}),
         ):
             recipe = replace(getattr(views, name), patches_per_class=300, **changes)
