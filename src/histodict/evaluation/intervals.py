@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from math import isfinite, nan
 from typing import Any
 
 import numpy as np
@@ -121,6 +122,7 @@ class PatientDraws:
         self.patients = np.unique(np.concatenate([repeat.patients for repeat in repeats]))
         classes = np.unique(np.concatenate([repeat.labels for repeat in repeats]))
         self.patient_of_row = [np.searchsorted(self.patients, r.patients) for r in repeats]
+        self.rows = [np.arange(len(places)) for places in self.patient_of_row]
         # (n_repeats, n_patients, n_classes): whether a patient has images of a class
         self.holds = np.zeros((len(repeats), len(self.patients), len(classes)), bool)
         for holds, places, repeat in zip(self.holds, self.patient_of_row, repeats, strict=True):
@@ -147,15 +149,19 @@ class PatientDraws:
 
         Mean over the repeats in which these patients have every class; NaN if there is none.
         """
-        complete = np.all(np.any(self.holds[:, times > 0], axis=1), axis=1)
+        # Asked for thousands of draws: what numpy wraps about these would take longer than they do.
+        seen = np.logical_or.reduce(self.holds[:, times > 0], axis=1)
+        complete = np.logical_and.reduce(seen, axis=1)
         values = []
-        for repeat in np.flatnonzero(complete).tolist():
-            places = self.patient_of_row[repeat]
+        for repeat in complete.nonzero()[0].tolist():
+            rows, places = self.rows[repeat], self.patient_of_row[repeat]
             with suppress(UndefinedError):
-                values.append(statistic(repeat, np.repeat(np.arange(len(places)), times[places])))
-        if not np.isfinite(values).all():
+                values.append(float(statistic(repeat, rows.repeat(times[places]))))
+        if not all(map(isfinite, values)):
             raise ValueError("the metric is not finite on some draw of patients: it cannot be used")
-        return float(np.mean(values)) if values else np.nan
+        if len(values) == 1:
+            return values[0]
+        return float(np.mean(values)) if values else nan
 
     def replicates(self, statistic: Statistic, n_replicates: int, random_state: int) -> Replicates:
         n_replicates = check_whole_number("n_replicates", n_replicates, 100)
@@ -166,7 +172,7 @@ class PatientDraws:
         while len(values) < n_replicates:
             times = np.bincount(rng.integers(n, size=n), minlength=n)
             value = self.value(statistic, times)
-            if np.isfinite(value):
+            if isfinite(value):
                 values.append(value)
                 continue
             n_redrawn += 1
