@@ -23,8 +23,8 @@ from histodict.recipes import Recipe
 from histodict.web.maps import map_picture
 
 GREY, RED = (150, 150, 160), (220, 30, 60)
-SIZE = (1400, 1120)
-SQUARE = (480, 320, 480)  # left, top, side: whole patches at every scale below
+SIZE = (920, 800)
+SQUARE = (320, 160, 320)  # left, top, side: whole patches at every scale below
 OFFSET = (1000, 800)
 SCALES = {"unreduced": 1.0, "by 2": 2.0, "by 5": 5.0}
 
