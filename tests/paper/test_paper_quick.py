@@ -19,9 +19,9 @@ from histodict.cli import app
 SMALLER = replace(
     paper.QUICK,
     most_images=8,
-    recipe=paper.QUICK.recipe | {"patches_per_class": 300},
-    patches=(100, 200, 300),
-    synthetic=(8, 2, (160, 128)),
+    recipe=paper.QUICK.recipe | {"patches_per_class": 180},
+    patches=(60, 120, 180),
+    synthetic=(8, 2, (128, 112)),
 )
 METHODS = ("WND-CHARM", "SRC", "SHIRC", "LC-KSVD", "Nayak's", "FDDL", "DFDL")
 SWEEPS = {
