@@ -76,6 +76,7 @@ def counts(page) -> dict[str, int]:
 
 def test_a_folder_is_chosen_and_shown_by_class_and_patient(page):
     page.get_by_role("button", name="▸ tissue").click()
+    page.get_by_role("button", name="↑ up").wait_for()  # until then it is the folder above
     keep_picture(page, "data-choose")
     page.get_by_role("button", name="Open this folder").click()
     page.get_by_role("link", name="Train on these images").wait_for()

@@ -42,6 +42,7 @@ def page(folder):
             page.set_default_timeout(20_000)
             page.goto(server.link)
             page.get_by_role("button", name="▸ colon").click()
+            page.get_by_role("button", name="↑ up").wait_for()  # until then it is the folder above
             page.get_by_role("button", name="Open this folder").click()
             page.locator("#sizes").wait_for()
             yield page
