@@ -222,6 +222,9 @@ def _two_writers(trial: Trial) -> str:
     return "both done"
 
 
+_REFUSED = 2  # the status of a command that names what is wrong
+
+
 def _damage(trial: Trial) -> str:
     """Of a finished run, one file; not of the images that it drew to learn from."""
     trial.again()
@@ -231,6 +234,11 @@ def _damage(trial: Trial) -> str:
     whole = path.read_bytes()
     _DAMAGES[kind](path, whole, trial.rng)
     status, said = trial.run()
+    if status == _REFUSED and path.is_dir() and f"{path}: is a folder" in said:
+        # The file that it was told to write: a folder there may be somebody's.
+        path.rmdir()
+        trial.again()
+        return "refused"
     if status != trial.scenario.status:
         raise Find(f"{path} {kind}: ended with status {status}: {said[-600:]}")
     return "made anew"

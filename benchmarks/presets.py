@@ -32,8 +32,9 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from histodict.decisions.calibration import Calibration
 from histodict.decisions.image_rules import n_scores, winner
-from histodict.evaluation.metrics import balanced_accuracy
+from histodict.evaluation.metrics import balanced_accuracy, expected_calibration_error
 from histodict.evaluation.protocols import hold_outs
 from histodict.evaluation.splits import Split
 from histodict.execution.progress import ignore
@@ -68,6 +69,7 @@ _PER_CLASS = {"lung": 10}
 _FIRST_SCANNER = 1000  # seed
 PLAIN = "as it is"
 _FOLDS = 3  # of a panel
+_ERROR_RATE = 0.1  # of candidates
 # Members' scores (n_images, n_members, n_scores) to (n_images, n_scores).
 Decide = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 
@@ -206,15 +208,18 @@ class Judged:
     seconds: float
 
 
-def put_together(plan: Plan, found: Sequence[Facts], train: Manifest) -> Decide:
-    """From the members' scores to those of the plan's model."""
+def put_together(
+    plan: Plan, found: Sequence[Facts], train: Manifest
+) -> tuple[Decide, Calibration | None]:
+    """From the members' scores to those of the plan's model, and to probabilities if it has any."""
     if plan.is_single:
-        return lambda parts: parts[:, 0]
+        return (lambda parts: parts[:, 0]), None
     heard = []
     for recipe, facts in zip(plan.recipes, found, strict=True):
         scores = np.array(facts["unseen"], dtype=float)
         heard.append(Hearing(recipe, scores, *how_good(scores, train)))
-    return weighed(heard, train)[0].scores
+    combination, calibration = weighed(heard, train)
+    return combination.scores, calibration
 
 
 def judged(plan: Plan, study: Study, name: str, done: Done) -> Judged | None:
@@ -228,10 +233,12 @@ def judged(plan: Plan, study: Study, name: str, done: Done) -> Judged | None:
             return None
         found = [done.found[piece] for piece in names]
         train, test = sides(manifest, split)
-        decide = put_together(plan, found, train)
+        decide, calibration = put_together(plan, found, train)
         for kind in study.kinds:
             parts = np.stack([np.array(own["said"][kind], dtype=float) for own in found], axis=1)
-            facts[kind].append(_facts(decide(parts), manifest.classes, test, split))
+            scores = decide(parts)
+            own_facts = _facts(scores, manifest.classes, test, split)
+            facts[kind].append(own_facts | _certainty(scores, calibration))
         steps = ("train",) if plan.is_single else ("train", "unseen")
         seconds.append(sum(own["seconds"][step] for own in found for step in steps))
     return Judged(facts, float(np.mean(seconds)))
@@ -247,6 +254,36 @@ def _facts(scores: NDArray[np.float64], classes: list[str], test: Manifest, spli
         "labels": labels,
         "scores": scores.tolist(),
     }
+
+
+def _certainty(scores: NDArray[np.float64], calibration: Calibration | None) -> Facts:
+    """Chances of the classes, and which cannot be ruled out, of answers that are not of glass."""
+    if calibration is None:
+        return {}
+    chances = calibration.probabilities(np.nan_to_num(scores))
+    return {"chances": chances, "candidates": calibration.candidates(chances, _ERROR_RATE)}
+
+
+def print_certainty(study: Study, done: Done) -> None:
+    """How sure panels are, and how sure they may be, on the test images as they are."""
+    rows = []
+    for words, name in product(study.presets, study.sets):
+        made = judged(plan_of(words), study, name, done)
+        facts = [own for own in made.facts[PLAIN] if "chances" in own] if made else []
+        if not facts:
+            continue
+        classes = facts[0]["classes"]
+        chances, kept = (
+            np.concatenate([own[k] for own in facts]) for k in ("chances", "candidates")
+        )
+        truth = [label for own in facts for label in own["truth"]]
+        places = np.array([classes.index(label) for label in truth])
+        said = chances[:, 1] if len(classes) == 2 else chances
+        error = expected_calibration_error(truth, said, positive=classes[1])
+        shares = kept[np.arange(len(places)), places].mean(), (kept.sum(axis=1) == 1).mean()
+        rows.append([f"`{words}`", name, str(len(places)), *(f"{x:.3f}" for x in (error, *shares))])
+    heads = "preset", "set", "answers", "calibration error", "truth among candidates"
+    print_table([*heads, "one candidate"], rows)
 
 
 def print_tables(study: Study, done: Done) -> None:
@@ -312,6 +349,7 @@ def main() -> None:
     if options.check:
         check(study, done)
     print_tables(study, done)
+    print_certainty(study, done)
     sys.exit(done.tell())
 
 

@@ -159,3 +159,11 @@ def test_one_alone_is_not_bent(rng):
 def test_where_all_are_silent_there_is_no_score():
     panel = Combination(np.ones(2), np.array([0.7, 0.3]))
     assert np.isnan(panel.scores(np.full((1, 2, 1), np.nan))).all()
+
+
+def test_what_is_unbent_is_what_one_member_would_have_said(rng):
+    panel = Combination(np.array([2.0]), np.ones(1), 0.7, bend=1.0)
+    said = rng.normal(0, 3, (50, 1, 1))
+    np.testing.assert_allclose(panel.unbent(panel.scores(said))[:, 0], said[:, 0, 0] / 2, rtol=1e-6)
+    straight = replace(panel, bend=0.0)
+    np.testing.assert_allclose(straight.unbent(straight.scores(said)), said[:, 0] / 2)

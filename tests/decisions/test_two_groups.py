@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from histodict.decisions import two_groups
+from histodict.decisions.combination import Combination
 from histodict.decisions.two_groups import ERROR_RATE, are_two_groups
 
 N_SETS = 200
@@ -68,3 +69,31 @@ def test_outliers_are_no_group_and_equal_scores_are_one():
     scores = np.concatenate([np.random.default_rng(0).normal(size=40), [30.0]])
     assert not are_two_groups(scores)
     assert not are_two_groups(np.ones(12))
+
+
+def bent_panel(rng, truth, spread):
+    """Scores of four members who err alike, joined by a panel and put on a scale without ends."""
+    panel = Combination(np.ones(4), np.full(4, 0.25), 0.3, bend=1.0)
+    alike, own = rng.normal(size=(len(truth), 1)), rng.normal(size=(len(truth), 4))
+    said = truth[:, None] + spread * (0.9 * alike + 0.44 * own)
+    scores = panel.scores(said[..., None])[:, 0]
+    return scores, panel.unbent(scores)
+
+
+def test_one_wide_group_is_one_though_a_panel_bounds_what_its_members_say():
+    """On their own scale its scores pile up at both ends."""
+    for bounded, error_rate in ((True, None), (False, 1.6 * ERROR_RATE)):
+
+        def draw(rng, n, bounded=bounded):
+            scores, unbent = bent_panel(rng, np.zeros(n), 1.2)
+            return scores if bounded else unbent
+
+        found = rate(draw, 60)
+        assert found > 0.4 if error_rate is None else found <= error_rate
+
+
+def test_two_groups_are_seen_through_a_panel():
+    def draw(rng, n):
+        return bent_panel(rng, np.where(np.arange(n) % 2, 1.2, -1.2), 0.4)[1]
+
+    assert rate(draw, 40) >= 0.9

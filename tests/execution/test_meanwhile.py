@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -63,7 +64,7 @@ def test_what_a_killed_process_left_goes_and_what_is_in_use_stays(place):
 
 def test_one_that_was_made_just_now_stays(place):
     """Its owner may not have locked it yet."""
-    young = place / "panel-young"
+    young = place / f"panel-{platform.node()}-young"
     young.mkdir()
     with folder_meanwhile("panel-"):
         assert young.exists()
@@ -80,3 +81,24 @@ def test_a_link_is_not_followed(place, tmp_path_factory):
     os.utime(link, (0, 0), follow_symlinks=False)
     with folder_meanwhile("panel-"):
         assert (elsewhere / "mine").exists()
+
+
+def test_another_machine_s_folder_is_left_alone(place, monkeypatch):
+    """Whose lock may not be seen here."""
+    with folder_meanwhile("panel-") as own:
+        theirs = place / own.name.replace(platform.node(), "another")
+    theirs.mkdir()
+    made_long_ago(theirs)
+    with folder_meanwhile("panel-"):
+        assert theirs.exists()
+
+
+def test_where_folders_cannot_be_locked_work_goes_on_and_nothing_is_swept(place, monkeypatch):
+    def refuse(*given):
+        raise OSError("not supported")
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    with folder_meanwhile("panel-") as own:
+        made_long_ago(own)
+        with folder_meanwhile("panel-"):
+            assert own.exists()

@@ -59,7 +59,8 @@ def test_who_sits_on_it():
     assert Plan.named("pixels").recipe.method_parameters["penalty"] == 0.2
     scaled = views(Plan.named("pixels").recipe.with_changes(mpp=0.5))
     assert [r.mpp for r in scaled] == [0.5, 1.0, 2.0]
-    # Textures are looked at from as far whatever the patches are.
+    # Textures are looked at from as far whatever the patches are, unless those are from further.
+    assert [r.downsample for r in views(replace(preset("fast"), downsample=8.0))] == [8.0] * 3
     assert [r.downsample for r in views(preset("fast"))] == [2.0, 2.0, 4.0]
     assert {view[0] for view in seen(Plan.named("pixels", "wndcharm"))} == {"wndcharm"}
     assert len(Plan.named("pixels", "wndcharm").recipes) == 4

@@ -1,9 +1,10 @@
 """Honest probabilities: from the scores of a rule to how often such a score is right.
 
 Fitted on scores that a model gave to images of patients it had not seen (inner folds); scores of
-its own training images are too good. Two classes: Platt's logistic curve with smoothed targets;
-more: the softmax of the scores at one temperature, since a few images cannot say more. Classes
-weigh the same however many images they have: probabilities are those of equally frequent classes.
+its own training images are too good. Two classes: Platt's logistic curve with smoothed targets, of
+which a panel, which draws the line itself, keeps the slope alone; more: the softmax of the scores
+at one temperature, since a few images cannot say more. Classes weigh the same however many
+images they have: probabilities are those of equally frequent classes.
 
 Conformal prediction turns probabilities into sets of classes that hold the true one with a chosen
 error rate, as long as new patients are like the calibration's. A set of one class is a certain

@@ -82,6 +82,15 @@ class Combination:
             mean: NDArray[np.float64] = total / say.sum(axis=-2)
         return mean + self.offset
 
+    def unbent(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
+        """What a single member would have to say for such scores of a panel, over its scale."""
+        mean = scores - self.offset
+        if not self.bend:
+            return mean
+        most = 1 - 1e-9
+        found: NDArray[np.float64] = np.arctanh(np.clip(self.bend * mean, -most, most)) / self.bend
+        return found
+
 
 def shrunk_weights(orders: NDArray[np.float64], n_patients: int) -> NDArray[np.float64]:
     """From members' AUC, and the number of patients that it rests on; they sum to 1."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 if sys.platform != "win32":  # what a killed process leaves there stays
@@ -21,10 +22,14 @@ _NEW_S = 60  # so young a folder may belong to somebody who has not locked it ye
 def folder_meanwhile(prefix: str) -> Iterator[Path]:
     """A temporary folder whose name begins so; those that killed processes left are removed.
 
-    Whoever works in one holds a lock on it, which the system lifts however the process ends.
+    Whoever works in one holds a lock on it, which the system lifts however the process ends. Other
+    machines that share the folder may not see the lock: names tell which machine's it is.
     """
-    _sweep(prefix)
-    with tempfile.TemporaryDirectory(prefix=prefix) as name, _locked(Path(name)):
+    own = f"{prefix}{platform.node()}-"
+    _sweep(own)
+    with tempfile.TemporaryDirectory(prefix=own) as name, ExitStack() as stack:
+        with suppress(OSError):  # some file systems know no locks: then nobody gets one to sweep
+            stack.enter_context(_locked(Path(name)))
         yield Path(name)
 
 

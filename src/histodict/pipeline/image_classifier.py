@@ -67,6 +67,10 @@ class ImageClassifier(Estimator):
         """By how much a score changes with that of `model_`, others' say left as it is."""
         return 1.0
 
+    def _unbounded(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Scores on a scale without ends, where one group of images does not pile up at both."""
+        return scores
+
     def _certainty(
         self, scores: NDArray[np.float64], error_rate: float
     ) -> tuple[dict[str, float], list[str]]:
@@ -273,7 +277,7 @@ class ImageClassifier(Estimator):
         known = np.array(scores, dtype=np.float64)
         known = known[~np.isnan(known)]
         shift = better_threshold(known)
-        two = are_two_groups(known)
+        two = are_two_groups(self._unbounded(known))
         if not two and not anyway:
             raise ValueError(
                 f"the scores of these {len(known)} images do not fall into two groups, so they may "

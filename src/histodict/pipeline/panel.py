@@ -46,6 +46,10 @@ from .tissue_classifier import TissueClassifier
 from .trials import Trials
 from .views import panel_recipe, views
 
+# How members are weighed and joined, and the line drawn: to be raised when that changes, so that
+# trials of panels of before are not taken for today's.
+_JOINED = 2
+
 
 class Panel(ImageClassifier):
     """Answers "which class?" by several models, and says how sure it is.
@@ -237,6 +241,9 @@ class Panel(ImageClassifier):
     def has_theta(self) -> bool:
         return self.n_members == 1 and super().has_theta
 
+    def _unbounded(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
+        return self.combination_.unbent(scores + self.shift_)
+
     def _own_score(self, score: float) -> float:
         return (score - self.combination_.offset) * float(self.combination_.scales[0])
 
@@ -271,7 +278,7 @@ class Panel(ImageClassifier):
     def decided_by(self) -> list[Any]:
         """All that decides what it learns from the same images, before it has learnt."""
         members = [self._member(recipe).decided_by() for recipe in self.recipes]
-        return [self.kind, members, self.folds, self.random_state]
+        return [self.kind, members, self.folds, self.random_state, _JOINED]
 
     # --- for a model file -----------------------------------------------------------------------
 

@@ -83,8 +83,8 @@ def _corrected(recipe: Recipe) -> str:
 
 
 def _textures(pixels: Recipe, reduced: float) -> Recipe:
-    """Of the image reduced by so much, whatever the patches of pixels are cut from."""
-    return _rescaled(for_method(pixels, _TEXTURES), reduced / pixels.downsample)
+    """Of the image reduced by so much, and never less than the patches are cut from."""
+    return _rescaled(for_method(pixels, _TEXTURES), max(1.0, reduced / pixels.downsample))
 
 
 def _beside_network(base: Recipe) -> Recipe:
@@ -116,7 +116,7 @@ def _whole_images(base: Recipe) -> Iterator[Recipe]:
 
 
 def _rescaled(recipe: Recipe, factor: float) -> Recipe:
-    """The recipe on images reduced by so much more, or less; never finer than they may be."""
+    """The recipe on images reduced by so much more."""
     if recipe.mpp is not None:
-        return replace(recipe, mpp=recipe.mpp * max(factor, 1))
-    return replace(recipe, downsample=max(1.0, recipe.downsample * factor))
+        return replace(recipe, mpp=recipe.mpp * factor)
+    return replace(recipe, downsample=recipe.downsample * factor)
