@@ -122,6 +122,8 @@ class Models(Target):
         return data
 
     def attempt(self, data: bytes, base: str) -> str:
+        # Spliced where both begin alike, it is the other one, whole.
+        base = next((name for name, whole in self.files.items() if whole == data), base)
         self.path.write_bytes(data)
         self._look()
         try:
