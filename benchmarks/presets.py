@@ -21,16 +21,14 @@ import hashlib
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
 from histodict.decisions.calibration import Calibration
 from histodict.decisions.image_rules import n_scores, winner
@@ -38,9 +36,7 @@ from histodict.evaluation.metrics import balanced_accuracy, expected_calibration
 from histodict.evaluation.protocols import hold_outs
 from histodict.evaluation.splits import Split
 from histodict.execution.progress import ignore
-from histodict.images.in_memory import ImageFile, MemoryImage
-from histodict.images.manifest import Manifest, Record
-from histodict.images.stain import Macenko
+from histodict.images.manifest import Manifest
 from histodict.pipeline import Plan, TissueClassifier
 from histodict.pipeline.hearing import Hearing, hear, how_good, unseen_splits, weighed
 from histodict.pipeline.trials import Trials
@@ -62,40 +58,15 @@ from .kept_pieces import (
     two_folds,
 )
 from .machine import machine_facts
+from .other_scanners import PLAIN, kinds_of_test, seen
 from .report import print_facts
 
 _REPEATS = {"ucsb": 5, "glas": 5, "lung": 5, "lymphoma": 1}
 _PER_CLASS = {"lung": 10}
-_FIRST_SCANNER = 1000  # seed
-PLAIN = "as it is"
 _FOLDS = 3  # of a panel
 _ERROR_RATE = 0.1  # of candidates
 # Members' scores (n_images, n_members, n_scores) to (n_images, n_scores).
 Decide = Callable[[NDArray[np.float64]], NDArray[np.float64]]
-
-
-def drawn_scanner(seed: int) -> Any:
-    """Pixels to pixels, as another laboratory would stain and another scanner show them.
-
-    Amounts of both stains up to 1.4 times more or less, their colours turned by some degrees, the
-    light up to a tenth weaker.
-    """
-    rng = np.random.default_rng(seed)
-    h, e = (np.array(stain) / np.linalg.norm(stain) for stain in Macenko.TARGET_STAINS)
-    rest = np.cross(h, e)
-    before = np.stack([h, e, rest / np.linalg.norm(rest)])
-    after = before.copy()
-    for row in (0, 1):
-        turned = before[row] + rng.normal(0, 0.04, 3)
-        after[row] = turned / np.linalg.norm(turned) * np.exp(rng.uniform(-0.35, 0.35))
-    change = np.linalg.inv(before) @ after
-    light = rng.uniform(0.9, 1.0) + rng.normal(0, 0.01, 3)
-
-    def scan(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        density = -np.log((pixels.astype(np.float64) + 1) / 256)
-        return np.clip(256 * light * np.exp(-density @ change) - 1, 0, 255).round().astype(np.uint8)
-
-    return scan
 
 
 def plan_of(words: str) -> Plan:
@@ -162,17 +133,6 @@ class Member:
         }
 
 
-def seen(test: Manifest, kind: str) -> Iterator[tuple[ImageFile, Record]]:
-    """The images of a test, as they are or as a scanner shows them."""
-    scan = None if kind == PLAIN else drawn_scanner(int(kind.split()[-1]))
-    for record in test.records:
-        if scan is None:
-            yield record.path, record
-        else:
-            pixels = scan(np.asarray(Image.open(record.path).convert("RGB")))
-            yield MemoryImage.of_array(pixels, record.path.name), record
-
-
 @dataclass(frozen=True)
 class Study:
     """Presets on sets; kinds : of test, the first is the images as they are."""
@@ -237,14 +197,17 @@ def judged(plan: Plan, study: Study, name: str, done: Done) -> Judged | None:
         for kind in study.kinds:
             parts = np.stack([np.array(own["said"][kind], dtype=float) for own in found], axis=1)
             scores = decide(parts)
-            own_facts = _facts(scores, manifest.classes, test, split)
+            own_facts = facts_of(scores, manifest.classes, test, split)
             facts[kind].append(own_facts | _certainty(scores, calibration))
         steps = ("train",) if plan.is_single else ("train", "unseen")
         seconds.append(sum(own["seconds"][step] for own in found for step in steps))
     return Judged(facts, float(np.mean(seconds)))
 
 
-def _facts(scores: NDArray[np.float64], classes: list[str], test: Manifest, split: Split) -> Facts:
+def facts_of(
+    scores: NDArray[np.float64], classes: list[str], test: Manifest, split: Split
+) -> Facts:
+    """As `answered` of `kept_pieces`, from scores alone."""
     labels = ["" if np.isnan(row).any() else classes[winner(row)] for row in scores]
     return {
         "repeat": split.repeat,
@@ -340,7 +303,7 @@ def main() -> None:
     parser.add_argument("--check", action="store_true", help="hold panels against their pieces")
     add_options(parser)
     options = parser.parse_args()
-    kinds = (PLAIN, *(f"scanner {_FIRST_SCANNER + place}" for place in range(options.scanners)))
+    kinds = kinds_of_test(options.scanners)
     study = Study(
         options.presets.split(","), options.sets.split(","), kinds, options.output / "cache"
     )

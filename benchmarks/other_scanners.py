@@ -1,0 +1,60 @@
+"""The images of a test as another laboratory and scanner would show them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from histodict.images.in_memory import ImageFile, MemoryImage
+from histodict.images.manifest import Manifest, Record
+from histodict.images.stain import Macenko
+
+Pixels = NDArray[np.uint8]
+PLAIN = "as it is"
+_FIRST_SCANNER = 1000  # seed
+
+
+def kinds_of_test(n_scanners: int) -> tuple[str, ...]:
+    """The images as they are, then as each of the drawn scanners shows them."""
+    return (PLAIN, *(f"scanner {_FIRST_SCANNER + place}" for place in range(n_scanners)))
+
+
+def drawn_scanner(seed: int) -> Callable[[Pixels], Pixels]:
+    """Pixels to pixels, as another laboratory would stain and another scanner show them.
+
+    Amounts of both stains up to 1.4 times more or less, their colours turned by some degrees, the
+    light up to a tenth weaker.
+    """
+    rng = np.random.default_rng(seed)
+    h, e = (np.array(stain) / np.linalg.norm(stain) for stain in Macenko.TARGET_STAINS)
+    rest = np.cross(h, e)
+    before = np.stack([h, e, rest / np.linalg.norm(rest)])
+    after = before.copy()
+    for row in (0, 1):
+        turned = before[row] + rng.normal(0, 0.04, 3)
+        after[row] = turned / np.linalg.norm(turned) * np.exp(rng.uniform(-0.35, 0.35))
+    change = np.linalg.inv(before) @ after
+    light = rng.uniform(0.9, 1.0) + rng.normal(0, 0.01, 3)
+
+    def scan(pixels: Pixels) -> Pixels:
+        density = -np.log((pixels.astype(np.float64) + 1) / 256)
+        return np.clip(256 * light * np.exp(-density @ change) - 1, 0, 255).round().astype(np.uint8)
+
+    return scan
+
+
+def pixels_of(record: Record, kind: str) -> Pixels:
+    pixels: Pixels = np.asarray(Image.open(record.path).convert("RGB"))
+    return pixels if kind == PLAIN else drawn_scanner(int(kind.split()[-1]))(pixels)
+
+
+def seen(test: Manifest, kind: str) -> Iterator[tuple[ImageFile, Record]]:
+    """The images of a test, as they are or as a scanner shows them."""
+    for record in test.records:
+        if kind == PLAIN:
+            yield record.path, record
+        else:
+            yield MemoryImage.of_array(pixels_of(record, kind), record.path.name), record
