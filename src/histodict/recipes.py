@@ -30,10 +30,11 @@ class Recipe:
     the factor `downsample`. `method_parameters` go to the method as they are. With `neighbours` > 0
     a patch is judged together with those so many steps around it. With `turn_patches` training
     patches of pixels are turned and mirrored at random; a network sees every image also mirrored
-    along the diagonal, and cells are the mean of both; beyond an image's `border` it sees the image
-    `mirrored`, or what it is `filled` with by the network itself. With `context` > 1 the vector of
-    a patch also shows its surroundings, so many times as wide, in as many pixels. With `components`
-    > 0 vectors are reduced to so many principal components of the training vectors.
+    along the diagonal, and cells are the mean of both. Beyond an image's `border` a network sees the
+    image `mirrored`, or what it is `filled` with by the network itself; with `left-out` the latter,
+    and cells along the border are not learnt from. With `context` > 1 the vector of a patch also
+    shows its surroundings, so many times as wide, in as many pixels. With `components` > 0 vectors
+    are reduced to so many principal components of the training vectors.
     """
 
     method: str = "dfdl"
@@ -52,7 +53,7 @@ class Recipe:
     components: int = 0
     whiten: bool = False
     context: int = 1
-    border: str = "mirrored"
+    border: str = "left-out"
 
     def __post_init__(self) -> None:
         for own in fields(self):
@@ -223,13 +224,14 @@ PRESETS = {
         vectors="centred",
         rule="margin",
     ),
-    # Cells of a pretrained network instead of pixels; needs PyTorch. The network has seen all sorts
-    # of colours: what stain correction does to them costs it more than it brings.
+    # Cells of a pretrained network instead of pixels; needs PyTorch. Stain correction pays where
+    # images to learn from are few.
     "embeddings": Recipe(
         method_parameters={"rho": 0.1},
         patch_px=32,
         turn_patches=True,
         patches_per_class=6_000,
+        stain="reinhard",
         vectors="efficientnet-lite0",
         components=200,
         rule="proportion",

@@ -17,10 +17,11 @@ from .network import Network, open_network
 _MOST_CHUNKS = 24
 # Pixels around a chunk that a network sees with it, so that its border knows its surroundings.
 _AROUND_PX = 64
-# What a network sees beyond an image: its mirror image, or what it fills up with by itself. By that
-# alone cells at the border would look as no tissue does, and get atoms of their own.
-MIRRORED, FILLED = "mirrored", "filled"
-BORDERS = (MIRRORED, FILLED)
+# Beyond an image a network fills up by itself, and cells along the border look as no tissue does.
+# Learnt from, they get atoms of their own; so they are left out of training, or not, or the network
+# sees the image's mirror image there.
+LEFT_OUT, FILLED, MIRRORED = "left-out", "filled", "mirrored"
+BORDERS = (LEFT_OUT, FILLED, MIRRORED)
 
 
 class NetworkVectors(Vectors):
@@ -62,17 +63,37 @@ class NetworkVectors(Vectors):
     def sample(
         self, tissue: Tissue, grid: PatchGrid, n: int, rng: Generator, allowed: Allowed | None
     ) -> NDArray[np.float32]:
-        """Cells of chunks in random order, until there are enough."""
+        """Cells of chunks in random order, until there are enough.
+
+        Those along the border are left out, unless the image has no others to give.
+        """
+        kept_from = 1 if tissue.border == LEFT_OUT else 0
+        found = self._sample(tissue, grid, n, rng, allowed, kept_from)
+        if kept_from and not len(found):
+            found = self._sample(tissue, grid, n, rng, allowed, 0)
+        return found
+
+    def _sample(
+        self,
+        tissue: Tissue,
+        grid: PatchGrid,
+        n: int,
+        rng: Generator,
+        allowed: Allowed | None,
+        kept_from: int,
+    ) -> NDArray[np.float32]:
+        """Cells at least `kept_from` others away from the border."""
         found: list[NDArray[np.float32]] = []
         missing = n
         chunks = list(grid.chunks())
+        ends = np.array([grid.n_rows, grid.n_columns]) - 1
         for place in rng.permutation(len(chunks))[:_MOST_CHUNKS]:
             rows, columns = chunks[place]
             here, vectors = self.of_chunk(tissue, grid, rows, columns)
             at = np.argwhere(here) + np.array([rows.start, columns.start])
-            keep = np.ones(len(at), bool)
+            keep = (np.minimum(at, ends - at) >= kept_from).all(axis=1)
             if allowed is not None and len(at):
-                keep = allowed(at[:, ::-1] * grid.stride_px)
+                keep &= allowed(at[:, ::-1] * grid.stride_px)
             places = rng.permutation(np.flatnonzero(keep))[:missing]
             if len(places):
                 found.append(vectors[places])
@@ -86,7 +107,8 @@ class NetworkVectors(Vectors):
     ) -> NDArray[np.float32]:
         """All cells of a chunk, row by row."""
         chunk = [rows.start, rows.stop, columns.start, columns.stop]
-        key = [*tissue.pixels_key, self.network.digest, chunk, tissue.turned, tissue.border]
+        beyond = MIRRORED if tissue.border == MIRRORED else FILLED
+        key = [*tissue.pixels_key, self.network.digest, chunk, tissue.turned, beyond]
         cells = tissue.cache.read(key) if tissue.cache else None
         if cells is None:
             cells = self._compute(tissue, grid, rows, columns).astype(np.float16)

@@ -2,7 +2,7 @@
 
 They differ in what they look at, in scale and in stain correction, so that their mistakes do:
 
-- beside cells of a network: the same cells of images whose stain was corrected (each is right
+- beside cells of a network: the same cells of images whose stain was not corrected (each is right
   where the other is not), a dictionary of pixels, and textures and colours of the image as a whole
   (`lbp-colour`) at half the scale;
 - beside a dictionary of pixels: such textures at two scales, the coarser without stain correction.
@@ -69,7 +69,7 @@ def _others(base: Recipe) -> Iterator[Recipe]:
         yield from _whole_images(base)
         return
     if not vectors_named(base.vectors).take_surroundings:
-        yield replace(base, stain=_corrected(base))
+        yield replace(base, stain=_CORRECTED if base.stain == "none" else "none")
         pixels = _beside_network(base)
         yield pixels
         yield _textures(pixels, _COARSE)
