@@ -18,6 +18,8 @@ from .inputs import check_range, check_result, check_sums
 
 BLOCK_ROWS = 1024
 TASK_ROWS = 256  # a mini-batch of 1024 makes four tasks, one for each of up to four threads
+# Work of one thread goes on at the same time for several classes.
+SIDE_BY_SIDE = True
 
 OpenBlocks = Callable[[], Iterator[tuple[NDArray, Any]]]
 
@@ -224,21 +226,15 @@ def statistics(Y: NDArray, S: csr_array, weights: NDArray) -> tuple[NDArray, NDA
     cpu_statistics.accumulate(
         Y, weights.astype(Y.dtype), S.indptr, S.indices, S.data, lanes.width(Y.dtype), E, F
     )
-    return E, _both_ways(F)
+    cpu_statistics.mirror(F)
+    return E, F
 
 
 def code_products(S: csr_array) -> NDArray:
     """Σ sᵀs (k, k) over the rows."""
     F = np.zeros((S.shape[1], S.shape[1]), S.dtype)
     cpu_statistics.accumulate_products(S.indptr, S.indices, S.data, F)
-    return _both_ways(F)
-
-
-def _both_ways(F: NDArray) -> NDArray:
-    """F + Fᵀ with the diagonal counted once."""
-    diagonal = np.diagonal(F).copy()
-    F = F + F.T
-    np.fill_diagonal(F, diagonal)
+    cpu_statistics.mirror(F)
     return F
 
 

@@ -53,10 +53,10 @@ def pursue(
     """Code the rows of a block.
 
     Atoms and samples are of unit norm, or zero. B (n, k): products ⟨y, d_j⟩. G: the Gram matrix,
-    rows padded with zeros to whole pairs of lanes, flat. tols (n,): stop at such a squared residual.
-    squared_residuals (n,): ‖y‖² on entry, ‖y − sD‖² on return. scores: scratch, integers of the
-    width of B's type, as many as a row of G has. The codes go to `indptr`, `indices` and `codes`,
-    as in a CSR matrix, in the order of the picks.
+    rows padded with zeros to whole pairs of lanes, flat. tols (n,): stop at such a squared
+    residual. W: elements of a lane. scores: scratch, integers of the width of B's type, as many as
+    a row of G has. squared_residuals (n,): ‖y‖² on entry, ‖y − sD‖² on return. The codes go to
+    `indptr`, `indices` and `codes`, as in a CSR matrix, in the order of the picks.
     """
     k = B.shape[1]
     k_padded = G.shape[0] // k
@@ -180,8 +180,9 @@ def _best_atom(c, n, scores, slack, least, W):
     bound = largest(top) - slack
     best = 0
     best_score = c[0] * c[0] / max(n[0], least)
-    for t in range(n_tiles):
+    for t in range(0, n_tiles, 2):
         places = which_reach(load(scores, t * W), bound)
+        places |= which_reach(load(scores, t * W + W), bound) << W
         while places:
             j = t * W + first_bit(places)
             places &= places - 1

@@ -64,6 +64,19 @@ def accumulate_products(indptr, indices, codes, F):
 
 
 @compiled()
+def mirror(F):
+    """F becomes F + Fᵀ with the diagonal counted once; by squares, which stay in a near cache."""
+    k = F.shape[0]
+    for top in range(0, k, 32):
+        for left in range(0, top + 1, 32):
+            for i in range(top, min(top + 32, k)):
+                for j in range(left, min(left + 32, i)):
+                    total = F[i, j] + F[j, i]
+                    F[i, j] = total
+                    F[j, i] = total
+
+
+@compiled()
 def _gather(strip, first, places, factors, sums, offset, stride):
     """The lane at offset + j·stride of `sums` becomes −Σ factor·(lane of the strip at place).
 
