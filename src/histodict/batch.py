@@ -42,7 +42,7 @@ from .reports.geojson import features, save_geojson
 SCORES = "scores.json"
 # Of a file's name that goes into KEY: with it, no name may become longer than file systems allow.
 _MOST_BYTES = 200
-_FORM = 6  # goes up when an image's files are written otherwise
+_FORM = 7  # goes up when an image's files are written otherwise
 
 
 @dataclass(frozen=True)

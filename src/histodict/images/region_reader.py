@@ -37,6 +37,10 @@ class RegionReader(ABC, Generic[Handle]):
     @abstractmethod
     def held_bytes(self) -> int: ...
 
+    @property
+    def low_level(self) -> float | None:
+        return None
+
     @abstractmethod
     def _open(self) -> Handle: ...
 
@@ -64,6 +68,10 @@ class RegionReader(ABC, Generic[Handle]):
     def thumbnail(self, longest_side: int) -> Pixels:
         longest_side = check_whole_number("longest_side", longest_side, 1)
         return self.read(0, 0, *self.size, max(1.0, max(self.size) / longest_side))
+
+    def cuts_alike(self, downsample: float) -> bool:
+        scale = self._level(downsample)[1]
+        return float(scale).is_integer() and (downsample / scale).is_integer()
 
     def _reduce(
         self, level: int, box: Box, shape: tuple[int, int], limits: tuple[float, ...]
