@@ -32,8 +32,33 @@ _START, _END = b"\xff\xd8", b"\xff\xd9"
 # Says that the colours are red, green and blue, which a TIFF says in a tag of its own.
 _COLOURS_ARE_RGB = b"\xff\xee\x00\x0eAdobe\x00\x64\x00\x00\x00\x00\x00"
 # Tiles at the rim of a region are needed again by the next, and by the one below.
-_KEPT_BYTES = 64 * 2**20
+_KEPT_BYTES = 48 * 2**20
 _RIM = 2
+
+
+class KeptTiles:
+    """The tiles that were asked for last, of all levels together."""
+
+    def __init__(self) -> None:
+        self._tiles: OrderedDict[tuple[int, int], Pixels] = OrderedDict()
+        self._n_bytes = 0
+        self._lock = threading.Lock()
+
+    def get(self, key: tuple[int, int]) -> Pixels | None:
+        with self._lock:
+            tile = self._tiles.get(key)
+            if tile is not None:
+                self._tiles.move_to_end(key)
+            return tile
+
+    def put(self, key: tuple[int, int], tile: Pixels) -> None:
+        with self._lock:
+            if key in self._tiles:  # another thread was faster
+                return
+            self._tiles[key] = tile
+            self._n_bytes += tile.nbytes
+            while self._n_bytes > _KEPT_BYTES:
+                self._n_bytes -= self._tiles.popitem(last=False)[1].nbytes
 
 
 class JpegTiles:
@@ -44,7 +69,7 @@ class JpegTiles:
     head : what a decoder must know before the bytes of a tile
     """
 
-    def __init__(self, file: int, page: TiffPage) -> None:
+    def __init__(self, file: int, page: TiffPage, kept: KeptTiles) -> None:
         self.size = page.imagewidth, page.imagelength
         self._file = file
         self._tile = page.tilewidth, page.tilelength
@@ -57,8 +82,7 @@ class JpegTiles:
         tables: bytes = page.jpegtables or _START + _END
         colours = _COLOURS_ARE_RGB if page.photometric == _RGB else b""
         self._head = _START + colours + tables[2:-2]
-        self._kept: OrderedDict[tuple[int, int], Pixels] = OrderedDict()
-        self._lock = threading.Lock()
+        self._kept = kept
 
     def region(self, x: int, y: int, width: int, height: int) -> Pixels:
         """Pixels (height, width, 4), of which the last is nothing; white beyond the level.
@@ -71,29 +95,27 @@ class JpegTiles:
             range(max(0, start) // side, -(-max(0, end) // side))
             for start, end, side in ((y, ends[1], self._tile[1]), (x, ends[0], self._tile[0]))
         )
+        scratch = np.empty((self._tile[1], self._tile[0], 4), np.uint8)
         for row in down:
-            (there, here) = _overlap(row, self._tile[1], y, ends[1])
+            from_rows, to_rows = _overlap(row, self._tile[1], y, ends[1])
             for column in across:
-                (left, right) = _overlap(column, self._tile[0], x, ends[0])
-                tile = self._tile_at(row, column, _at_rim(row, down) or _at_rim(column, across))
-                pixels[here, right] = tile[there, left]
+                from_columns, to_columns = _overlap(column, self._tile[0], x, ends[0])
+                keep = _at_rim(row, down) or _at_rim(column, across)
+                tile = self._tile_at(row * self._n_across + column, keep, scratch)
+                pixels[to_rows, to_columns] = tile[from_rows, from_columns]
         return pixels
 
-    def _tile_at(self, row: int, column: int, keep: bool) -> Pixels:
-        with self._lock:
-            kept = self._kept.get((row, column))
-            if kept is not None:
-                self._kept.move_to_end((row, column))
-                return kept
-        tile = self._decoded(row * self._n_across + column)
-        if keep:
-            with self._lock:
-                self._kept[row, column] = tile
-                while len(self._kept) * tile.nbytes > _KEPT_BYTES:
-                    self._kept.popitem(last=False)
+    def _tile_at(self, place: int, keep: bool, scratch: Pixels) -> Pixels:
+        """A tile; one that is not to be kept lies in the scratch."""
+        key = int(self._offsets[place]), place
+        tile = self._kept.get(key)
+        if tile is None:
+            tile = self._decode(place, np.empty_like(scratch) if keep else scratch)
+            if keep:
+                self._kept.put(key, tile)
         return tile
 
-    def _decoded(self, place: int) -> Pixels:
+    def _decode(self, place: int, out: Pixels) -> Pixels:
         from simplejpeg import decode_jpeg
 
         length = int(self._lengths[place])
@@ -101,9 +123,14 @@ class JpegTiles:
         if len(data) < 4 or len(data) != length or data[:2] != _START:
             raise ValueError("no JPEG")
         tile: Pixels = decode_jpeg(
-            self._head + data[2:], "RGBX", fastdct=False, fastupsample=False, strict=True
+            self._head + data[2:],
+            "RGBX",
+            fastdct=False,
+            fastupsample=False,
+            buffer=out,
+            strict=True,
         )
-        if tile.shape != (self._tile[1], self._tile[0], 4):
+        if tile.shape != out.shape:
             raise ValueError(f"a tile of {tile.shape[1]} x {tile.shape[0]} pixels")
         return tile
 
@@ -132,11 +159,11 @@ class OpenTiles:
                 self.levels.clear()
 
     def _find(self, path: str, sizes: Sequence[tuple[int, int]]) -> None:
-        pages = list(_pages(path))
+        pages, kept = list(_pages(path)), KeptTiles()
         for level, size in enumerate(sizes):
             fitting = [page for page in pages if (page.imagewidth, page.imagelength) == size]
             if len(fitting) == 1 and _is_plain(fitting[0]):
-                self.levels[level] = JpegTiles(self._file, fitting[0])
+                self.levels[level] = JpegTiles(self._file, fitting[0], kept)
 
     def close(self) -> None:
         self.levels.clear()

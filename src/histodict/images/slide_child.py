@@ -16,10 +16,12 @@ import socket
 import struct
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .jpeg_tiles import OpenTiles
 from .reduction import Piece, over_white
@@ -32,6 +34,9 @@ ORDER = struct.Struct("<I")
 ANSWER = struct.Struct("<BQ")
 DONE, REFUSED, NO_LIBRARY = range(3)
 _MOST_WORDS = 300
+# Of the first regions made of tiles this much is read by OpenSlide as well.
+_N_COMPARED = 8
+_COMPARED_PX = 512
 _TICK_S = 1.0
 _IDLE_S = 60.0
 # The library's cache and directories; and for each line a piece as it is decoded and reduced.
@@ -45,7 +50,7 @@ class OpenSlides:
     def __init__(self) -> None:
         self._slide: OpenSlide | None = None
         self._tiles: OpenTiles | None = None
-        self._compared: set[int] = set()  # levels whose tiles were seen to be OpenSlide's pixels
+        self._n_compared: Counter[int] = Counter()  # by level, what was seen to be the same
         self.idle_since: float | None = time.monotonic()
 
     def detect(self, path: str) -> bytes:
@@ -77,44 +82,49 @@ class OpenSlides:
         if self._slide is None:
             raise ValueError("no slide is open")
         region = self._from_tiles(corner, piece)
-        if region is None or piece.level not in self._compared:
-            region = self._compare(piece, region, self._read(self._slide, corner, piece))
+        if region is None:
+            region = self._read(corner, piece)
         return piece.reduced(region).tobytes("raw", "RGB")
 
-    @staticmethod
-    def _read(slide: OpenSlide, corner: list[int], piece: Piece) -> Image.Image:
+    def _read(self, corner: list[int], piece: Piece) -> Image.Image:
+        assert self._slide is not None
         size = (piece.width, piece.height)
-        return over_white(slide.read_region((corner[0], corner[1]), piece.level, size))
+        return over_white(self._slide.read_region((corner[0], corner[1]), piece.level, size))
 
     def _from_tiles(self, corner: list[int], piece: Piece) -> Image.Image | None:
         """The region from tiles decoded one by one; None where that cannot be done."""
         from PIL import Image
 
+        assert self._slide is not None
         tiles = self._tiles and self._tiles.levels.get(piece.level)
-        if not tiles or self._slide is None:
-            return None
         scale = self._slide.level_downsamples[piece.level]
-        if corner != [piece.x * scale, piece.y * scale]:  # between two pixels of the level
-            return None
+        if not tiles or corner != [piece.x * scale, piece.y * scale]:
+            return None  # or between two pixels of the level, which OpenSlide mixes
         try:
             pixels = tiles.region(piece.x, piece.y, piece.width, piece.height)
         except (ValueError, OSError):  # what is wrong is for OpenSlide to say
             return None
+        if self._n_compared[piece.level] < _N_COMPARED and not self._compare(corner, piece, pixels):
+            return None
         return Image.frombuffer("RGBX", (piece.width, piece.height), pixels, "raw", "RGBX", 0, 1)
 
-    def _compare(self, piece: Piece, ours: Image.Image | None, region: Image.Image) -> Image.Image:
-        """OpenSlide's region; where a level's tiles do not give the same, they serve no more."""
-        if ours is not None and self._tiles is not None:
-            if np.array_equal(np.asarray(ours)[..., :3], np.asarray(region)):
-                self._compared.add(piece.level)
-            else:
+    def _compare(self, corner: list[int], piece: Piece, pixels: NDArray[np.uint8]) -> bool:
+        """Whether OpenSlide's pixels are the same; if not, this level's tiles serve no more."""
+        part = piece._replace(
+            width=min(piece.width, _COMPARED_PX), height=min(piece.height, _COMPARED_PX)
+        )
+        expected = np.asarray(self._read(corner, part))
+        if not np.array_equal(pixels[: part.height, : part.width, :3], expected):
+            if self._tiles is not None:
                 self._tiles.levels.pop(piece.level, None)
-        return region
+            return False
+        self._n_compared[piece.level] += 1
+        return True
 
     def close(self) -> bytes:
         slide, self._slide = self._slide, None
         tiles, self._tiles = self._tiles, None
-        self._compared.clear()
+        self._n_compared.clear()
         if tiles is not None:
             tiles.close()
         if slide is not None:

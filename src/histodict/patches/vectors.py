@@ -107,24 +107,13 @@ class PixelVectors(Vectors):
         area, own = read_surrounded(grid, tissue, rows, columns, tissue.context)
         found = tissue.windows_on_tissue(own, grid.patch_px, grid.stride_px)
         if not found.any():
-            n_scales = 1 if tissue.context == 1 else 2
             nothing = np.empty((0, grid.patch_px, grid.patch_px, 3), np.uint8)
-            return found, _side_by_side([self.make(nothing)] * n_scales)
+            return found, _side_by_side([self.make(nothing)] * min(2, tissue.context))
         # Pixels are normalised before they are cut: where patches overlap, each of them once.
         parts = [self.make(cut_some(tissue.normalise(own), grid.patch_px, grid.stride_px, found))]
         if tissue.context > 1:
-            parts.append(self.make(self._around(tissue, grid, area, found)))
+            parts.append(self.make(_around(tissue, grid, area, found)))
         return found, _side_by_side(parts)
-
-    def _around(
-        self, tissue: Tissue, grid: PatchGrid, area: NDArray[np.uint8], found: NDArray[np.bool_]
-    ) -> NDArray[np.uint8]:
-        """The surroundings of the patches that were found, reduced and normalised."""
-        side, stride, context = grid.patch_px, grid.stride_px, tissue.context
-        if stride % context == 0:  # the blocks of one patch are those of its neighbours
-            reduced = tissue.normalise(block_means(area, context))
-            return cut_some(reduced, side, stride // context, found)
-        return tissue.normalise(reduced_fields(area, side * context, stride, context, found))
 
     def sample(
         self, tissue: Tissue, grid: PatchGrid, n: int, rng: Generator, allowed: Allowed | None
@@ -138,6 +127,17 @@ class PixelVectors(Vectors):
         """Of patches (n, n_scales, patch_px, patch_px, 3); the scales weigh the same."""
         parts = [self.make(tissue.normalise(patches[:, i])) for i in range(patches.shape[1])]
         return _side_by_side(parts)
+
+
+def _around(
+    tissue: Tissue, grid: PatchGrid, area: NDArray[np.uint8], found: NDArray[np.bool_]
+) -> NDArray[np.uint8]:
+    """The surroundings of the patches that were found, reduced and normalised."""
+    side, stride, context = grid.patch_px, grid.stride_px, tissue.context
+    if stride % context == 0:  # the blocks of one patch are those of its neighbours
+        reduced = tissue.normalise(block_means(area, context))
+        return cut_some(reduced, side, stride // context, found)
+    return tissue.normalise(reduced_fields(area, side * context, stride, context, found))
 
 
 def _side_by_side(parts: list[NDArray[np.float32]]) -> NDArray[np.float32]:
