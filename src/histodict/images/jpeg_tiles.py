@@ -1,9 +1,9 @@
 """JPEG tiles of a slide, decoded one by one: OpenSlide's own pixels in a fifth of its time.
 
-OpenSlide blends every tile into the region that was asked for, which takes it far longer than to
-decode it. Scanners mostly write TIFF files of JPEG tiles side by side, and there is nothing to
-blend. Such tiles are decoded here, in the process that opens slides, by the library that OpenSlide
-has inside (libjpeg-turbo, from the package simplejpeg where it is installed).
+OpenSlide blends every tile into the region that was asked for. Scanners mostly write TIFF files of
+JPEG tiles side by side, where there is nothing to blend. Such tiles are decoded here, in the process
+that opens slides, by the library that OpenSlide has inside (libjpeg-turbo, from the package
+simplejpeg where it is installed).
 
 Nothing is taken on trust: warnings of the decoder are errors, as they are to OpenSlide, and where a
 tile is missing or refused OpenSlide is asked for the region, and has the last word.
@@ -64,9 +64,7 @@ class KeptTiles:
 class JpegTiles:
     """One level of a slide.
 
-    size : (width, height) in pixels; tile : the same of a tile
-    offsets, lengths : of the tiles in the file, row by row
-    head : what a decoder must know before the bytes of a tile
+    size : (width, height) in pixels
     """
 
     def __init__(self, file: int, page: TiffPage, kept: KeptTiles) -> None:

@@ -45,8 +45,8 @@ __all__ = [
 # A level of downsample 4.002, from a side that 4 does not divide, serves a reduction by 4.
 _LEVEL_SLACK = 1.01
 # Of an open slide: OpenSlide keeps up to 32 MB of it, and its directory, in a process of 30 MB; of
-# JPEG tiles 64 MB are kept.
-_SLIDE_BYTES = 144 * 2**20
+# JPEG tiles 48 MB are kept.
+_SLIDE_BYTES = 128 * 2**20
 # Reading all of such a level takes a 64th of the time at most, and single cells can be seen in it.
 _LOW_LEVELS = (8.0, 20.0)
 # Pixels of a coarsest level that are read whatever the file says.
