@@ -1,8 +1,8 @@
 """JPEG tiles of a slide, decoded one by one: OpenSlide's own pixels in a fifth of its time.
 
 OpenSlide blends every tile into the region that was asked for. Scanners mostly write TIFF files of
-JPEG tiles side by side, where there is nothing to blend. Such tiles are decoded here, in the process
-that opens slides, by the library that OpenSlide has inside (libjpeg-turbo, from the package
+JPEG tiles side by side, where there is nothing to blend. Such tiles are decoded here, in the
+process that opens slides, by the library that OpenSlide has inside (libjpeg-turbo, from the package
 simplejpeg where it is installed).
 
 Nothing is taken on trust: warnings of the decoder are errors, as they are to OpenSlide, and where a
@@ -105,7 +105,7 @@ class JpegTiles:
 
     def _tile_at(self, place: int, keep: bool, scratch: Pixels) -> Pixels:
         """A tile; one that is not to be kept lies in the scratch."""
-        key = int(self._offsets[place]), place
+        key = id(self), place
         tile = self._kept.get(key)
         if tile is None:
             tile = self._decode(place, np.empty_like(scratch) if keep else scratch)

@@ -102,7 +102,7 @@ class OpenSlides:
             return None  # or between two pixels of the level, which OpenSlide mixes
         try:
             pixels = tiles.region(piece.x, piece.y, piece.width, piece.height)
-        except (ValueError, OSError):  # what is wrong is for OpenSlide to say
+        except (ValueError, OSError, MemoryError):  # what is wrong is for OpenSlide to say
             return None
         if self._n_compared[piece.level] < _N_COMPARED and not self._compare(corner, piece, pixels):
             return None
