@@ -3,7 +3,7 @@
 OpenSlide blends every tile into the region that was asked for. Scanners mostly write TIFF files of
 JPEG tiles side by side, where there is nothing to blend. Such tiles are decoded here, in the
 process that opens slides, by the library that OpenSlide has inside (libjpeg-turbo, from the package
-simplejpeg where it is installed).
+simplejpeg; where that has no wheels, OpenSlide reads everything).
 
 Nothing is taken on trust: warnings of the decoder are errors, as they are to OpenSlide, and where a
 tile is missing or refused OpenSlide is asked for the region, and has the last word.
