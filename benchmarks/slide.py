@@ -2,7 +2,7 @@
 
     python -m benchmarks.slide [--side 30000] [--folder FOLDER] [--jobs N] [--output FILE.json]
 
-The slide is drawn (see `big_slide`); the model is the `default` preset, trained on a drawn set.
+The slide is drawn (see `big_slide`); the model is of the `fast` preset, trained on a drawn set.
 With --folder, slide and model are kept there and used again.
 """
 
@@ -19,6 +19,7 @@ from typing import Any
 
 from histodict.demo.sets import write_synthetic_set
 from histodict.execution.local import available_cores
+from histodict.execution.sealed import body_of
 
 from . import report
 from .big_slide import CELL, tissue_cells, write_slide
@@ -74,7 +75,8 @@ def _measure(model: Path, slide: Path, folder: Path, jobs: int) -> dict[str, Any
     _run("-m", "benchmarks.stages", str(facts), *command)
     figures: dict[str, Any] = json.loads(facts.read_text(encoding="utf-8"))
     (done,) = (results / "done").glob("*.json")
-    row = json.loads(done.read_text(encoding="utf-8"))["row"]
+    text = done.read_text(encoding="utf-8")
+    row = json.loads(body_of(text) or text)["row"]
     sizes = {path.suffix: path.stat().st_size / 2**20 for path in results.glob("*/*")}
     return figures | {
         "jobs": jobs,
@@ -95,7 +97,8 @@ def _print(name: str, side: int, figures: dict[str, Any]) -> None:
         f"\n{name}: {side} x {side} px, {figures['file_mib']:.0f} MiB; {share:.0%} of "
         f"{n_cells} x {n_cells} cells are tissue\n"
         f"  {figures['seconds']:.1f} s, of it {figures['start_s']:.1f} s to start;"
-        f" {figures['cpu_s']:.1f} s of CPU, {figures['jobs']} threads\n"
+        f" {figures['cpu_s']:.1f} s of CPU, {figures['jobs']} threads:"
+        f" {figures['cpu_s'] / figures['seconds'] / figures['jobs']:.0%} busy\n"
         f"  {figures['n_patches']} patches on tissue:"
         f" {figures['n_patches'] / figures['seconds']:.0f} per second\n"
         f"  peak memory {figures['peak_mib']:.0f} MiB"

@@ -52,7 +52,7 @@ def watch_stages(stopwatch: Stopwatch) -> None:
     """Put the stopwatch on the stages of the pipeline."""
     from histodict import batch
     from histodict.images.readers import SlideReader
-    from histodict.images.stain import Reinhard
+    from histodict.images.stain import Reinhard, Remembered
     from histodict.images.tissue import TissueThreshold
     from histodict.methods.residual_rule import ResidualClassifier
     from histodict.patches.grid import PatchGrid
@@ -63,6 +63,7 @@ def watch_stages(stopwatch: Stopwatch) -> None:
         ("cutting", PatchGrid, "read"),
         ("tissue", TissueThreshold, "mask"),
         ("stain", Reinhard, "__call__"),
+        ("stain", Remembered, "__call__"),
         ("coding", ResidualClassifier, "encode"),
         ("overlay", batch, "save_overlay"),
         ("GeoJSON", batch, "save_geojson"),

@@ -19,6 +19,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple, dataclass, replace
 from functools import partial
 from importlib.metadata import version
@@ -42,7 +43,7 @@ from .reports.geojson import features, save_geojson
 SCORES = "scores.json"
 # Of a file's name that goes into KEY: with it, no name may become longer than file systems allow.
 _MOST_BYTES = 200
-_FORM = 6  # goes up when an image's files are written otherwise
+_FORM = 7  # goes up when an image's files are written otherwise
 
 
 @dataclass(frozen=True)
@@ -236,9 +237,14 @@ def _answer(model: Model, folder: Path, given: GivenSize, record: Record) -> Con
             Path("geojson", f"{key}.geojson"),
             Path("maps", f"{key}.npz"),
         ]
-        save_overlay(folder / overlay, answer.patch_map, answer.words(), outlines(answer))
-        save_geojson(folder / outlined, features(answer, of_regions=model.finds_regions))
-        answer.patch_map.save(folder / mapped)
+        with ThreadPoolExecutor(2) as pool:  # of a slide each takes its time
+            drawn = pool.submit(
+                save_overlay, folder / overlay, answer.patch_map, answer.words(), outlines(answer)
+            )
+            kept = pool.submit(answer.patch_map.save, folder / mapped)
+            save_geojson(folder / outlined, features(answer, of_regions=model.finds_regions))
+            drawn.result()
+            kept.result()
     return {
         "row": answer.row() | {"key": key},
         "regions": region_rows(answer),

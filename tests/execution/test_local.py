@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
@@ -109,6 +110,25 @@ Y = (6 + rng.standard_normal((3000, 1200))).astype(np.float32)
 S = encode_omp(Y[::6] / np.linalg.norm(Y[::6], axis=1, keepdims=True), Y, 8)
 print(hashlib.sha256(S.indices.tobytes() + S.data.tobytes()).hexdigest())
 """
+
+
+def test_any_thread_may_be_the_one_that_limits_blas():
+    """threadpoolctl 3.8 listens to one thread alone, here to the one that came first."""
+
+    def blas_threads() -> set[int]:
+        return {lib["num_threads"] for lib in threadpool_info() if lib["user_api"] == "blas"}
+
+    def inside(_: int) -> set[int]:
+        with one_blas_thread():
+            return blas_threads()
+
+    with threadpool_limits(2, user_api="blas"):
+        before = blas_threads()
+        with one_blas_thread():
+            pass
+        with ThreadPoolExecutor(1) as pool:
+            assert list(pool.map(inside, range(2))) == [{1}, {1}]
+        assert blas_threads() == before
 
 
 def test_bits_do_not_depend_on_the_number_of_blas_threads():

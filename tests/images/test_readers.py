@@ -117,6 +117,7 @@ def test_pieces_join_without_seams(save, rng, monkeypatch, downsample):
     source = open_image(save(texture(rng)))
     whole = source.read(-20, 10, 540, 540, downsample)
     monkeypatch.setattr(reduction, "PIECE_PX", 50)
+    monkeypatch.setattr(reduction, "BLOCKS_PX", 50)
     pieces = source.read(-20, 10, 540, 540, downsample)
     assert np.abs(whole.astype(int) - pieces).max() <= 1
 
@@ -126,6 +127,7 @@ def test_only_small_pieces_of_a_slide_are_held(tmp_path, monkeypatch):
     sizes = []
     copy = SlideReader._piece
     monkeypatch.setattr(reduction, "PIECE_PX", 64)
+    monkeypatch.setattr(reduction, "BLOCKS_PX", 64)
     monkeypatch.setattr(
         SlideReader,
         "_piece",

@@ -10,6 +10,7 @@ from histodict.images.stain import (
     NORMALISERS,
     Macenko,
     Reinhard,
+    Remembered,
     lab_statistics,
     to_lab,
 )
@@ -220,3 +221,16 @@ def test_real_images_come_closer_together(data_folder, name):
         before.append(pixels[mask].mean(axis=0))
         after.append(transform(pixels[mask]).mean(axis=0))
     assert np.std(after, axis=0).sum() < 0.6 * np.std(before, axis=0).sum()
+
+
+# --- colours looked up --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("normaliser", [Reinhard, Macenko])
+def test_remembered_colours_are_the_computed_ones(rng, normaliser):
+    pixels = tissue(rng)
+    transform = normaliser.estimate(pixels, everywhere(pixels))
+    assert not transform.note
+    remembered = Remembered(transform)
+    for part in (pixels[: len(pixels) // 2], pixels, pixels[:0], pixels[:, ::-1]):
+        np.testing.assert_array_equal(remembered(part), transform(part))

@@ -5,9 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from histodict.patches.grid import PatchGrid
+from histodict.patches.grid import PatchGrid, cut
 from histodict.patches.sampling import sample_patches, turn_at_random
-from histodict.patches.surroundings import block_means, read_mirrored, read_pairs
+from histodict.patches.surroundings import (
+    block_means,
+    read_mirrored,
+    read_surrounded,
+    reduced_fields,
+)
 from histodict.patches.vectors import as_pictures, centred
 
 
@@ -28,6 +33,15 @@ class Picture:
 @pytest.fixture
 def picture(rng):
     return Picture(rng.integers(0, 256, (70, 90, 3)).astype(np.uint8))
+
+
+def read_pairs(grid, source, rows, columns, context):
+    """Patches of a chunk and their surroundings: (n_patches, 2, patch_px, patch_px, 3)."""
+    area, inner = read_surrounded(grid, source, rows, columns, context)
+    own = cut(inner, grid.patch_px, grid.stride_px)
+    every = np.ones((rows.stop - rows.start, columns.stop - columns.start), bool)
+    around = reduced_fields(area, grid.patch_px * context, grid.stride_px, context, every)
+    return np.stack([own, around], axis=1)
 
 
 @pytest.mark.parametrize(("context", "downsample"), [(2, 1), (3, 1), (4, 1), (2, 2)])

@@ -8,6 +8,7 @@ coding", JMLR 2010.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -48,23 +49,53 @@ def learn_online(
 
     `callback(done, total)` is called at the start and after every mini-batch.
     """
-    module = load_backend(backend)
     with one_blas_thread():
         D = initial_atoms(Y, n_atoms, rng)
+    total = count_batches(len(Y), n_epochs)
+    done = itertools.count()
+
+    def step() -> None:
+        if callback:
+            callback(next(done), total)
+
+    step()
+    return improve_online(
+        D, Y, penalty, n_epochs=n_epochs, n_jobs=n_jobs, backend=backend, step=step
+    )
+
+
+def count_batches(n_samples: int, n_epochs: int) -> int:
+    """Mini-batches of a training."""
+    return n_epochs * -(-n_samples // _BATCH_ROWS)
+
+
+def improve_online(
+    D: NDArray,
+    Y: NDArray,
+    penalty: float,
+    *,
+    n_epochs: int,
+    n_jobs: int | None,
+    backend: str,
+    step: Callable[[], None],
+) -> OnlineDictionary:
+    """A dictionary for the rows of Y that starts from the unit-norm atoms D.
+
+    `step` is called after every mini-batch.
+    """
+    module = load_backend(backend)
+    n_atoms = len(D)
     samples = module.place(Y, D.dtype)
     E = np.zeros(D.shape)
     F = np.zeros((n_atoms, n_atoms))
     starts = range(0, len(Y), _BATCH_ROWS)
-    total = n_epochs * len(starts)
-    if callback:
-        callback(0, total)
     for epoch in range(n_epochs):
         uses = np.zeros(n_atoms, np.int64)
         worst: list[tuple[float, NDArray]] = []  # squared residuals and samples of this epoch
         for position, start in enumerate(starts):
             batch = samples[start : start + _BATCH_ROWS]
-            step = epoch * len(starts) + position + 1
-            fading = (step - 1) / step
+            n_before = epoch * len(starts) + position
+            fading = n_before / (n_before + 1)
             E *= fading
             F *= fading
             for S, E_part, F_part, errors, rows in _code(module, D, batch, penalty, n_jobs):
@@ -76,8 +107,7 @@ def learn_online(
             with one_blas_thread():
                 sums = E.astype(D.dtype), F.astype(D.dtype)
                 D = module.update_atoms(D, *sums, n_sweeps=1, tol=0.0)
-            if callback:
-                callback(step, total)
+            step()
         if epoch < n_epochs - 1:
             candidates = np.array([row for error, row in worst if error > 0])
             with one_blas_thread():

@@ -13,6 +13,7 @@ from functools import lru_cache
 from numbers import Integral
 from typing import Any, TypeVar
 
+import threadpoolctl
 from threadpoolctl import ThreadpoolController
 
 Block = TypeVar("Block")
@@ -46,6 +47,17 @@ def _blas(n_modules: int) -> ThreadpoolController:
     return ThreadpoolController().select(user_api="blas")
 
 
+def _take_control() -> None:
+    """Let this thread limit BLAS.
+
+    threadpoolctl from 3.8 on leaves that to the thread that did so first, and ignores all others.
+    Here whoever comes in first does it and who leaves last undoes it, under a lock.
+    """
+    clear = getattr(threadpoolctl.OpenBLASController, "clear_controlling_thread", None)
+    if clear:
+        clear(force=True)
+
+
 class _SharedLimit:
     """BLAS's number of threads is one for the whole process: first in limits, last out restores."""
 
@@ -59,6 +71,7 @@ class _SharedLimit:
         with self._lock:
             if self._n_inside == 0 or len(sys.modules) != self._n_modules:
                 self._n_modules = len(sys.modules)
+                _take_control()
                 self._limits.append(_blas(self._n_modules).limit(limits=1))
             self._n_inside += 1
 
@@ -66,6 +79,7 @@ class _SharedLimit:
         with self._lock:
             self._n_inside -= 1
             if self._n_inside == 0:
+                _take_control()
                 while self._limits:
                     self._limits.pop().restore_original_limits()
 

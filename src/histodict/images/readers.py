@@ -44,8 +44,11 @@ __all__ = [
 
 # A level of downsample 4.002, from a side that 4 does not divide, serves a reduction by 4.
 _LEVEL_SLACK = 1.01
-# Of an open slide: OpenSlide keeps up to 32 MB of it, and its directory, in a process of 30 MB.
-_SLIDE_BYTES = 80 * 2**20
+# Of an open slide: OpenSlide keeps up to 32 MB of it, and its directory, in a process of 30 MB; of
+# JPEG tiles 48 MB are kept.
+_SLIDE_BYTES = 128 * 2**20
+# Reading all of such a level takes a 64th of the time at most, and single cells can be seen in it.
+_LOW_LEVELS = (8.0, 20.0)
 # Pixels of a coarsest level that are read whatever the file says.
 _ALWAYS_BYTES = 50_000_000
 
@@ -72,11 +75,21 @@ class ImageSource(Protocol):
     def held_bytes(self) -> int:
         """Memory that it takes once it has been read from, until it is closed."""
 
+    @property
+    def low_level(self) -> float | None:
+        """The downsample of a level at which all of it is soon read; None where there is none."""
+
     def read(self, x: int, y: int, width: int, height: int, downsample: float = 1.0) -> Pixels:
         """A region (level-0 pixels), reduced: (round(height / downsample), …width, 3).
 
         Each side has at least one pixel. Without reduction the pixels are the file's own. Beyond
         the image everything is white.
+        """
+
+    def cuts_alike(self, downsample: float) -> bool:
+        """Whether a reduced pixel is the same in every region that has it, if that begins on one.
+
+        So it is where the reduction is by a whole number, of a level that is one, too.
         """
 
     def thumbnail(self, longest_side: int) -> Pixels:
@@ -192,6 +205,11 @@ class SlideReader(RegionReader[Slide]):
     @property
     def held_bytes(self) -> int:
         return _SLIDE_BYTES
+
+    @property
+    def low_level(self) -> float | None:
+        low, high = _LOW_LEVELS
+        return max((each for each in self._downsamples if low <= each <= high), default=None)
 
     @staticmethod
     def recognises(path: Path) -> bool:

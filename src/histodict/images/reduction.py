@@ -16,13 +16,16 @@ Box = tuple[float, float, float, float]  # left, top, right, bottom
 
 # Side of the largest piece of a level held at once while reducing: 16 MB as RGBA.
 PIECE_PX = 2048
+# Means of blocks are the same however they are cut, and a chunk of patches at half scale, with what
+# lies around it, is one piece.
+BLOCKS_PX = 2304
 # Pixels of a block up to which Pillow's `reduce` is exact, and several times as fast as `resize`.
 _SMALL_BLOCK = 1024
 
 
-def pieces(length: int, step: float) -> list[slice]:
-    """Ranges of output pixels, each of at most PIECE_PX source pixels."""
-    most = max(1, int(PIECE_PX / step))
+def pieces(length: int, step: float, most_px: int) -> list[slice]:
+    """Ranges of output pixels, each of at most so many source pixels."""
+    most = max(1, int(most_px / step))
     return [slice(start, min(start + most, length)) for start in range(0, length, most)]
 
 
@@ -31,6 +34,10 @@ def span(start: float, stop: float, margin: float, limit: float) -> tuple[int, i
     first = max(math.floor(start - margin), min(math.floor(start), 0))
     last = min(math.ceil(stop + margin), max(math.ceil(stop), math.ceil(limit)))
     return first, last
+
+
+def are_whole(*numbers: float) -> bool:
+    return all(float(number).is_integer() for number in numbers)
 
 
 class Piece(NamedTuple):
@@ -53,7 +60,7 @@ class Piece(NamedTuple):
     ) -> Piece:
         """What is needed for a box of a level, which has pixels up to `limits`."""
         steps = (box[2] - box[0]) / shape[1], (box[3] - box[1]) / shape[0]
-        whole = all(float(number).is_integer() for number in (*box, *steps))
+        whole = are_whole(*box, *steps)
         (x, right), (y, bottom) = (
             span(box[axis], box[axis + 2], 0 if whole else steps[axis], limits[axis])
             for axis in (0, 1)

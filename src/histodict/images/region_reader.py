@@ -37,6 +37,10 @@ class RegionReader(ABC, Generic[Handle]):
     @abstractmethod
     def held_bytes(self) -> int: ...
 
+    @property
+    def low_level(self) -> float | None:
+        return None
+
     @abstractmethod
     def _open(self) -> Handle: ...
 
@@ -65,6 +69,10 @@ class RegionReader(ABC, Generic[Handle]):
         longest_side = check_whole_number("longest_side", longest_side, 1)
         return self.read(0, 0, *self.size, max(1.0, max(self.size) / longest_side))
 
+    def cuts_alike(self, downsample: float) -> bool:
+        scale = self._level(downsample)[1]
+        return float(scale).is_integer() and (downsample / scale).is_integer()
+
     def _reduce(
         self, level: int, box: Box, shape: tuple[int, int], limits: tuple[float, ...]
     ) -> Pixels:
@@ -78,9 +86,11 @@ class RegionReader(ABC, Generic[Handle]):
             finer = shape[0] * math.ceil(steps[0] / 64), shape[1] * math.ceil(steps[1] / 64)
             return np.array(resize(Image.fromarray(self._reduce(level, box, finer, limits)), shape))
         pixels = np.empty((*shape, 3), np.uint8)
-        for rows in pieces(shape[0], steps[0]):
+        whole = reduction.are_whole(*box, *steps)
+        most = reduction.BLOCKS_PX if whole else reduction.PIECE_PX
+        for rows in pieces(shape[0], steps[0], most):
             top, bottom = (box[1] + row * steps[0] for row in (rows.start, rows.stop))
-            for columns in pieces(shape[1], steps[1]):
+            for columns in pieces(shape[1], steps[1], most):
                 left, right = (box[0] + at * steps[1] for at in (columns.start, columns.stop))
                 size = rows.stop - rows.start, columns.stop - columns.start
                 piece = Piece.around(level, (left, top, right, bottom), size, limits)

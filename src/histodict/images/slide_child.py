@@ -16,20 +16,27 @@ import socket
 import struct
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from .jpeg_tiles import OpenTiles
 from .reduction import Piece, over_white
 
 if TYPE_CHECKING:
     from openslide import OpenSlide
+    from PIL import Image
 
 ORDER = struct.Struct("<I")
 ANSWER = struct.Struct("<BQ")
 DONE, REFUSED, NO_LIBRARY = range(3)
 _MOST_WORDS = 300
+# Of the first regions made of tiles this much is read by OpenSlide as well.
+_N_COMPARED = 8
+_COMPARED_PX = 512
 _TICK_S = 1.0
 _IDLE_S = 60.0
 # The library's cache and directories; and for each line a piece as it is decoded and reduced.
@@ -42,6 +49,8 @@ class OpenSlides:
 
     def __init__(self) -> None:
         self._slide: OpenSlide | None = None
+        self._tiles: OpenTiles | None = None
+        self._n_compared: Counter[int] = Counter()  # by level, what was seen to be the same
         self.idle_since: float | None = time.monotonic()
 
     def detect(self, path: str) -> bytes:
@@ -56,6 +65,8 @@ class OpenSlides:
 
         self.idle_since = None
         slide = self._slide = openslide.OpenSlide(path)
+        vendor = slide.properties.get("openslide.vendor", "")
+        self._tiles = OpenTiles(path, vendor, slide.level_dimensions)
         facts = {
             "size": slide.dimensions,
             "level_sizes": slide.level_dimensions,
@@ -64,26 +75,66 @@ class OpenSlides:
         }
         return json.dumps(facts).encode()
 
-    def piece(self, corner: list[int], fields: list[Any]) -> memoryview:
+    def piece(self, corner: list[int], fields: list[Any]) -> bytes:
         """The pixels of a piece, reduced; its corner is given in pixels of level 0."""
         level, x, y, width, height, shape, box = fields
         piece = Piece(level, x, y, width, height, tuple(shape), box and tuple(box))
         if self._slide is None:
             raise ValueError("no slide is open")
+        region = self._from_tiles(corner, piece)
+        if region is None:
+            region = self._read(corner, piece)
+        return piece.reduced(region).tobytes("raw", "RGB")
+
+    def _read(self, corner: list[int], piece: Piece) -> Image.Image:
+        assert self._slide is not None
         size = (piece.width, piece.height)
-        region = self._slide.read_region((corner[0], corner[1]), piece.level, size)
-        return np.ascontiguousarray(piece.reduced(over_white(region))).reshape(-1).data
+        return over_white(self._slide.read_region((corner[0], corner[1]), piece.level, size))
+
+    def _from_tiles(self, corner: list[int], piece: Piece) -> Image.Image | None:
+        """The region from tiles decoded one by one; None where that cannot be done."""
+        from PIL import Image
+
+        assert self._slide is not None
+        tiles = self._tiles and self._tiles.levels.get(piece.level)
+        scale = self._slide.level_downsamples[piece.level]
+        if not tiles or corner != [piece.x * scale, piece.y * scale]:
+            return None  # or between two pixels of the level, which OpenSlide mixes
+        try:
+            pixels = tiles.region(piece.x, piece.y, piece.width, piece.height)
+        except (ValueError, OSError, MemoryError):  # what is wrong is for OpenSlide to say
+            return None
+        if self._n_compared[piece.level] < _N_COMPARED and not self._compare(corner, piece, pixels):
+            return None
+        return Image.frombuffer("RGBX", (piece.width, piece.height), pixels, "raw", "RGBX", 0, 1)
+
+    def _compare(self, corner: list[int], piece: Piece, pixels: NDArray[np.uint8]) -> bool:
+        """Whether OpenSlide's pixels are the same; if not, this level's tiles serve no more."""
+        part = piece._replace(
+            width=min(piece.width, _COMPARED_PX), height=min(piece.height, _COMPARED_PX)
+        )
+        expected = np.asarray(self._read(corner, part))
+        if not np.array_equal(pixels[: part.height, : part.width, :3], expected):
+            if self._tiles is not None:
+                self._tiles.levels.pop(piece.level, None)
+            return False
+        self._n_compared[piece.level] += 1
+        return True
 
     def close(self) -> bytes:
         slide, self._slide = self._slide, None
+        tiles, self._tiles = self._tiles, None
+        self._n_compared.clear()
+        if tiles is not None:
+            tiles.close()
         if slide is not None:
             slide.close()
         self.idle_since = time.monotonic()
         return b""
 
-    def do(self, name: str, *arguments: Any) -> tuple[int, bytes | memoryview]:
+    def do(self, name: str, *arguments: Any) -> tuple[int, bytes]:
         """An order's status and answer; whatever the library raises travels as words."""
-        orders: dict[str, Callable[..., bytes | memoryview]] = {
+        orders: dict[str, Callable[..., bytes]] = {
             "detect": self.detect,
             "open": self.open,
             "piece": self.piece,

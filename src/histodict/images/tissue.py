@@ -18,6 +18,7 @@ light, 1 − G / white, which also takes dirt and shadows for tissue.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +34,8 @@ _STRONG_COLOUR = 0.4
 # Nothing is this dark through a microscope but the padding that scanners add.
 _PADDING = 20
 _N_BINS = 256
+# Of the limits of tissue: a pixel of a low level beyond these may have tissue among its pixels.
+_MAYBE = 0.3
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,20 @@ class TissueThreshold:
             mask |= brightest < self.least_light
         return mask & (brightest >= _PADDING)
 
+    def maybe(self, pixels: NDArray[np.uint8]) -> NDArray[np.bool_]:
+        """Where pixels of a low level, means of many, may have tissue among these: (...).
+
+        Elsewhere is glass: of a patch that is tissue by half, the mean lacks half the green.
+        """
+        green, red_and_blue = _green_and_rest(pixels)
+        brightest = _brightest(pixels)
+        lack = _MAYBE * self.lack_of_green
+        mask: NDArray[np.bool_] = green < _bounds((1 - lack) / 2, 511)[red_and_blue]
+        mask |= _darkest(pixels) < _bounds(1 - _MAYBE * _STRONG_COLOUR, 256)[brightest]
+        if self.least_light:
+            mask |= brightest < self.least_light + (1 - _MAYBE) * (255 - self.least_light)
+        return mask
+
 
 def tissue_mask(thumbnail: NDArray[np.uint8]) -> NDArray[np.bool_]:
     """Where a thumbnail (height, width, 3) is tissue, by a threshold of its own."""
@@ -80,6 +97,24 @@ def tissue_fraction(tiles: NDArray[np.uint8], threshold: TissueThreshold) -> NDA
     """The share of tissue in each of the tiles (n_tiles, height, width, 3): (n_tiles,)."""
     fraction: NDArray[np.float64] = threshold.mask(tiles).mean(axis=(1, 2), dtype=np.float64)
     return fraction
+
+
+def window_fraction(
+    pixels: NDArray[np.uint8], threshold: TissueThreshold, side: int, stride: int
+) -> NDArray[np.float64]:
+    """The share of tissue in each square of an image on a grid: (rows, columns)."""
+    bands = _sums_down(threshold.mask(pixels), side, stride)
+    counts = _sums_down(bands.T, side, stride).T
+    fraction: NDArray[np.float64] = counts / side**2
+    return fraction
+
+
+def _sums_down(values: NDArray[Any], side: int, stride: int) -> NDArray[np.int32]:
+    """Of every `side` values of a column, beginning every `stride`, the sum."""
+    sums = np.zeros(((len(values) - side) // stride + 1, values.shape[1]), np.int32)
+    for first in range(side):  # many times as fast as a sum over windows
+        sums += values[first : first + (len(sums) - 1) * stride + 1 : stride]
+    return sums
 
 
 def _least_light(grey: NDArray[np.uint8]) -> float:

@@ -18,6 +18,8 @@ from .inputs import check_range, check_result, check_sums
 
 BLOCK_ROWS = 1024
 TASK_ROWS = 256  # a mini-batch of 1024 makes four tasks, one for each of up to four threads
+# Work of one thread goes on at the same time for several classes.
+SIDE_BY_SIDE = True
 
 OpenBlocks = Callable[[], Iterator[tuple[NDArray, Any]]]
 
@@ -38,13 +40,20 @@ def take(Y: NDArray, rows: NDArray) -> NDArray:
 
 
 def _padded_gram(D: NDArray, n_tiles: int) -> NDArray:
-    G = np.zeros((len(D), n_tiles * lanes.width(D.dtype)), D.dtype)
+    W = lanes.width(D.dtype)
+    room = np.zeros(len(D) * n_tiles * W + W, D.dtype)
+    G = lanes.aligned(room, W).reshape(len(D), n_tiles * W)
     G[:, : len(D)] = D @ D.T
     return G
 
 
+def _bits_type(dtype: np.dtype) -> type[np.signedinteger[Any]]:
+    """Integers as wide as a floating type."""
+    return np.int32 if dtype == np.float32 else np.int64
+
+
 def _lane_bits(dtype: np.dtype) -> NDArray:
-    return np.empty(lanes.width(dtype), np.int32 if dtype == np.float32 else np.int64)
+    return np.empty(lanes.width(dtype), _bits_type(dtype))
 
 
 def _squared_norms(Y: NDArray) -> NDArray[np.float64]:
@@ -93,7 +102,7 @@ class OMPCoder:
         self._n_nonzero = min(n_nonzero, *D.shape)
         self._tol = tol
         self._order_recursive = order_recursive
-        self._G = _padded_gram(self._D, -(-len(D) // lanes.width(D.dtype)))
+        self._G = _padded_gram(self._D, 2 * -(-len(D) // (2 * lanes.width(D.dtype))))
 
     def code(self, Y: NDArray) -> tuple[csr_array, NDArray[np.float64]]:
         """Codes of the block's rows, and their squared residuals."""
@@ -109,7 +118,8 @@ class OMPCoder:
             self._G.reshape(-1),
             self._tol / norms**2,
             self._order_recursive,
-            _lane_bits(Y.dtype),
+            lanes.width(Y.dtype),
+            np.empty(self._G.shape[1], _bits_type(Y.dtype)),
             self._n_nonzero,
             buffer.indptr,
             buffer.indices,
@@ -211,26 +221,20 @@ class LassoCoder:
 def statistics(Y: NDArray, S: csr_array, weights: NDArray) -> tuple[NDArray, NDArray]:
     """E = Σ w·sᵀy (k, d) and F = Σ w·sᵀs (k, k) over the block's rows."""
     n_atoms = S.shape[1]
-    E = np.zeros((n_atoms, Y.shape[1]), Y.dtype)
+    E = np.empty((n_atoms, Y.shape[1]), Y.dtype)
     F = np.zeros((n_atoms, n_atoms), Y.dtype)
     cpu_statistics.accumulate(
         Y, weights.astype(Y.dtype), S.indptr, S.indices, S.data, lanes.width(Y.dtype), E, F
     )
-    return E, _both_ways(F)
+    cpu_statistics.mirror(F)
+    return E, F
 
 
 def code_products(S: csr_array) -> NDArray:
     """Σ sᵀs (k, k) over the rows."""
     F = np.zeros((S.shape[1], S.shape[1]), S.dtype)
     cpu_statistics.accumulate_products(S.indptr, S.indices, S.data, F)
-    return _both_ways(F)
-
-
-def _both_ways(F: NDArray) -> NDArray:
-    """F + Fᵀ with the diagonal counted once."""
-    diagonal = np.diagonal(F).copy()
-    F = F + F.T
-    np.fill_diagonal(F, diagonal)
+    cpu_statistics.mirror(F)
     return F
 
 

@@ -20,16 +20,19 @@ import numpy as np
 
 from .compiling import compiled
 from .lanes import (
+    aligned,
     bits,
-    divide,
+    first_bit,
     largest,
     load,
     maximum,
+    maximum_integers,
     multiply,
     splat,
     store,
     subtract_integers,
     subtract_product,
+    which_reach,
 )
 
 
@@ -39,7 +42,8 @@ def pursue(
     G,
     tols,
     order_recursive,
-    lane_bits,
+    W,
+    scores,
     n_nonzero,
     indptr,
     indices,
@@ -49,44 +53,42 @@ def pursue(
     """Code the rows of a block.
 
     Atoms and samples are of unit norm, or zero. B (n, k): products ⟨y, d_j⟩. G: the Gram matrix,
-    rows padded with zeros to whole lanes, flat. tols (n,): stop at such a squared residual.
-    squared_residuals (n,): ‖y‖² on entry, ‖y − sD‖² on return. lane_bits: scratch, one lane of
-    integers. The codes go to `indptr`, `indices` and `codes`, as in a CSR matrix, in the order of
-    the picks.
+    rows padded with zeros to whole pairs of lanes, flat. tols (n,): stop at such a squared
+    residual. W: elements of a lane. scores: scratch, integers of the width of B's type, as many as
+    a row of G has. squared_residuals (n,): ‖y‖² on entry, ‖y − sD‖² on return. The codes go to
+    `indptr`, `indices` and `codes`, as in a CSR matrix, in the order of the picks.
     """
     k = B.shape[1]
     k_padded = G.shape[0] // k
-    W = lane_bits.shape[0]
     n_tiles = k_padded // W
     L = n_nonzero
     epsilon = np.finfo(B.dtype).eps
     # An atom with less of its norm² outside the span would fill the basis with rounding errors.
     dependent = np.sqrt(epsilon)
+    least = np.full(1, dependent, B.dtype)
     floor = splat(G, dependent)
     shrink = splat(G, order_recursive)
     # The log-ratio of bit patterns is within ±0.0861; pairs may differ by twice that.
     slack = np.int64(0.173 / epsilon)
 
-    c = np.zeros(k_padded, B.dtype)
-    n = np.empty(k_padded, B.dtype)
-    V = np.empty(k_padded * L, B.dtype)  # tile by tile: V[tile, i, lane]
+    c = aligned(np.zeros(k_padded + W, B.dtype), W)
+    n = aligned(np.empty(k_padded + W, B.dtype), W)
+    V = aligned(np.empty(k_padded * L + W, B.dtype), W)  # tile by tile: V[tile, i, lane]
     R = np.empty((L, L), B.dtype)
     alphas = np.empty(L, B.dtype)
     picks = np.empty(L, np.int64)
-    tile_bounds = np.empty(n_tiles, np.int64)
 
     for row in range(B.shape[0]):
-        for j in range(k):
-            c[j] = B[row, j]
+        c[:k] = B[row]
         n[:] = 1
         for t in range(n_tiles):
-            tile_bounds[t] = _tile_bound(c, n, t, floor, W)
+            _rate(c, n, scores, t, floor, W)
         remaining = np.float64(squared_residuals[row])
         noise = remaining * max(epsilon, 1e-12)  # a smaller drop of the residual may be rounding
 
         size = 0
         while size < L and remaining > tols[row]:
-            s = _best_atom(c, n, tile_bounds, slack, floor, lane_bits, W)
+            s = _best_atom(c, n, scores, slack, least[0], W)
             if np.float64(c[s]) ** 2 <= noise * n[s]:
                 break
             pivot = G[s * k_padded + s]
@@ -97,7 +99,7 @@ def pursue(
             if pivot <= dependent:  # in the span already: never look at it again
                 c[s] = 0
                 n[s] = 1
-                tile_bounds[s // W] = _tile_bound(c, n, s // W, floor, W)
+                _rate(c, n, scores, s // W, floor, W)
                 continue
             nu = np.sqrt(pivot)
             R[size, size] = nu
@@ -109,10 +111,11 @@ def pursue(
             if size == L or remaining <= tols[row]:
                 break
             _orthogonalise(
-                G, V, R[size - 1], c, n, tile_bounds, s, size - 1, alpha, nu, floor, shrink, W
+                G, V, R[size - 1], c, n, scores, s, size - 1, alpha, nu, floor, shrink, W
             )
-            c[s] = 0  # exact zeros instead of rounding; the tile's bound stays a bound
+            c[s] = 0  # exact zeros instead of rounding
             n[s] = 1
+            _rate(c, n, scores, s // W, floor, W)
 
         squared_residuals[row] = max(remaining, 0.0)
         for i in range(size - 1, -1, -1):
@@ -127,53 +130,64 @@ def pursue(
 
 
 @compiled()
-def _tile_bound(c, n, t, floor, W):
+def _rate(c, n, scores, t, floor, W):
+    """The scores of a tile: c²/n by the logarithm, within ±0.0861 (see `lanes.bits`)."""
     ct = load(c, t * W)
-    ratio = subtract_integers(bits(multiply(ct, ct)), bits(maximum(load(n, t * W), floor)))
-    return largest(ratio)
+    nt = maximum(load(n, t * W), floor)
+    store(scores, t * W, subtract_integers(bits(multiply(ct, ct)), bits(nt)))
 
 
 @compiled()
-def _orthogonalise(G, V, coefficients, c, n, tile_bounds, s, size, alpha, nu, floor, shrink, W):
-    """Append v_l and update c, n and the bound on the best score of every tile."""
-    n_tiles = tile_bounds.shape[0]
-    k_padded = n_tiles * W
-    rows = V.shape[0] // k_padded
+def _orthogonalise(G, V, coefficients, c, n, scores, s, size, alpha, nu, floor, shrink, W):
+    """Append v_l and update c, n and the scores, two tiles at a time.
+
+    One tile alone would wait for its own sums.
+    """
+    k_padded = c.shape[0]
+    n_pairs = k_padded // (2 * W)
+    stride = V.shape[0] // k_padded * W
     step = splat(V, alpha)
     scale = splat(V, 1 / nu)
-    for t in range(n_tiles):
+    for count in range(n_pairs):
+        # To and fro: the tiles that the pick before ended with are still in the nearest cache.
+        t = 2 * (count if size % 2 == 0 else n_pairs - 1 - count)
         v = load(G, s * k_padded + t * W)
-        base = t * rows * W
+        w = load(G, s * k_padded + t * W + W)
+        base = t * stride
         for i in range(size):
-            v = subtract_product(v, splat(V, coefficients[i]), load(V, base + i * W))
+            coefficient = splat(V, coefficients[i])
+            v = subtract_product(v, coefficient, load(V, base + i * W))
+            w = subtract_product(w, coefficient, load(V, base + stride + i * W))
         v = multiply(v, scale)
+        w = multiply(w, scale)
         store(V, base + size * W, v)
-        ct = subtract_product(load(c, t * W), step, v)
-        nt = subtract_product(load(n, t * W), multiply(v, shrink), v)
-        store(c, t * W, ct)
-        store(n, t * W, nt)
-        ratio = subtract_integers(bits(multiply(ct, ct)), bits(maximum(nt, floor)))
-        tile_bounds[t] = largest(ratio)
+        store(V, base + stride + size * W, w)
+        store(c, t * W, subtract_product(load(c, t * W), step, v))
+        store(n, t * W, subtract_product(load(n, t * W), multiply(v, shrink), v))
+        _rate(c, n, scores, t, floor, W)
+        store(c, t * W + W, subtract_product(load(c, t * W + W), step, w))
+        store(n, t * W + W, subtract_product(load(n, t * W + W), multiply(w, shrink), w))
+        _rate(c, n, scores, t + 1, floor, W)
 
 
 @compiled()
-def _best_atom(c, n, tile_bounds, slack, floor, lane_bits, W):
-    """The first atom with the largest c²/n; exact division only in tiles that can hold it."""
-    best_bound = tile_bounds[0]
-    for t in range(1, tile_bounds.shape[0]):
-        best_bound = max(best_bound, tile_bounds[t])
-    best_tile = 0
-    best = np.int64(-1)
-    for t in range(tile_bounds.shape[0]):
-        if tile_bounds[t] >= best_bound - slack:
-            ct = load(c, t * W)
-            exact = divide(multiply(ct, ct), maximum(load(n, t * W), floor))
-            top = np.int64(largest(bits(exact)))
-            if top > best:
-                best = top
-                best_tile = t
-                store(lane_bits, 0, bits(exact))
-    for lane in range(W):
-        if lane_bits[lane] == best:
-            return best_tile * W + lane
-    return 0
+def _best_atom(c, n, scores, slack, least, W):
+    """The first atom with the largest c²/n; exact division only where it can be."""
+    n_tiles = scores.shape[0] // W
+    top = load(scores, 0)
+    for t in range(1, n_tiles):
+        top = maximum_integers(top, load(scores, t * W))
+    bound = largest(top) - slack
+    best = 0
+    best_score = c[0] * c[0] / max(n[0], least)
+    for t in range(0, n_tiles, 2):
+        places = which_reach(load(scores, t * W), bound)
+        places |= which_reach(load(scores, t * W + W), bound) << W
+        while places:
+            j = t * W + first_bit(places)
+            places &= places - 1
+            score = c[j] * c[j] / max(n[j], least)
+            if score > best_score:
+                best_score = score
+                best = j
+    return best

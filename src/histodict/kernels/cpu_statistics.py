@@ -5,30 +5,52 @@ from __future__ import annotations
 import numpy as np
 
 from .compiling import compiled
-from .lanes import load, splat, store, subtract_product
+from .lanes import aligned, load, splat, store, subtract_product
 
 
 @compiled()
 def accumulate(Y, weights, indptr, indices, codes, W, E, F):
-    """Add a block's weighted sums to E (k, d), and to F (k, k) once per unordered pair of uses.
+    """Put a block's weighted sums into E (k, d), and add them to F (k, k) once per pair of uses.
 
     The wanted sum of sᵀs is F + Fᵀ with the diagonal counted once.
     """
     k, d = E.shape
-    n_strips = -(-d // W)
-    sums = np.zeros(n_strips * k * W, Y.dtype)  # E by strips of W features: read in order, in cache
-    for start in range(0, Y.shape[0], 256):  # as many rows as a first-level cache holds strips of
-        stop = min(start + 256, Y.shape[0])
-        _add_products(Y, weights, indptr, indices, codes, W, sums, start, stop)
-        for row in range(start, stop):
-            for a in range(indptr[row], indptr[row + 1]):
-                value = weights[row] * codes[a]
-                use = F[indices[a]]
-                for b in range(indptr[row], a + 1):
-                    use[indices[b]] += value * codes[b]
+    n_rows = Y.shape[0]
+    first = np.zeros(k + 1, np.int64)  # the uses of atom j are entries first[j] … first[j + 1] − 1
+    for a in range(indptr[0], indptr[n_rows]):
+        first[indices[a] + 1] += 1
     for j in range(k):
-        for f in range(d):
-            E[j, f] += sums[((f // W) * k + j) * W + f % W]
+        first[j + 1] += first[j]
+    place = first.copy()
+    places = np.empty(first[k], np.int64)
+    factors = np.empty(first[k], Y.dtype)
+    for row in range(n_rows):
+        for a in range(indptr[row], indptr[row + 1]):
+            value = weights[row] * codes[a]
+            p = place[indices[a]]
+            place[indices[a]] += 1
+            places[p] = row * W
+            factors[p] = -value
+            use = F[indices[a]]
+            for b in range(indptr[row], a + 1):
+                use[indices[b]] += value * codes[b]
+    # By strips of W features, which stay in a near cache while all atoms gather their samples.
+    samples, sums = Y.reshape(-1), E.reshape(-1)
+    strip = aligned(np.zeros(n_rows * W + W, Y.dtype), W)
+    whole = d - d % W
+    for start in range(0, whole, W):
+        for row in range(n_rows):
+            store(strip, row * W, load(samples, row * d + start))
+        _gather(strip, first, places, factors, sums, start, d)
+    if whole < d:
+        for row in range(n_rows):
+            for f in range(whole, d):
+                strip[row * W + f - whole] = Y[row, f]
+        rest = np.empty(k * W, Y.dtype)
+        _gather(strip, first, places, factors, rest, 0, W)
+        for j in range(k):
+            for f in range(whole, d):
+                E[j, f] = rest[j * W + f - whole]
 
 
 @compiled()
@@ -42,34 +64,27 @@ def accumulate_products(indptr, indices, codes, F):
 
 
 @compiled()
-def _add_products(Y, weights, indptr, indices, codes, W, sums, start, stop):
-    """sums += Σ w·sᵀy over some rows, atom by atom inside each strip."""
-    d = Y.shape[1]
-    n_strips = -(-d // W)
-    k = sums.shape[0] // (n_strips * W)
-    first = np.zeros(k + 1, np.int64)  # the uses of atom j are entries first[j] … first[j + 1] − 1
-    for a in range(indptr[start], indptr[stop]):
-        first[indices[a] + 1] += 1
-    for j in range(k):
-        first[j + 1] += first[j]
-    place = first.copy()
-    rows = np.empty(first[k], np.int64)
-    factors = np.empty(first[k], Y.dtype)
-    for row in range(start, stop):
-        for a in range(indptr[row], indptr[row + 1]):
-            p = place[indices[a]]
-            place[indices[a]] += 1
-            rows[p] = (row - start) * W
-            factors[p] = -weights[row] * codes[a]
+def mirror(F):
+    """F becomes F + Fᵀ with the diagonal counted once; by squares, which stay in a near cache."""
+    k = F.shape[0]
+    for top in range(0, k, 32):
+        for left in range(0, top + 1, 32):
+            for i in range(top, min(top + 32, k)):
+                for j in range(left, min(left + 32, i)):
+                    total = F[i, j] + F[j, i]
+                    F[i, j] = total
+                    F[j, i] = total
 
-    strip = np.zeros((stop - start) * W, Y.dtype)
-    for t in range(n_strips):
-        inside = min(W, d - t * W)
-        for row in range(start, stop):
-            for f in range(inside):
-                strip[(row - start) * W + f] = Y[row, t * W + f]
-        for j in range(k):
-            total = load(sums, (t * k + j) * W)
-            for p in range(first[j], first[j + 1]):
-                total = subtract_product(total, splat(sums, factors[p]), load(strip, rows[p]))
-            store(sums, (t * k + j) * W, total)
+
+@compiled()
+def _gather(strip, first, places, factors, sums, offset, stride):
+    """The lane at offset + j·stride of `sums` becomes −Σ factor·(lane of the strip at place).
+
+    Over the uses of atom j, in their order.
+    """
+    zero = splat(strip, 0.0)
+    for j in range(first.shape[0] - 1):
+        total = zero
+        for p in range(first[j], first[j + 1]):
+            total = subtract_product(total, splat(strip, factors[p]), load(strip, places[p]))
+        store(sums, offset + j * stride, total)

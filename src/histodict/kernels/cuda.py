@@ -38,6 +38,8 @@ __all__ = [
 # Enough rows to fill a large device; 37 MiB of samples with 1200 features.
 BLOCK_ROWS = 8192
 TASK_ROWS = 1024
+# One device: several classes at the same time would only wait for each other.
+SIDE_BY_SIDE = False
 _JOINT_ROWS = 4096  # of a block at a time: plain torch keeps all basis vectors
 
 

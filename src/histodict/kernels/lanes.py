@@ -15,7 +15,7 @@ from numba.core import cgutils, types
 from numba.core.datamodel import models
 from numba.extending import intrinsic, register_model
 
-from .compiling import CHECK_BOUNDS
+from .compiling import CHECK_BOUNDS, compiled
 
 LANE_BYTES = 128
 _FLAGS = ("contract", "nsz")  # allow fused multiply-add, nothing that reorders sums
@@ -182,6 +182,44 @@ def subtract_integers(typingctx, x, y):
 
 
 @intrinsic
+def maximum_integers(typingctx, x, y):
+    """Element-wise maximum of integers."""
+
+    def codegen(context, builder, signature, args):
+        return builder.select(builder.icmp_signed(">", *args), *args)
+
+    return x(x, y), codegen
+
+
+@intrinsic
+def which_reach(typingctx, x, least):
+    """Which elements of an integer lane value are at least a scalar: bit i for element i."""
+
+    def codegen(context, builder, signature, args):
+        vector = args[0].type
+        bound = context.cast(builder, args[1], signature.args[1], x.dtype)
+        empty = ir.Constant(vector, ir.Undefined)
+        first = builder.insert_element(empty, bound, ir.IntType(32)(0))
+        mask = ir.VectorType(ir.IntType(32), vector.count)
+        bounds = builder.shuffle_vector(first, empty, ir.Constant(mask, [0] * vector.count))
+        reached = builder.icmp_signed(">=", args[0], bounds)
+        packed = builder.bitcast(reached, ir.IntType(vector.count))
+        return builder.zext(packed, ir.IntType(64))
+
+    return types.int64(x, least), codegen
+
+
+@intrinsic
+def first_bit(typingctx, word):
+    """The place of the lowest bit set in an int64 that is not zero."""
+
+    def codegen(context, builder, signature, args):
+        return builder.cttz(args[0], ir.IntType(1)(1))
+
+    return types.int64(types.int64), codegen
+
+
+@intrinsic
 def largest(typingctx, x):
     """The largest element of an integer lane value."""
 
@@ -194,3 +232,13 @@ def largest(typingctx, x):
         return builder.call(reduce, [args[0]])
 
     return x.dtype(x), codegen
+
+
+@compiled()
+def aligned(array, W):
+    """A flat array without its first elements, and W fewer, that begins at a whole lane of memory.
+
+    A register that is loaded across two cache lines costs two loads, on every load of the array.
+    """
+    first = (-(array.ctypes.data // array.itemsize)) % W
+    return array[first : first + array.shape[0] - W]

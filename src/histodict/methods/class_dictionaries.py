@@ -5,6 +5,9 @@ The same seed gives every method the same start, so methods differ by what they 
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,8 +17,12 @@ from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import validate_data
 
-from ..dictionaries.online import OnlineDictionary, learn_online
+from ..dictionaries.atoms import initial_atoms
+from ..dictionaries.online import OnlineDictionary, count_batches, improve_online
+from ..execution.local import count_jobs, one_blas_thread
 from ..execution.progress import Callback, Progress
+from ..execution.side_by_side import run_side_by_side
+from ..kernels import load_backend
 from .labelled_blocks import draw_samples, open_arrays
 
 # Samples per class, at most, that the dictionaries are learnt from; they are held in memory.
@@ -58,23 +65,56 @@ def learn_class_dictionaries(
     """Online dictionary learning on the samples of each class; labels from 0 without gaps."""
     n_classes = int(labels.max()) + 1
     samples = draw_samples(open_arrays(X, labels)(), labels, n_classes, _MOST_SAMPLES, rng)
-    learnt = []
-    for i, Y in enumerate(samples):
+    return learn_each(
+        samples,
+        rng,
+        n_atoms=n_atoms,
+        penalty=penalty,
+        n_epochs=n_epochs,
+        n_jobs=n_jobs,
+        backend=backend,
+        stage=stage,
+        report=report,
+    )
 
-        def tell(done: int, total: int, before: int = i) -> None:
-            if done or not before:  # the next class begins where the last one ended
-                report(Progress(stage, before * total + done, n_classes * total))
 
-        learnt.append(
-            learn_online(
-                Y,
-                n_atoms,
-                penalty,
-                rng,
-                n_epochs=n_epochs,
-                n_jobs=n_jobs,
-                backend=backend,
-                callback=tell,
-            )
+def learn_each(
+    samples: Sequence[NDArray[Any]],
+    rng: np.random.Generator,
+    *,
+    n_atoms: int,
+    penalty: float,
+    n_epochs: int = 5,
+    n_jobs: int | None,
+    backend: str,
+    stage: str,
+    report: Callback,
+) -> list[OnlineDictionary]:
+    """Online dictionary learning on each class's samples, which are in random order.
+
+    The classes are learnt side by side: between two mini-batches there is work for one thread only.
+    """
+    n_threads = count_jobs(n_jobs)
+    n_beside = min(n_threads, len(samples)) if load_backend(backend).SIDE_BY_SIDE else 1
+    with one_blas_thread():
+        starts = [initial_atoms(Y, n_atoms, rng) for Y in samples]
+    total = sum(count_batches(len(Y), n_epochs) for Y in samples)
+    done = itertools.count()
+
+    def tell() -> None:
+        report(Progress(stage, next(done), total))
+
+    def learn(D: NDArray[Any], Y: NDArray[Any], step: Callable[[], None]) -> OnlineDictionary:
+        return improve_online(
+            D,
+            Y,
+            penalty,
+            n_epochs=n_epochs,
+            n_jobs=-(-n_threads // n_beside),
+            backend=backend,
+            step=step,
         )
-    return learnt
+
+    tell()
+    tasks = [partial(learn, D, Y) for D, Y in zip(starts, samples, strict=True)]
+    return run_side_by_side(tasks, tell, n_beside)

@@ -16,6 +16,7 @@ discriminative feature-oriented dictionary learning", IEEE Transactions on Medic
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
@@ -26,14 +27,14 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import validate_data
 
 from ..dictionaries.atoms import replace_idle
-from ..dictionaries.online import learn_online
 from ..execution.executor import Executor, Threads
-from ..execution.local import one_blas_thread
+from ..execution.local import map_blocks, one_blas_thread
 from ..execution.progress import Callback, Progress, ignore
 from ..kernels import load_backend
 from ..learnt_arrays import Learnt
 from ..parameters import check_number, check_whole_number
 from .atom_steps import STEPS, PublishedStep, TangentStep
+from .class_dictionaries import learn_each
 from .class_sums import ClassSums, Coding, add_up
 from .labelled_blocks import (
     Blocks,
@@ -231,8 +232,7 @@ class DFDL(ResidualClassifier):
         for iteration in range(self.n_iter):
             dictionaries = [step.atoms for step in steps]
             sums = self._pass(units(), dictionaries, n_nonzero, weights, running, executor)
-            for i in running:
-                steps[i].take(sums[i], self._update, last=iteration == self.n_iter - 1)
+            self._take_steps(steps, sums, last=iteration == self.n_iter - 1)
             running = [i for i in running if not steps[i].is_flat(self.tol)]
             latest = tuple(step.objective[-1] if step.objective else np.nan for step in steps)
             report(Progress("train", iteration + 1, self.n_iter, latest))
@@ -268,25 +268,18 @@ class DFDL(ResidualClassifier):
         self, samples: list[NDArray[Any]], rng: np.random.Generator, report: Callback
     ) -> tuple[list[NDArray[Any]], NDArray[np.int64]]:
         """The initial D and L of every class, by online dictionary learning on its own samples."""
-        dictionaries, n_nonzero = [], []
-        for i, Y in enumerate(samples):
-
-            def tell(done: int, total: int, before: int = i) -> None:
-                if done or not before:  # the next class begins where the last one ended
-                    report(Progress("initialise", before * total + done, len(samples) * total))
-
-            start = learn_online(
-                Y,
-                self.n_atoms,
-                float(self.penalty),
-                rng,
-                n_jobs=self.n_jobs,
-                backend=self.backend,
-                callback=tell,
-            )
-            dictionaries.append(start.atoms)
-            n_nonzero.append(self._limit(max(1, round(start.mean_nonzero))))
-        return dictionaries, np.array(n_nonzero)
+        learnt = learn_each(
+            samples,
+            rng,
+            n_atoms=self.n_atoms,
+            penalty=float(self.penalty),
+            n_jobs=self.n_jobs,
+            backend=self.backend,
+            stage="initialise",
+            report=report,
+        )
+        n_nonzero = [self._limit(max(1, round(start.mean_nonzero))) for start in learnt]
+        return [start.atoms for start in learnt], np.array(n_nonzero)
 
     def _limit(self, auto: int) -> int:
         """L: the estimate, unless a number was asked for."""
@@ -305,6 +298,17 @@ class DFDL(ResidualClassifier):
         chosen = {i: (dictionaries[i], int(n_nonzero[i])) for i in running}
         coding = Coding(self.backend, chosen, weights, split=self._checks_steps())
         return add_up(executor.map(coding, units))
+
+    def _take_steps(
+        self, steps: list[PublishedStep | TangentStep], sums: dict[int, ClassSums], *, last: bool
+    ) -> None:
+        """A step of every class that was coded with; each is work for one thread."""
+
+        def take(i: int) -> None:
+            steps[i].take(sums[i], self._update, last=last)
+
+        n_jobs = self.n_jobs if load_backend(self.backend).SIDE_BY_SIDE else 1
+        deque(map_blocks(take, sums, n_jobs), maxlen=0)
 
     def _update(self, D: NDArray[Any], sums: ClassSums, *, replace: bool) -> NDArray[Any]:
         """New atoms from E and F.

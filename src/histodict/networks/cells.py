@@ -32,6 +32,7 @@ class NetworkVectors(Vectors):
 
     are_pictures = False
     take_surroundings = False
+    alone = False
 
     def __init__(self, name: str) -> None:
         self.name = name

@@ -117,3 +117,14 @@ def cut(pixels: NDArray[np.uint8], patch_px: int, stride_px: int) -> NDArray[np.
     windows = np.lib.stride_tricks.sliding_window_view(pixels, (patch_px, patch_px), axis=(0, 1))
     chosen = windows[::stride_px, ::stride_px].transpose(0, 1, 3, 4, 2)
     return np.ascontiguousarray(chosen).reshape(-1, patch_px, patch_px, 3)
+
+
+def cut_some(
+    pixels: NDArray[np.uint8], patch_px: int, stride_px: int, chosen: NDArray[np.bool_]
+) -> NDArray[np.uint8]:
+    """Those patches of an image on a grid that are chosen (rows, columns): (n_patches, …, 3).
+
+    In memory their colours lie one after another, as vectors want them.
+    """
+    windows = np.lib.stride_tricks.sliding_window_view(pixels, (patch_px, patch_px), axis=(0, 1))
+    return windows[::stride_px, ::stride_px][chosen].transpose(0, 2, 3, 1)

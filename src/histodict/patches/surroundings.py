@@ -7,10 +7,12 @@ mirror image.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
-from .grid import PatchGrid, Pixels, cut
+from .grid import PatchGrid, Pixels
 
 
 def overlap_px(patch_px: int, context: int) -> tuple[int, int]:
@@ -19,10 +21,13 @@ def overlap_px(patch_px: int, context: int) -> tuple[int, int]:
     return both // 2, both - both // 2
 
 
-def read_pairs(
+def read_surrounded(
     grid: PatchGrid, source: Pixels, rows: slice, columns: slice, context: int
-) -> NDArray[np.uint8]:
-    """Patches of a chunk and their surroundings: (n_patches, 2, patch_px, patch_px, 3)."""
+) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """Pixels that the surroundings of a chunk's patches cover, and those of the patches alone."""
+    if context == 1:
+        own = grid.read_area(source, rows, columns)
+        return own, own
     p, stride = grid.patch_px, grid.stride_px
     before, after = overlap_px(p, context)
     spans = [
@@ -30,13 +35,18 @@ def read_pairs(
         for part in (columns, rows)
     ]
     area = read_mirrored(source, *spans[0], *spans[1], grid.downsample)
-    own = cut(area[before : len(area) - after, before : area.shape[1] - after], p, stride)
-    windows = np.lib.stride_tricks.sliding_window_view(area, (context * p,) * 2, axis=(0, 1))
+    return area, area[before : len(area) - after, before : area.shape[1] - after]
+
+
+def reduced_fields(
+    area: NDArray[np.uint8], side: int, stride: int, context: int, chosen: NDArray[np.bool_]
+) -> NDArray[np.uint8]:
+    """The chosen fields of an area on a grid (rows, columns), reduced: (n_fields, …, 3)."""
+    windows = np.lib.stride_tricks.sliding_window_view(area, (side, side), axis=(0, 1))
     wide = windows[::stride, ::stride].transpose(0, 1, 3, 4, 2)
-    around = np.empty_like(own).reshape(*wide.shape[:2], p, p, 3)
-    for line, fields in zip(around, wide, strict=True):  # a line of the grid at a time: less memory
-        line[:] = block_means(fields, context)
-    return np.stack([own, around.reshape(own.shape)], axis=1)
+    # A line of the grid at a time: less memory.
+    lines = [block_means(fields[own], context) for fields, own in zip(wide, chosen, strict=True)]
+    return np.concatenate(lines)
 
 
 def read_mirrored(
@@ -59,8 +69,11 @@ def read_mirrored(
 
 def block_means(pictures: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
     """Pictures (..., h, w, 3) reduced by a whole number: each pixel is the mean of its block."""
-    total = np.zeros(pictures[..., ::size, ::size, :].shape, np.uint32)
+    # The sum over up to 16 × 16 pixels, and half as many more, is below 2¹⁶.
+    kind: type[Any] = np.uint16 if size <= 16 else np.uint32
+    total = np.zeros(pictures[..., ::size, ::size, :].shape, kind)
     for row in range(size):  # many times as fast as a sum over axes
         for column in range(size):
             total += pictures[..., row::size, column::size, :]
-    return ((total + size * size // 2) // (size * size)).astype(np.uint8)
+    means: NDArray[np.uint8] = (total + kind(size * size // 2)) // kind(size * size)
+    return means.astype(np.uint8)

@@ -15,9 +15,9 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from ..execution.array_cache import ArrayCache
-from .grid import PatchGrid, Pixels
+from .grid import PatchGrid, Pixels, cut_some
 from .sampling import Allowed, sample_patches, turn_at_random
-from .surroundings import read_pairs
+from .surroundings import block_means, read_surrounded, reduced_fields
 
 PatchVectors = Callable[[NDArray[np.uint8]], NDArray[np.float32]]
 
@@ -47,16 +47,22 @@ class Tissue(Pixels, Protocol):
 
     def on_tissue(self, patches: NDArray[np.uint8]) -> NDArray[np.bool_]: ...
 
+    def windows_on_tissue(
+        self, pixels: NDArray[np.uint8], side: int, stride: int
+    ) -> NDArray[np.bool_]: ...
+
 
 class Vectors:
     """What stands for a patch, and how it is cut; every kind of vectors derives from it.
 
     are_pictures : atoms of such vectors can be looked at
     take_surroundings : a patch may be seen with what lies around it (`context`)
+    alone : a patch has the same vector whatever is read with it
     """
 
     are_pictures: bool = True
     take_surroundings: bool = True
+    alone: bool = True
 
     def weights(self) -> str:
         """A digest of what was learnt to compute them; empty where nothing was."""
@@ -98,13 +104,16 @@ class PixelVectors(Vectors):
     def of_chunk(
         self, tissue: Tissue, grid: PatchGrid, rows: slice, columns: slice
     ) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
+        area, own = read_surrounded(grid, tissue, rows, columns, tissue.context)
+        found = tissue.windows_on_tissue(own, grid.patch_px, grid.stride_px)
+        if not found.any():
+            nothing = np.empty((0, grid.patch_px, grid.patch_px, 3), np.uint8)
+            return found, _side_by_side([self.make(nothing)] * min(2, tissue.context))
+        # Pixels are normalised before they are cut: where patches overlap, each of them once.
+        parts = [self.make(cut_some(tissue.normalise(own), grid.patch_px, grid.stride_px, found))]
         if tissue.context > 1:
-            patches = read_pairs(grid, tissue, rows, columns, tissue.context)
-        else:
-            patches = grid.read(tissue, rows, columns)[:, None]
-        found = tissue.on_tissue(patches[:, 0])
-        shape = (rows.stop - rows.start, columns.stop - columns.start)
-        return found.reshape(shape), self._of_scales(tissue, patches[found])
+            parts.append(self.make(_around(tissue, grid, area, found)))
+        return found, _side_by_side(parts)
 
     def sample(
         self, tissue: Tissue, grid: PatchGrid, n: int, rng: Generator, allowed: Allowed | None
@@ -116,9 +125,28 @@ class PixelVectors(Vectors):
 
     def _of_scales(self, tissue: Tissue, patches: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Of patches (n, n_scales, patch_px, patch_px, 3); the scales weigh the same."""
-        n_scales = patches.shape[1]
-        parts = [self.make(tissue.normalise(patches[:, i])) for i in range(n_scales)]
-        return parts[0] if n_scales == 1 else np.hstack(parts) / np.float32(n_scales**0.5)
+        parts = [self.make(tissue.normalise(patches[:, i])) for i in range(patches.shape[1])]
+        return _side_by_side(parts)
+
+
+def _around(
+    tissue: Tissue, grid: PatchGrid, area: NDArray[np.uint8], found: NDArray[np.bool_]
+) -> NDArray[np.uint8]:
+    """The surroundings of the patches that were found, reduced and normalised."""
+    side, stride, context = grid.patch_px, grid.stride_px, tissue.context
+    if stride % context == 0:  # the blocks of one patch are those of its neighbours
+        reduced = tissue.normalise(block_means(area, context))
+        return cut_some(reduced, side, stride // context, found)
+    return tissue.normalise(reduced_fields(area, side * context, stride, context, found))
+
+
+def _side_by_side(parts: list[NDArray[np.float32]]) -> NDArray[np.float32]:
+    """Vectors of a patch at several scales, which weigh the same, as one."""
+    if len(parts) == 1:
+        return parts[0]
+    joined = np.hstack(parts)
+    joined /= np.float32(len(parts) ** 0.5)
+    return joined
 
 
 # --- of pixels ----------------------------------------------------------------------------------
@@ -166,9 +194,13 @@ def _planar(patches: NDArray[np.uint8]) -> NDArray[np.float32]:
     planes: NDArray[Any] = patches.transpose(0, 3, 1, 2).reshape(
         len(patches), math.prod(patches.shape[1:])
     )
-    return planes.astype(np.float32) / np.float32(255)
+    values = planes.astype(np.float32)
+    values /= np.float32(255)
+    return values
 
 
 def _unit(vectors: NDArray[np.float32], least_norm: float) -> NDArray[np.float32]:
+    """In place: of a slide's chunk they take 25 MB."""
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return vectors / np.maximum(norms, np.float32(least_norm))
+    vectors /= np.maximum(norms, np.float32(least_norm))
+    return vectors

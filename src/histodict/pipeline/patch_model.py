@@ -158,7 +158,8 @@ class PatchModel(ImageModel):
             winners = np.full((grid.n_rows, grid.n_columns), BLANK, np.int16)
             margins = np.zeros((grid.n_rows, grid.n_columns, len(self.classes)), np.float32)
             work = partial(self._judge_chunk, method, view, grid)
-            for (rows, columns), tissue, distances, sums in map_blocks(work, grid.chunks(), n_jobs):
+            chunks = view.chunks(grid)
+            for (rows, columns), tissue, distances, sums in map_blocks(work, chunks, n_jobs):
                 winners[rows, columns][tissue] = distances.argmin(axis=1)
                 margins[rows, columns][tissue] = patch_margins(distances)
                 codes += sums

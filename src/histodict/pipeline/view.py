@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -10,17 +11,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..execution.array_cache import ArrayCache
+from ..images.glass import Glass
 from ..images.in_memory import ImageFile, image_key
 from ..images.pixel_size import HOW_TO_GIVE
 from ..images.readers import ImageError, ImageSource, open_image
-from ..images.stain import NORMALISERS
-from ..images.tissue import TissueThreshold, tissue_fraction
+from ..images.stain import NORMALISERS, Remembered, StainTransform
+from ..images.tissue import TissueThreshold, tissue_fraction, window_fraction
 from ..networks import vectors_named
 from ..patches.grid import PatchGrid
 from ..patches.sampling import Allowed
 from ..recipes import Recipe
 
 _THUMBNAIL_SIDE = 1024
+# Of the reduced image, from which on colours are remembered rather than computed again.
+_MANY_PIXELS = 8_000_000
 
 
 class View:
@@ -50,7 +54,9 @@ class View:
         thumbnail = source.thumbnail(_THUMBNAIL_SIDE)
         self._tissue = TissueThreshold.from_thumbnail(thumbnail)
         mask = self._tissue.mask(thumbnail)
-        self.normalise = NORMALISERS[recipe.stain].estimate(thumbnail, mask)
+        self.normalise: StainTransform = NORMALISERS[recipe.stain].estimate(thumbnail, mask)
+        if recipe.stain != "none" and math.prod(self.size) > _MANY_PIXELS * self.downsample**2:
+            self.normalise = Remembered(self.normalise)
 
     @property
     def pixels_key(self) -> list[Any]:
@@ -71,6 +77,24 @@ class View:
         except ValueError as error:
             raise ImageError(f"{self._source.path}: {error}") from error
 
+    def chunks(self, grid: PatchGrid) -> Iterator[tuple[slice, slice]]:
+        """Chunks of the grid that may have tissue, cut down to where it may be."""
+        if self._source.low_level is None:
+            yield from grid.chunks()
+            return
+        glass = Glass(self._source, self._source.low_level, self._tissue)
+        side = math.ceil(grid.patch_side)
+        # What a network makes of a cell depends on where the chunk ends.
+        may_cut = self._vectors.alone and self._source.cuts_alike(self.downsample)
+        for rows, columns in grid.chunks():
+            y, x = (
+                np.rint(np.arange(part.start, part.stop) * grid.step).astype(np.int64)
+                for part in (rows, columns)
+            )
+            maybe = glass.maybe_tissue(x, y, side)
+            if maybe.any():
+                yield _around(maybe, rows, columns) if may_cut else (rows, columns)
+
     def chunk_vectors(
         self, grid: PatchGrid, rows: slice, columns: slice
     ) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
@@ -88,6 +112,12 @@ class View:
             return np.zeros(0, bool)
         return self.tissue_share(patches) >= self._recipe.least_tissue
 
+    def windows_on_tissue(
+        self, pixels: NDArray[np.uint8], side: int, stride: int
+    ) -> NDArray[np.bool_]:
+        """Which patches of an area are tissue: (rows, columns)."""
+        return window_fraction(pixels, self._tissue, side, stride) >= self._recipe.least_tissue
+
     def tissue_share(self, patches: NDArray[np.uint8]) -> NDArray[np.float64]:
         return tissue_fraction(patches, self._tissue)
 
@@ -104,6 +134,15 @@ def open_view(
     key = image_key(path) if cache else None  # first: it may be replaced while it is open
     with open_image(path, mpp) as source:
         yield View(source, recipe, trained_mpp, cache, key)
+
+
+def _around(maybe: NDArray[np.bool_], rows: slice, columns: slice) -> tuple[slice, slice]:
+    """The part of a chunk that holds all its patches that may be tissue (rows, columns)."""
+    spans = []
+    for part, axis in ((rows, 1), (columns, 0)):
+        there = np.flatnonzero(maybe.any(axis=axis))
+        spans.append(slice(part.start + int(there[0]), part.start + int(there[-1]) + 1))
+    return spans[0], spans[1]
 
 
 def _downsample(source: ImageSource, recipe: Recipe, trained_mpp: float | None) -> float:

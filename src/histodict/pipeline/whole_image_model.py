@@ -174,7 +174,7 @@ def _mean_vector(
     total, n_patches = np.zeros(1), 0
     with open_view(path, mpp, recipe, trained_mpp, cache) as view:
         grid = view.grid()
-        for chunk in grid.chunks():
+        for chunk in view.chunks(grid):
             _, vectors = view.chunk_vectors(grid, *chunk)
             if len(vectors):
                 total = total + vectors.sum(axis=0, dtype=np.float64)

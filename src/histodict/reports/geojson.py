@@ -14,15 +14,13 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from ..execution.files import written_whole
-from ..patches.patch_map import COLOURS, PatchMap, Ring
+from ..patches.patch_map import BLANK, COLOURS, PatchMap, Ring
 from ..pipeline import Answer, Region
 
 
-def features(answer: Answer, *, of_regions: bool) -> Iterator[dict[str, Any]]:
-    """What there is to draw of an answer: its regions, or its patches."""
+def features(answer: Answer, *, of_regions: bool) -> Iterator[str]:
+    """What there is to draw of an answer, as JSON: its regions, or its patches."""
     if answer.patch_map is None:
         return iter(())
     if of_regions:
@@ -30,22 +28,45 @@ def features(answer: Answer, *, of_regions: bool) -> Iterator[dict[str, Any]]:
     return patch_features(answer.patch_map)
 
 
-def patch_features(patch_map: PatchMap) -> Iterator[dict[str, Any]]:
-    """One detection per patch on tissue, with its class and margin; a slide has a million."""
-    for row, column in map(np.ndarray.tolist, np.argwhere(patch_map.tissue)):
-        place = int(patch_map.winners[row, column])
-        margin = float(patch_map.margins[row, column, place])
-        ring = _shifted(patch_map.patch_ring(row, column), patch_map.offset)
-        yield _feature(
-            f"patch {row} {column}",
-            {"type": "Polygon", "coordinates": [ring]},
-            "detection",
-            (patch_map.classes[place], place),
-            {"margin": margin},
-        )
+def patch_features(patch_map: PatchMap) -> Iterator[str]:
+    """One detection per patch on tissue, with its class and margin; a slide has a million.
+
+    All that is the same of a class is written once, and put around every patch's numbers.
+    """
+    frames = [_frame(name, place) for place, name in enumerate(patch_map.classes)]
+    grid, (x, y) = patch_map.grid, patch_map.offset
+    side = grid.patch_side
+    places, lefts = range(grid.n_columns), [grid.corner(0, n)[0] + x for n in range(grid.n_columns)]
+    across = [(_number(left), _number(left + side)) for left in lefts]
+    for row, winners in enumerate(patch_map.winners):
+        margins = patch_map.margins[row].tolist()
+        top = grid.corner(row, 0)[1] + y
+        high, low = _number(top), _number(top + side)
+        for place, winner in zip(places, winners.tolist(), strict=True):
+            if winner == BLANK:
+                continue
+            left, right = across[place]
+            before, between, after = frames[winner]
+            yield (
+                f"{before}[{left},{high}],[{right},{high}],[{right},{low}],[{left},{low}],"
+                f"[{left},{high}]{between}{margins[place][winner]:.5g}{after}"
+            )
 
 
-def region_features(regions: list[Region], patch_map: PatchMap) -> Iterator[dict[str, Any]]:
+def _frame(name: str, place: int) -> list[str]:
+    """The text of a patch of a class before its ring, between this and the margin, and after it."""
+    feature = _feature(
+        {"type": "Polygon", "coordinates": [["RING"]]}, "detection", (name, place), {"margin": -1}
+    )
+    before, rest = _text(feature).split('"RING"', 1)
+    return [before, *rest.rsplit("-1", 1)]
+
+
+def _number(value: float) -> str:
+    return _text(int(value) if float(value).is_integer() else value)
+
+
+def region_features(regions: list[Region], patch_map: PatchMap) -> Iterator[str]:
     """One annotation per region, with its number of patches, score and area."""
     for number, region in enumerate(regions):
         polygons = [
@@ -58,11 +79,11 @@ def region_features(regions: list[Region], patch_map: PatchMap) -> Iterator[dict
         if len(polygons) == 1:
             geometry = {"type": "Polygon", "coordinates": polygons[0]}
         label = patch_map.classes[1], 1
-        yield _feature(f"region {number}", geometry, "annotation", label, measurements)
+        feature = _feature(geometry, "annotation", label, measurements)
+        yield _text(feature | {"id": str(uuid.uuid5(uuid.NAMESPACE_OID, f"region {number}"))})
 
 
 def _feature(
-    name: str,
     geometry: dict[str, Any],
     kind: str,
     label: tuple[str, int],
@@ -72,7 +93,6 @@ def _feature(
     colour = [int(value) for value in COLOURS[label[1] % len(COLOURS)]]
     return {
         "type": "Feature",
-        "id": str(uuid.uuid5(uuid.NAMESPACE_OID, name)),
         "geometry": geometry,
         "properties": {
             "objectType": kind,
@@ -82,14 +102,17 @@ def _feature(
     }
 
 
-def save_geojson(path: Path, features: Iterable[dict[str, Any]]) -> None:
+def save_geojson(path: Path, features: Iterable[str]) -> None:
     """Written one by one: as a whole, the outlines of a slide's patches fill gigabytes."""
     with written_whole(path) as partial, partial.open("w", encoding="utf-8") as file:
-        file.write('{"type": "FeatureCollection", "features": [')
+        file.write('{"type":"FeatureCollection","features":[\n')
         for place, feature in enumerate(features):
-            file.write(",\n" if place else "\n")
-            file.write(json.dumps(feature, ensure_ascii=False))
+            file.write(f",\n{feature}" if place else feature)
         file.write("\n]}\n")
+
+
+def _text(content: Any) -> str:
+    return json.dumps(content, ensure_ascii=False, separators=(",", ":"))
 
 
 def _shifted(ring: Ring, offset: tuple[int, int]) -> list[list[float]]:

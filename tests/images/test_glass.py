@@ -1,0 +1,106 @@
+"""What the low level shows as glass is not read, and no tissue is lost by that."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from histodict.demo.sets import write_synthetic_set
+from histodict.images.glass import Glass
+from histodict.images.manifest import read_manifest
+from histodict.images.readers import SlideReader, open_image
+from histodict.images.tissue import TissueThreshold, tissue_fraction, window_fraction
+from histodict.patches import grid
+from histodict.patches.grid import cut
+from histodict.pipeline import TissueClassifier
+from histodict.recipes import Recipe
+from tests.images.files import save_slide
+
+big_slide = pytest.importorskip("benchmarks.big_slide", reason="the benchmarks are not here")
+
+SIDE = 6000
+PINK, WHITE = (220, 150, 200), (240, 240, 240)
+
+
+@pytest.fixture(scope="module")
+def slide(tmp_path_factory):
+    return big_slide.write_slide(tmp_path_factory.mktemp("slides") / "drawn.tif", SIDE)
+
+
+@pytest.fixture
+def areas(monkeypatch):
+    """Level-0 pixels of every region that is read near full scale."""
+    found = []
+    read = SlideReader.read
+
+    def counted(self, x, y, width, height, downsample=1.0):
+        found.append(width * height if downsample < 3 else 0)
+        return read(self, x, y, width, height, downsample)
+
+    monkeypatch.setattr(SlideReader, "read", counted)
+    return found
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"downsample": 2.0, "context": 2, "stain": "reinhard"}, {"downsample": 1.5}],
+    ids=["whole", "not whole"],
+)
+def test_the_map_is_that_of_a_slide_read_all_over(slide, tmp_path, monkeypatch, areas, settings):
+    small = {"n_atoms": 10, "n_iter": 1}
+    recipe = Recipe(method_parameters=small, patch_px=16, patches_per_class=200, **settings)
+    tissue = write_synthetic_set(tmp_path / "tissue", 2, 1, size=(240, 180))
+    model = TissueClassifier(recipe).fit(read_manifest(tissue))
+    monkeypatch.setattr(grid, "_CHUNK_PX", 512)
+    areas.clear()
+    answer = model.answer(slide)
+    n_read = sum(areas)
+    monkeypatch.setattr(SlideReader, "low_level", None)
+    areas.clear()
+    whole = model.answer(slide)
+    np.testing.assert_array_equal(answer.patch_map.winners, whole.patch_map.winners)
+    np.testing.assert_array_equal(answer.patch_map.margins, whole.patch_map.margins)
+    assert answer.scores == whole.scores
+    assert n_read < 0.97 * sum(areas)
+
+
+@pytest.mark.parametrize("spot", [(1000, 1000, 32), (2001, 130, 48), (15, 2010, 40)])
+def test_a_spot_of_a_patch_is_seen(tmp_path, spot):
+    pixels = np.full((2300, 2200, 3), WHITE, np.uint8)
+    x, y, side = spot
+    pixels[y : y + side, x : x + side] = PINK
+    source = open_image(save_slide(tmp_path / "a.tif", pixels, n_levels=5))
+    assert source.low_level == pytest.approx(16, rel=0.01)
+    glass = Glass(source, source.low_level, TissueThreshold(0.12))
+    places = np.arange(0, 2100, 32)
+    seen = glass.maybe_tissue(places, places, 32)
+    assert seen[np.ix_(abs(places - y) < 32, abs(places - x) < 32)].all()
+    assert seen.mean() < 0.15
+
+
+def test_only_a_low_level_serves(tmp_path):
+    pixels = np.full((600, 600, 3), WHITE, np.uint8)
+    assert open_image(save_slide(tmp_path / "a.tif", pixels, n_levels=3)).low_level is None
+
+
+def test_a_patch_of_half_tissue_may_be_tissue(rng):
+    """Whatever the colours of glass and tissue are: their mean is beyond the laxer limit."""
+    threshold = TissueThreshold(0.05)
+    for _ in range(200):
+        glass = np.clip(rng.normal(235, 4) + rng.normal(0, 2, (16, 8, 3)), 0, 255)
+        stained = np.clip(
+            rng.uniform((150, 90, 140), (230, 215, 230)) + np.zeros((16, 8, 3)), 0, 255
+        )
+        block = np.concatenate([glass, stained], axis=1).astype(np.uint8)
+        if threshold.mask(block).mean() >= 0.5:
+            assert threshold.maybe(np.rint(block.mean(axis=(0, 1))).astype(np.uint8))
+
+
+@pytest.mark.parametrize(("side", "stride"), [(16, 16), (16, 8), (5, 7), (40, 1)])
+def test_shares_of_windows_are_those_of_patches(rng, side, stride):
+    pixels = rng.integers(0, 256, (61, 83, 3)).astype(np.uint8)
+    threshold = TissueThreshold(0.1)
+    shares = window_fraction(pixels, threshold, side, stride)
+    np.testing.assert_array_equal(
+        shares.ravel(), tissue_fraction(cut(pixels, side, stride), threshold)
+    )

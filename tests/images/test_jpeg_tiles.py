@@ -1,0 +1,151 @@
+"""Tiles decoded one by one are OpenSlide's pixels; where they are not sure to be, it is asked."""
+
+from __future__ import annotations
+
+import pytest
+
+from histodict.images import jpeg_tiles, slide_child
+from histodict.images.jpeg_tiles import JpegTiles
+from histodict.images.slide_child import DONE, OpenSlides
+
+pytest.importorskip("simplejpeg")
+big_slide = pytest.importorskip("benchmarks.big_slide", reason="the benchmarks are not here")
+
+SIDE = 1500
+REAL = ("CMU-1-Small-Region.svs", "CMU-1-Small-Region_pyramid.tif")
+
+
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory):
+    return big_slide.write_slide(tmp_path_factory.mktemp("slides") / "drawn.tif", SIDE)
+
+
+@pytest.fixture(params=["drawn", *REAL])
+def slide(request, drawn, data_folder):
+    if request.param == "drawn":
+        return drawn
+    path = data_folder / "slides" / request.param
+    if not path.is_file():
+        pytest.skip(f"HISTODICT_DATA has no {path.name}")
+    return path
+
+
+def opened(path, tiles=True):
+    slides = OpenSlides()
+    slides.open(str(path))
+    if not tiles:
+        slides._tiles.levels.clear()
+    return slides
+
+
+def order(slides, level, x, y, width, height, factor=1):
+    scale = slides._slide.level_downsamples[level]
+    corner = [round(x * scale), round(y * scale)]
+    shape = (height // factor, width // factor)
+    return corner, [level, x, y, shape[1] * factor, shape[0] * factor, shape, None]
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """Regions that OpenSlide was asked for, other than to compare."""
+    found = []
+    read = OpenSlides._read
+
+    def counted(self, corner, piece):
+        found.append(piece)
+        return read(self, corner, piece)
+
+    monkeypatch.setattr(OpenSlides, "_read", counted)
+    monkeypatch.setattr(slide_child, "_N_COMPARED", 0)
+    return found
+
+
+def test_regions_are_the_same_pixels(slide, rng):
+    ours, theirs = opened(slide), opened(slide, tiles=False)
+    assert 0 in ours._tiles.levels
+    for level, (width, height) in enumerate(ours._slide.level_dimensions):
+        for _ in range(12):
+            x, y = (int(rng.integers(-40, side)) for side in (width, height))
+            sizes = rng.integers(8, 700, 2).tolist()
+            piece = order(ours, level, x, y, *sizes, int(rng.choice([1, 2, 4])))
+            assert ours.do("piece", *piece) == theirs.do("piece", *piece)
+
+
+def test_a_whole_level_is_read_without_openslide(drawn, asked):
+    slides = opened(drawn)
+    slides.piece(*order(slides, 0, 0, 0, SIDE, SIDE))
+    assert not asked
+
+
+def test_between_pixels_of_a_level_openslide_is_asked(drawn, asked):
+    slides = opened(drawn)
+    corner, fields = order(slides, 1, 10, 10, 50, 50)
+    slides.piece([corner[0] + 1, corner[1]], fields)
+    assert len(asked) == 1
+
+
+def test_damaged_tiles_are_read_or_refused_as_openslide_does(slide, tmp_path, rng):
+    content = bytearray(slide.read_bytes())
+    level = opened(slide)._tiles.levels[0]
+    outcomes = set()
+    for trial in range(60):
+        place = int(rng.integers(len(level._offsets)))
+        start, length = int(level._offsets[place]), int(level._lengths[place])
+        harmed = bytearray(content)
+        for _ in range(1 + 10 * (trial % 2)):
+            at = start + int(rng.integers(40 if trial % 3 == 0 else length))
+            harmed[at] = int(rng.integers(256))
+        path = tmp_path / slide.name
+        path.write_bytes(harmed)
+        across = level._n_across
+        x, y = place % across * level._tile[0], place // across * level._tile[1]
+        answers = []
+        for slides in (opened(path), opened(path, tiles=False)):
+            answers.append(slides.do("piece", *order(slides, 0, x, y, 64, 64)))
+            slides.close()
+        assert answers[0] == answers[1]
+        outcomes.add(answers[0][0] == DONE)
+    assert outcomes == {True, False}
+
+
+def test_tiles_that_give_other_pixels_serve_no_more(drawn, monkeypatch):
+    decode = JpegTiles._decode
+
+    def off_by_one(self, place, out):
+        tile = decode(self, place, out)
+        tile[-1, -1, 0] ^= 1
+        return tile
+
+    monkeypatch.setattr(JpegTiles, "_decode", off_by_one)
+    slides, right = opened(drawn), opened(drawn, tiles=False)
+    piece = order(slides, 0, 0, 0, 600, 600)
+    assert slides.piece(*piece) == right.piece(*piece)
+    assert 0 not in slides._tiles.levels
+
+
+def test_a_tile_is_decoded_once_for_neighbouring_regions(drawn, monkeypatch):
+    places = []
+    decode = JpegTiles._decode
+    monkeypatch.setattr(
+        JpegTiles, "_decode", lambda self, *more: places.append(more[0]) or decode(self, *more)
+    )
+    slides = opened(drawn)
+    for y in range(0, SIDE - 528, 512):
+        for x in range(0, SIDE - 528, 512):
+            slides.piece(*order(slides, 0, x, y, 528, 528))
+    assert len(places) == len(set(places)) > 9
+
+
+def test_few_tiles_are_kept(drawn, monkeypatch):
+    monkeypatch.setattr(jpeg_tiles, "_KEPT_BYTES", 3 * 4 * 256**2)
+    slides = opened(drawn)
+    whole = slides.piece(*order(slides, 0, 0, 0, SIDE, SIDE))
+    assert len(slides._tiles.levels[0]._kept._tiles) == 3
+    assert whole == opened(drawn, tiles=False).piece(*order(slides, 0, 0, 0, SIDE, SIDE))
+
+
+def test_without_the_decoder_openslide_reads_all(drawn, monkeypatch):
+    monkeypatch.setattr(jpeg_tiles, "_can_decode", lambda: False)
+    slides = opened(drawn)
+    assert not slides._tiles.levels
+    assert len(slides.piece(*order(slides, 0, 0, 0, 64, 64))) == 64 * 64 * 3
