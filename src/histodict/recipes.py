@@ -30,11 +30,11 @@ class Recipe:
     the factor `downsample`. `method_parameters` go to the method as they are. With `neighbours` > 0
     a patch is judged together with those so many steps around it. With `turn_patches` training
     patches of pixels are turned and mirrored at random; a network sees every image also mirrored
-    along the diagonal, and cells are the mean of both. Beyond an image's `border` a network sees the
-    image `mirrored`, or what it is `filled` with by the network itself; with `left-out` the latter,
-    and cells along the border are not learnt from. With `context` > 1 the vector of a patch also
-    shows its surroundings, so many times as wide, in as many pixels. With `components` > 0 vectors
-    are reduced to so many principal components of the training vectors.
+    along the diagonal, and cells are the mean of both. Beyond an image's `border` a network sees
+    the image `mirrored`, or what it is `filled` with by the network itself; with `left-out` the
+    latter, and cells along the border are not learnt from. With `context` > 1 the vector of a patch
+    also shows its surroundings, so many times as wide, in as many pixels. With `components` > 0
+    vectors are reduced to so many principal components of the training vectors.
     """
 
     method: str = "dfdl"

@@ -232,6 +232,40 @@ def test_cells_at_the_border_are_of_tissue(tmp_path, side):
         np.testing.assert_allclose(found["mirrored"][3, 3], middle, atol=2e-3)
 
 
+@pytest.mark.parametrize("side", [1, 2, 3, 5])
+def test_cells_along_the_border_are_not_learnt_from(network, tmp_path, rng, side):
+    """Unless there are no others; they are judged as if they had been."""
+    from PIL import Image
+
+    from histodict.pipeline.view import open_view
+
+    pixels = rng.integers(60, 200, (side * CELL, side * CELL, 3)).astype(np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "a.png")
+    found = {}
+    for border in ("left-out", "filled"):
+        recipe = recipe_for(network, least_tissue=0.0, border=border)
+        with open_view(tmp_path / "a.png", None, recipe) as view:
+            cells = view.chunk_vectors(view.grid(), slice(0, side), slice(0, side))[1]
+            found[border] = view.sample_vectors(1000, np.random.default_rng(0))
+    cells = cells.reshape(side, side, -1)
+    inner = cells[1:-1, 1:-1] if side > 2 else cells
+    as_set = {tuple(vector) for vector in inner.reshape(-1, cells.shape[-1])}
+    assert {tuple(vector) for vector in found["left-out"]} == as_set
+    assert len(found["filled"]) == side**2
+
+
+def test_where_tissue_lies_along_the_border_alone_it_is_learnt_from(network, tmp_path):
+    from PIL import Image
+
+    from histodict.pipeline.view import open_view
+
+    pixels = np.full((5 * CELL, 5 * CELL, 3), 250, np.uint8)
+    pixels[:CELL] = (180, 90, 160)
+    Image.fromarray(pixels).save(tmp_path / "a.png")
+    with open_view(tmp_path / "a.png", None, recipe_for(network)) as view:
+        assert len(view.sample_vectors(1000, np.random.default_rng(0))) == 5
+
+
 def test_a_turned_network_does_not_care_which_way_the_diagonal_lies(network, tmp_path, rng):
     from PIL import Image
 

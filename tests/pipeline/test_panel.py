@@ -64,13 +64,14 @@ def test_who_sits_on_it():
     assert [r.downsample for r in views(preset("fast"))] == [2.0, 2.0, 4.0]
     assert {view[0] for view in seen(Plan.named("pixels", "wndcharm"))} == {"wndcharm"}
     assert len(Plan.named("pixels", "wndcharm").recipes) == 4
-    network, corrected, *others = views(preset("embeddings"))
-    assert network == preset("embeddings") and corrected == replace(network, stain="reinhard")
+    network, plain, *others = views(preset("embeddings"))
+    assert network == preset("embeddings") and network.stain == "reinhard"
+    assert plain == replace(network, stain="none")
     # Beside a network sit the pixels that stand first on the panel of pixels, and its textures.
     assert others == Plan.named("pixels").recipes[:2]
-    # Where its stain is corrected anyhow, that is one view.
-    macenko = views(replace(preset("embeddings"), stain="macenko"))
-    assert [r.stain for r in macenko] == ["macenko"] * 3
+    for stain, other in (("macenko", "none"), ("none", "reinhard")):
+        changed = views(replace(preset("embeddings"), stain=stain))
+        assert [r.stain for r in changed] == [stain, other, stain, stain]
     assert Plan.named("pixels", "shirc").recipe.method_parameters.get("n_channels", 3) == 3
 
 

@@ -74,8 +74,8 @@ def test_the_default_has_a_network_where_one_is_installed(monkeypatch):
     monkeypatch.setattr(recipes, "missing_module", lambda name: None)
     by_network = Plan.named("default")
     assert [(r.method, r.vectors, r.stain) for r in by_network.recipes] == [
-        ("dfdl", "efficientnet-lite0", "none"),
         ("dfdl", "efficientnet-lite0", "reinhard"),
+        ("dfdl", "efficientnet-lite0", "none"),
         ("dfdl", "centred", "reinhard"),
         ("lbp-colour", "centred", "reinhard"),
     ]
