@@ -78,15 +78,16 @@ def test_who_sits_on_it():
 def test_what_is_changed_beside_a_network_is_changed_in_all():
     settings = {"n_atoms": "70", "patches_per_class": "500", "least_tissue": "0.2", "mpp": "0.5"}
     plan = Plan(preset("embeddings"), 3, panel=True).with_settings(settings)
-    cells, corrected, pixels, _ = plan.recipes
-    for recipe in (cells, corrected, pixels):
+    cells, plain, pixels, _ = plan.recipes
+    for recipe in (cells, plain, pixels):
         assert (recipe.patches_per_class, recipe.least_tissue) == (500, 0.2)
         assert recipe.method_parameters["n_atoms"] == 70
     assert [r.mpp for r in plan.recipes] == [0.5, 0.5, 0.5, 1.0]
     # Its own: what pixels are best coded by is no good for cells.
     assert (cells.method_parameters["rho"], pixels.method_parameters["penalty"]) == (0.1, 0.2)
     assert "rho" not in pixels.method_parameters and pixels.stain == "reinhard"
-    assert plan.with_settings({"stain": "macenko"}).recipes[1].stain == "macenko"
+    changed = plan.with_settings({"stain": "macenko"})
+    assert [r.stain for r in changed.recipes] == ["macenko", "none", "macenko", "macenko"]
 
 
 def mean_of(answer):
