@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -85,7 +86,24 @@ def _own_mpp(image: Image.Image) -> float | None:
 
 ImageFile = Path | MemoryImage
 
+# Of a file's time of change, at least: disks count it in steps of up to two seconds.
+_SETTLED_S = 2.5
+
 
 def image_key(image: ImageFile) -> list[Any]:
     """Changes when the image is another one, or was changed."""
     return image.key() if isinstance(image, MemoryImage) else file_key(image)
+
+
+def settled_key(image: ImageFile) -> list[Any]:
+    """The key where it is soon made and sure to change with the image; else empty.
+
+    A file that was written just now may be written once more within a step of the disk's clock.
+    """
+    if isinstance(image, MemoryImage):
+        return []
+    try:
+        key = file_key(image)
+        return key if time.time() - image.stat().st_mtime > _SETTLED_S else []
+    except OSError:  # whoever opens it says what is wrong
+        return []

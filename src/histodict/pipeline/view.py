@@ -12,17 +12,17 @@ from numpy.typing import NDArray
 
 from ..execution.array_cache import ArrayCache
 from ..images.glass import Glass
-from ..images.in_memory import ImageFile, image_key
+from ..images.in_memory import ImageFile, image_key, settled_key
 from ..images.pixel_size import HOW_TO_GIVE
 from ..images.readers import ImageError, ImageSource, open_image
-from ..images.stain import NORMALISERS, Remembered, StainTransform
-from ..images.tissue import TissueThreshold, tissue_fraction, window_fraction
+from ..images.stain import Remembered, StainTransform
+from ..images.tissue import tissue_fraction, window_fraction
 from ..networks import vectors_named
 from ..patches.grid import PatchGrid
 from ..patches.sampling import Allowed
 from ..recipes import Recipe
+from .first_look import first_look
 
-_THUMBNAIL_SIDE = 1024
 # Of the reduced image, from which on colours are remembered rather than computed again.
 _MANY_PIXELS = 8_000_000
 
@@ -38,7 +38,7 @@ class View:
         cache: ArrayCache | None = None,
         image: list[Any] | None = None,
     ) -> None:
-        """`image` : its key from before it was opened, to keep what is made of it in the cache."""
+        """`image` : its key from before it was opened, to keep what is made of it."""
         assert cache is None or image
         self._source = source
         self._image = image or []
@@ -51,10 +51,9 @@ class View:
         self.mpp = source.mpp
         self.offset = source.offset
         self.downsample = _downsample(source, recipe, trained_mpp)
-        thumbnail = source.thumbnail(_THUMBNAIL_SIDE)
-        self._tissue = TissueThreshold.from_thumbnail(thumbnail)
-        mask = self._tissue.mask(thumbnail)
-        self.normalise: StainTransform = NORMALISERS[recipe.stain].estimate(thumbnail, mask)
+        look = first_look(source, recipe.stain, self._image)
+        self._tissue = look.tissue
+        self.normalise: StainTransform = look.normalise
         if recipe.stain != "none" and math.prod(self.size) > _MANY_PIXELS * self.downsample**2:
             self.normalise = Remembered(self.normalise)
 
@@ -131,7 +130,8 @@ def open_view(
     cache: ArrayCache | None = None,
 ) -> Iterator[View]:
     """The image at `path`; mpp overrides its pixel size, trained_mpp is what it must match."""
-    key = image_key(path) if cache else None  # first: it may be replaced while it is open
+    # First: it may be replaced while it is open.
+    key = image_key(path) if cache else settled_key(path)
     with open_image(path, mpp) as source:
         yield View(source, recipe, trained_mpp, cache, key)
 
