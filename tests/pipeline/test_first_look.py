@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
-
 import numpy as np
 import pytest
 from PIL import Image
 
+from histodict.images import in_memory
 from histodict.images.in_memory import MemoryImage, settled_key
 from histodict.images.readers import open_image
 from histodict.images.stain import NORMALISERS
@@ -16,13 +15,12 @@ from histodict.pipeline.first_look import first_look
 from histodict.pipeline.view import open_view
 from histodict.recipes import preset
 
-LONG_AGO = 1_000_000_000
-
 
 @pytest.fixture
 def looks(monkeypatch):
-    """How often a thumbnail was looked at, with a memory of its own."""
+    """How often a thumbnail was looked at, with a memory of its own; files count as old."""
     monkeypatch.setattr(module, "_MEMORY", module._Memory())
+    monkeypatch.setattr(in_memory, "_SETTLED_S", -1.0)
     seen = []
     made = module.TissueThreshold.from_thumbnail
 
@@ -36,11 +34,10 @@ def looks(monkeypatch):
     return seen
 
 
-def write(path, rng, when=LONG_AGO):
+def write(path, rng):
     pixels = rng.integers(90, 200, (64, 64, 3)).astype(np.uint8)
     pixels[..., 1] //= 2
     Image.fromarray(pixels).save(path)
-    os.utime(path, (when, when))
     return path
 
 
@@ -69,14 +66,14 @@ def test_every_stain_correction_has_its_own(looks, tmp_path, rng):
 def test_another_image_in_its_place_is_looked_at(looks, tmp_path, rng):
     path = write(tmp_path / "a.bmp", rng)
     first = look_at(path)
-    write(path, rng, LONG_AGO + 1)
+    write(path, rng)
     assert look_at(path) != first and len(looks) == 2
 
 
-def test_of_a_file_written_just_now_nothing_is_remembered(looks, tmp_path, rng):
+def test_of_a_file_written_just_now_nothing_is_remembered(looks, monkeypatch, tmp_path, rng):
     """It may be written again before the disk's clock goes on."""
+    monkeypatch.setattr(in_memory, "_SETTLED_S", 600.0)
     path = write(tmp_path / "a.bmp", rng)
-    os.utime(path)
     assert settled_key(path) == []
     look_at(path)
     look_at(path)

@@ -261,3 +261,13 @@ def test_a_job_that_could_not_be_written_leaves_nothing(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="No space left"):
         jobs.new_job(user, {})
     assert list((user.folder / "jobs").iterdir()) == []
+
+
+def test_a_training_that_lost_its_state_is_not_begun_again_by_itself(tmp_path):
+    from histodict.web.jobs import FAILED, WAITING, Job
+
+    job = Job(tmp_path)
+    assert job.state()["state"] == WAITING
+    job.model_file.touch()
+    found = job.state()
+    assert found["state"] == FAILED and "take it up again" in found["error"]

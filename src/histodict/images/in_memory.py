@@ -86,7 +86,7 @@ def _own_mpp(image: Image.Image) -> float | None:
 
 ImageFile = Path | MemoryImage
 
-# Of a file's time of change, at least: disks count it in steps of up to two seconds.
+# Since a file was changed, at least: disks count that in steps of up to two seconds.
 _SETTLED_S = 2.5
 
 
@@ -104,6 +104,6 @@ def settled_key(image: ImageFile) -> list[Any]:
         return []
     try:
         key = file_key(image)
-        return key if time.time() - image.stat().st_mtime > _SETTLED_S else []
+        return key if time.time() - image.stat().st_ctime > _SETTLED_S else []
     except OSError:  # whoever opens it says what is wrong
         return []

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from ..execution.files import file_state
 from ..execution.texts import counted
 from ..images.manifest import Manifest, Record
 from ..images.pixel_size import PixelSize, are_mixed
@@ -266,7 +267,6 @@ def _state(manifest: Manifest, mpp: float | None) -> str:
 
 def _file_state(path: Path | None) -> tuple[int, ...]:
     try:
-        state = path.stat() if path else None
+        return file_state(path) if path else ()
     except OSError:  # it has gone
-        state = None
-    return (state.st_size, state.st_mtime_ns, state.st_ctime_ns) if state else ()
+        return ()

@@ -113,6 +113,9 @@ class Job:
         try:
             return dict(_state(path, *file_state(path)))
         except FileNotFoundError:
+            if self.model_file.exists():  # it had begun long ago
+                lost = "what was known of its progress is gone: take it up again"
+                return {"state": FAILED, "run": 0, "at": 0.0, "error": lost}
             return {"state": WAITING, "run": 0, "at": 0.0, "error": ""}
         except (OSError, DamagedFileError) as error:
             say_once(str(error))
