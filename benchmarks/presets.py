@@ -169,7 +169,7 @@ class Judged:
 
 
 def put_together(
-    plan: Plan, found: Sequence[Facts], train: Manifest
+    plan: Plan | _Some, found: Sequence[Facts], train: Manifest
 ) -> tuple[Decide, Calibration | None]:
     """From the members' scores to those of the plan's model, and to probabilities if it has any."""
     if plan.is_single:
@@ -182,7 +182,7 @@ def put_together(
     return combination.scores, calibration
 
 
-def judged(plan: Plan, study: Study, name: str, done: Done) -> Judged | None:
+def judged(plan: Plan | _Some, study: Study, name: str, done: Done) -> Judged | None:
     """None where a piece is missing."""
     manifest, splits = splits_of(name)
     facts: dict[str, list[Facts]] = {kind: [] for kind in study.kinds}
@@ -264,6 +264,35 @@ def print_tables(study: Study, done: Done) -> None:
     print_table(["preset", "set", "balanced accuracy", "AUC", *shifted, "seconds"], rows)
 
 
+def print_without(study: Study, done: Done) -> None:
+    """Panels without one of their members: balanced accuracy, as it is and by other scanners."""
+    rows = []
+    for words in study.presets:
+        plan = plan_of(words)
+        for left_out in plan.recipes if plan.panel else []:
+            rest = _Some(tuple(recipe for recipe in plan.recipes if recipe != left_out))
+            made = [judged(rest, study, name, done) for name in study.sets]
+            cells = [
+                " / ".join(
+                    _cells(own, kinds)[0].split()[0] for kinds in (study.kinds[:1], study.kinds[1:])
+                )
+                if own
+                else NOTHING
+                for own in made
+            ]
+            name = f"{left_out.method}, {left_out.vectors}, stain {left_out.stain}"
+            rows.append([f"`{words}` without {name}, 1/{left_out.downsample:g}", *cells])
+    print_table(["as it is / other scanners", *study.sets], rows)
+
+
+@dataclass(frozen=True)
+class _Some:
+    """Members that decide together, as those of a panel do."""
+
+    recipes: tuple[Recipe, ...]
+    is_single: bool = False
+
+
 def _cells(made: Judged, kinds: Sequence[str]) -> list[str]:
     """Balanced accuracy with its interval, and AUC; over several kinds of test, all as repeats."""
     facts = [
@@ -313,6 +342,7 @@ def main() -> None:
         check(study, done)
     print_tables(study, done)
     print_certainty(study, done)
+    print_without(study, done)
     sys.exit(done.tell())
 
 
