@@ -6,20 +6,17 @@ import json
 import re
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import BrokenExecutor
 from contextlib import contextmanager
-from typing import Any
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 import typer
-from rich.console import Console
-from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-from rich.progress import Progress as Bars
-from rich.table import Table
 
 from ..execution.progress import STAGES, Callback, Progress
 
-_errors = Console(stderr=True)
+if TYPE_CHECKING:
+    from rich.console import Console
+
 _IN_PYTHON = re.compile(r" \(in Python (?:[^()]|\([^()]*\))*\)")
 signals: list[int] = []  # that this process got: whatever fails then fails for that reason
 
@@ -27,6 +24,8 @@ signals: list[int] = []  # that this process got: whatever fails then fails for 
 @contextmanager
 def plain_errors() -> Iterator[None]:
     """What the user can mend is a line and exit status 2, not a traceback; a warning is a line."""
+    from concurrent.futures import BrokenExecutor
+
     kept, warnings.formatwarning = warnings.formatwarning, _in_a_line
     try:
         yield
@@ -72,6 +71,9 @@ def _with_less() -> str:
 @contextmanager
 def progress_bars() -> Iterator[Callback]:
     """A callback that gives every stage a bar of its own; they go when the work is done."""
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bars
+
     tasks: dict[str, Any] = {}
 
     def show(progress: Progress) -> None:
@@ -86,9 +88,9 @@ def progress_bars() -> Iterator[Callback]:
         BarColumn(),
         MofNCompleteColumn(),
         TimeRemainingColumn(),
-        console=_errors,
+        console=_errors(),
         transient=True,
-        disable=not _errors.is_terminal,  # a file would get an empty line in their place
+        disable=not _errors().is_terminal,  # a file would get an empty line in their place
     ) as bars:
         yield show
 
@@ -131,6 +133,10 @@ def print_json(content: Any) -> None:
 
 
 def print_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
     table = Table(*header, box=None)
     for row in rows:
         table.add_row(*map(escape, row))
@@ -142,5 +148,14 @@ def printable(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
+@cache
+def _errors() -> Console:
+    from rich.console import Console
+
+    return Console(stderr=True)
+
+
 def _say(head: str, words: str) -> None:
-    _errors.print(f"{head} {escape(printable(_for_a_terminal(words)))}", soft_wrap=True)
+    from rich.markup import escape
+
+    _errors().print(f"{head} {escape(printable(_for_a_terminal(words)))}", soft_wrap=True)
