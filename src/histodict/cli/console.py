@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -69,25 +69,39 @@ def _with_less() -> str:
 
 
 @contextmanager
-def progress_bars() -> Iterator[Callback]:
-    """A callback that gives every stage a bar of its own; they go when the work is done."""
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+def progress_bars(weights: Mapping[str, float] | None = None) -> Iterator[Callback]:
+    """A callback that gives every stage a bar of its own; they go when the work is done.
+
+    `weights`: of stages that follow each other, about how long they take.
+    """
+    from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, Task, TextColumn
     from rich.progress import Progress as Bars
+    from rich.text import Text
+
+    from ..execution.watching import Paces
 
     tasks: dict[str, Any] = {}
+    paces = Paces(weights)
 
     def show(progress: Progress) -> None:
         _told[progress.stage] = progress
+        paces.hear(progress)
         if progress.stage not in tasks:
             name = STAGES.get(progress.stage, progress.stage)
-            tasks[progress.stage] = bars.add_task(name, total=progress.total)
+            tasks[progress.stage] = bars.add_task(name, total=progress.total, stage=progress.stage)
         bars.update(tasks[progress.stage], completed=progress.done)
+
+    class PaceColumn(ProgressColumn):
+        """Asked for many times a second, so that the time left runs down between two steps."""
+
+        def render(self, task: Task) -> Text:
+            return Text(paces.words(task.fields["stage"]), style="progress.remaining")
 
     with Bars(
         TextColumn("{task.description:20s}"),
         BarColumn(),
         MofNCompleteColumn(),
-        TimeRemainingColumn(),
+        PaceColumn(),
         console=_errors(),
         transient=True,
         disable=not _errors().is_terminal,  # a file would get an empty line in their place

@@ -53,8 +53,8 @@ class View:
         self.downsample = _downsample(source, recipe, trained_mpp)
         thumbnail = source.thumbnail(_THUMBNAIL_SIDE)
         self._tissue = TissueThreshold.from_thumbnail(thumbnail)
-        mask = self._tissue.mask(thumbnail)
-        self.normalise: StainTransform = NORMALISERS[recipe.stain].estimate(thumbnail, mask)
+        self.tissue = self._tissue.mask(thumbnail)  # in a small picture of all of it
+        self.normalise: StainTransform = NORMALISERS[recipe.stain].estimate(thumbnail, self.tissue)
         if recipe.stain != "none" and math.prod(self.size) > _MANY_PIXELS * self.downsample**2:
             self.normalise = Remembered(self.normalise)
 
