@@ -46,7 +46,6 @@ _ACTIVE = (WAITING, RUNNING)
 _SILENCE = 15.0  # seconds without a sign of life after which a worker counts as dead
 _PAUSE = 0.3
 _WORKER = "histodict.web.worker"
-_STEP = ("stage", "done", "total", "objective", "work", "seconds")  # of `progress`
 _LOG_LINES = 6
 _STATE: dict[str, Any] = {"state": str, "run": int, "at": (int, float), "error": str}
 _REQUEST: dict[str, Any] = {
@@ -131,7 +130,10 @@ class Job:
         for line in text.split("\n")[:-1]:
             with contextlib.suppress(ValueError, KeyError, TypeError):
                 step = json.loads(line)
-                found.append({name: step[name] for name in _STEP})
+                known = {name: step[name] for name in ("stage", "done", "total", "objective")}
+                work = step.get("work")
+                times = {"work": work and float(work), "seconds": float(step["seconds"])}
+                found.append(known | times)
         return found
 
     def sign_of_life(self) -> tuple[int, int]:
