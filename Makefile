@@ -17,7 +17,7 @@ READY_BENCH := $(VENV)/.ready-bench
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help env torch demo test lint format bench fuzz chaos load lock clean
+.PHONY: help env torch demo test lint format bench limits peers fuzz chaos load lock clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -47,7 +47,13 @@ format: $(READY)  ## Fix imports and formatting in place
 
 torch: $(READY_TORCH)  ## Add PyTorch and the networks' weights to .venv
 
-bench: $(READY_BENCH)  ## Measure the kernels against their peers
+bench: $(READY_TORCH)  ## Measure what users wait for beside its limit (BENCH=--quick: in a minute)
+	$(BIN)/python -m benchmarks.waits $(BENCH)
+
+limits: $(READY_TORCH)  ## Fail if something is further from its limit than recorded
+	$(BIN)/python -m benchmarks.waits --check
+
+peers: $(READY_BENCH)  ## Measure the kernels against SPAMS and others
 	$(BIN)/python -m benchmarks.kernels
 
 fuzz: $(READY)  ## Try damaged input of every kind, a minute each (FUZZ="images --cases 20000")

@@ -31,6 +31,20 @@ def machine_facts() -> dict[str, str]:
     return facts
 
 
+def machine_kind() -> str:
+    """What decides how far a program is from its limit, more than the clock rate does."""
+    name = platform.machine().lower()
+    if name in ("aarch64", "arm64"):
+        return "arm64"
+    if name not in ("x86_64", "amd64"):
+        return name or "unknown"
+    import llvmlite.binding
+
+    features = llvmlite.binding.get_host_cpu_features()
+    widest = [isa for isa in ("avx512f", "avx2") if features.get(isa)]
+    return "-".join(["x86-64", *(isa.removesuffix("f") for isa in widest[:1])])
+
+
 def _cpu_model() -> str:
     for line in _output("lscpu").splitlines():
         key, _, value = line.partition(":")

@@ -27,21 +27,23 @@ _SMALL_SUBSET = 500
 _TORCH_BATCH = 5_000
 
 
-def histodict_cases(problem: Problem) -> Cases:
+def histodict_cases(problem: Problem, n_jobs: int | None = None) -> Cases:
     from histodict.kernels import encode_lasso, encode_omp
 
     Y, D, both = problem.Y, problem.D, problem.all_atoms
     return {
-        "omp": lambda: encode_omp(D, Y, problem.n_nonzero),
-        "omp, correlation": lambda: encode_omp(D, Y, problem.n_nonzero, selection="correlation"),
-        "lasso": lambda: encode_lasso(both, Y, problem.penalty),
+        "omp": lambda: encode_omp(D, Y, problem.n_nonzero, n_jobs=n_jobs),
+        "omp, correlation": lambda: encode_omp(
+            D, Y, problem.n_nonzero, selection="correlation", n_jobs=n_jobs
+        ),
+        "lasso": lambda: encode_lasso(both, Y, problem.penalty, n_jobs=n_jobs),
         "omp product": lambda: Y @ D.T,
         "lasso product": lambda: Y @ both.T,
-        **_dfdl_cases(problem),
+        **_dfdl_cases(problem, n_jobs),
     }
 
 
-def _dfdl_cases(problem: Problem) -> Cases:
+def _dfdl_cases(problem: Problem, n_jobs: int | None) -> Cases:
     """One iteration of one class, and its atom update alone.
 
     They call two private methods of DFDL, because nothing public stops after an iteration of one
@@ -51,14 +53,14 @@ def _dfdl_cases(problem: Problem) -> Cases:
     from histodict.methods.dfdl import DFDL, _sample_weights
     from histodict.methods.labelled_blocks import in_units, open_arrays
 
-    model = DFDL(len(problem.D), step="published")
+    model = DFDL(len(problem.D), step="published", n_jobs=n_jobs)
     units = in_units(open_arrays(problem.Y, problem.labels), len(problem.labels))
     dictionaries = list(problem.dictionaries)
     weights = _sample_weights(np.bincount(problem.labels, minlength=2), model.rho)
     n_nonzero = np.full(2, problem.n_nonzero)
 
     def sums() -> Any:
-        return model._pass(units(), dictionaries, n_nonzero, weights, [0], Threads())[0]
+        return model._pass(units(), dictionaries, n_nonzero, weights, [0], Threads(n_jobs))[0]
 
     sums_once = cache(sums)
     return {

@@ -29,9 +29,10 @@ from typing import Any
 from .compare.scoring import Mapped, score_patches, score_rows
 from .execution.executor import Executor, Threads
 from .execution.files import content_digest, file_key, written_whole
-from .execution.progress import Callback, Progress, ignore
+from .execution.progress import Callback, Progress, ignore, shares
 from .execution.run_folder import Content, RunFolder
 from .execution.tables import Row, write_table
+from .images.in_memory import image_bytes
 from .images.layout import images_below
 from .images.manifest import Record
 from .images.pixel_size import GivenSize, Mpp
@@ -102,9 +103,12 @@ def run_images(
     finished = [run.find(key, stamp) for key, stamp in zip(keys, stamps, strict=True)]
     missing = [_whole(r) for r, found in zip(images, finished, strict=True) if not found]
     answer = partial(_answer_one, model.with_jobs(1) if executor else model, folder.absolute())
-    results = (executor or Threads(1)).map(partial(answer, given), missing, lost=str)
+    watch = ignore if executor else callback  # of what is done elsewhere only the end is heard
+    results = (executor or Threads(1)).map(partial(answer, given, watch), missing, lost=str)
     done, failures = [], []
-    callback(Progress("answer", 0, len(images)))
+    # Those that are finished take no time.
+    share = shares([0 if f else image_bytes(r.path) for r, f in zip(images, finished, strict=True)])
+    callback(Progress("answer", 0, len(images), work=share[0]))
     for n, (record, key, stamp) in enumerate(zip(images, keys, stamps, strict=True)):
         content = finished[n] or next(results)
         if isinstance(content, str):
@@ -116,7 +120,7 @@ def run_images(
             content, wrong = _with_truth(model, content, record, before if is_same else {})
             failures += [(record.path, wrong)] if wrong else []
             done.append(run.keep(key, content, stamp))
-        callback(Progress("answer", n + 1, len(images)))
+        callback(Progress("answer", n + 1, len(images), work=share[n + 1]))
     earlier = run.earlier({content["row"]["key"] for content in done})
     scores = _write_tables(model, folder, [*done, *earlier])
     rows, regions = _rows(done)
@@ -219,17 +223,21 @@ def _known(record: Record) -> Content:
     }
 
 
-def _answer_one(model: Model, folder: Path, given: GivenSize, record: Record) -> Content | str:
+def _answer_one(
+    model: Model, folder: Path, given: GivenSize, callback: Callback, record: Record
+) -> Content | str:
     """The rows of an image, whose files are then written; or why there are none."""
     try:
-        return _answer(model, folder, given, record)
+        return _answer(model, folder, given, callback, record)
     except (ValueError, OSError, MemoryError) as error:
         return str(error) or type(error).__name__
 
 
-def _answer(model: Model, folder: Path, given: GivenSize, record: Record) -> Content:
+def _answer(
+    model: Model, folder: Path, given: GivenSize, callback: Callback, record: Record
+) -> Content:
     key = image_key(record.path)
-    answer = model.answer(record.path, mpp=given.with_table(record.mpp))
+    answer = model.answer(record.path, mpp=given.with_table(record.mpp), callback=callback)
     files: list[Path] = []
     if answer.patch_map is not None:
         overlay, outlined, mapped = files = [

@@ -248,9 +248,12 @@ PRESETS = {
     ),
 }
 # What presets are when they are to find regions, beside that neighbours have a say. Cells half way
-# through the network are smaller, and know less of what lies around them.
+# through the network are smaller, and know less of what lies around them. There is nothing to gain
+# by stain correction, and cells along the border are as good as any others to learn from.
 _FOR_REGIONS: dict[str, dict[str, Any]] = {
     "embeddings": {
+        "stain": "none",
+        "border": "mirrored",
         "method_parameters": {"rho": 0.1, "penalty": 0.3},
         "patch_px": 16,
         "vectors": "efficientnet-lite0-half",

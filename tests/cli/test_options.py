@@ -117,7 +117,7 @@ def test_what_cannot_be_read_is_shown_as_it_was_written():
 
 
 def test_paragraphs_of_a_help_are_broken_by_the_terminal_alone():
-    wide = CliRunner().invoke(app, ["train", "--help"], env={"COLUMNS": "200"}).output
+    wide = CliRunner().invoke(app, ["train", "--help"], terminal_width=200).output
     assert "or a CSV with the columns path and label, and best also patient" in wide
     assert "histodict train tissue/ --output tissue.histodict" in wide
 

@@ -269,10 +269,10 @@ def test_a_member_that_cannot_judge_an_image_is_silent(model, manifest, monkeypa
     before = model.predict(record.path, mpp=record.mpp)
     original = whole_image_model.WholeImageModel.look
 
-    def refuse(self, path, mpp=None):
+    def refuse(self, path, *more):
         if self.recipe.downsample == 4.0:
             raise ImageError("too small")
-        return original(self, path, mpp)
+        return original(self, path, *more)
 
     monkeypatch.setattr(whole_image_model.WholeImageModel, "look", refuse)
     answer = model.predict(record.path, mpp=record.mpp)

@@ -2,6 +2,7 @@
 
 options    what several commands take
 console    what they say
+help       what `--help` says
 learn      train
 adapt      adapt
 answer     predict, detect
@@ -12,7 +13,6 @@ open       demo, serve
 
 from __future__ import annotations
 
-from inspect import cleandoc
 from typing import Annotated
 
 import typer
@@ -20,10 +20,11 @@ import typer
 from .adapt import adapt
 from .answer import detect, predict
 from .compare import evaluate, reproduce
+from .help import WIDTH, Commands
 from .learn import train
 from .look import atoms, info, methods
 from .open import demo, serve
-from .options import Command, flat
+from .options import flat
 
 _GROUPS = {
     "From images to answers": (train, predict, detect, adapt),
@@ -32,20 +33,17 @@ _GROUPS = {
     "Try it": (demo, serve),
 }
 
-
-def _help(command: Command) -> str:
-    """Its docstring, in which a paragraph is a line: the terminal is to break them.
-
-    Indented paragraphs are commands to be copied.
-    """
-    paragraphs = cleandoc(command.__doc__ or "").split("\n\n")
-    return "\n\n".join(p if p.startswith(" ") else p.replace("\n", " ") for p in paragraphs)
-
-
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(
+    cls=Commands,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"max_content_width": WIDTH},
+)
 for _title, _commands in _GROUPS.items():
     for _command in _commands:
-        app.command(rich_help_panel=_title, help=_help(_command))(flat(_command))
+        app.command(rich_help_panel=_title)(flat(_command))
 
 
 def _tell_version(wanted: bool) -> None:

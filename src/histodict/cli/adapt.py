@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..execution.outputs import check_new_file, check_room
-from ..execution.progress import Progress
+from ..execution.progress import Progress, shares
 from ..execution.texts import counted
 from .console import plain_errors, print_json, progress_bars, warn
 from .options import (
@@ -96,6 +96,7 @@ def _scores(
 ) -> tuple[list[float], list[str]]:
     """Of the images that can be answered; and why the others cannot, if that is no matter."""
     from ..images.errors import ImageError
+    from ..images.in_memory import image_bytes
     from ..images.survey import Survey, survey
 
     answers, bad = [], []
@@ -104,15 +105,17 @@ def _scores(
         if not skip_bad:
             looked.check()
         reasons = {record.path: reason for record, reason in looked.bad}
-        callback(Progress("answer", 0, len(images)))
+        share = shares([image_bytes(image.path) for image in images])
+        callback(Progress("answer", 0, len(images), work=share[0]))
         for place, image in enumerate(images):
             try:
                 if image.path in reasons:
                     raise ImageError(reasons[image.path])
-                answers.append(model.answer(image.path, mpp=size.with_table(image.mpp)))
+                mpp = size.with_table(image.mpp)
+                answers.append(model.answer(image.path, mpp=mpp, callback=callback))
             except ImageError as error:
                 bad.append((image, str(error)))
-            callback(Progress("answer", place + 1, len(images)))
+            callback(Progress("answer", place + 1, len(images), work=share[place + 1]))
     if not skip_bad:
         Survey(len(images), bad).check()
     warn_of_sizes(model, [answer.size for answer in answers])

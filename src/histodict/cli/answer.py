@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -77,6 +76,8 @@ def detect(
 
 def _digest(model: Path) -> str:
     """Of the file, before it is loaded: one that is replaced meanwhile lends no name to answers."""
+    import hashlib
+
     return hashlib.sha256(model.read_bytes()).hexdigest() if model.is_file() else ""
 
 

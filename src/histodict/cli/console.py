@@ -5,21 +5,18 @@ from __future__ import annotations
 import json
 import re
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import BrokenExecutor
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 import typer
-from rich.console import Console
-from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-from rich.progress import Progress as Bars
-from rich.table import Table
 
 from ..execution.progress import STAGES, Callback, Progress
 
-_errors = Console(stderr=True)
+if TYPE_CHECKING:
+    from rich.console import Console
+
 _IN_PYTHON = re.compile(r" \(in Python (?:[^()]|\([^()]*\))*\)")
 signals: list[int] = []  # that this process got: whatever fails then fails for that reason
 
@@ -27,6 +24,8 @@ signals: list[int] = []  # that this process got: whatever fails then fails for 
 @contextmanager
 def plain_errors() -> Iterator[None]:
     """What the user can mend is a line and exit status 2, not a traceback; a warning is a line."""
+    from concurrent.futures import BrokenExecutor
+
     kept, warnings.formatwarning = warnings.formatwarning, _in_a_line
     try:
         yield
@@ -70,25 +69,42 @@ def _with_less() -> str:
 
 
 @contextmanager
-def progress_bars() -> Iterator[Callback]:
-    """A callback that gives every stage a bar of its own; they go when the work is done."""
+def progress_bars(weights: Mapping[str, float] | None = None) -> Iterator[Callback]:
+    """A callback that gives every stage a bar of its own; they go when the work is done.
+
+    `weights`: of stages that follow each other, about how long they take.
+    """
+    from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, Task, TextColumn
+    from rich.progress import Progress as Bars
+    from rich.text import Text
+
+    from ..execution.watching import Paces
+
     tasks: dict[str, Any] = {}
+    paces = Paces(weights)
 
     def show(progress: Progress) -> None:
         _told[progress.stage] = progress
+        paces.hear(progress)
         if progress.stage not in tasks:
             name = STAGES.get(progress.stage, progress.stage)
-            tasks[progress.stage] = bars.add_task(name, total=progress.total)
+            tasks[progress.stage] = bars.add_task(name, total=progress.total, stage=progress.stage)
         bars.update(tasks[progress.stage], completed=progress.done)
+
+    class PaceColumn(ProgressColumn):
+        """Asked for many times a second, so that the time left runs down between two steps."""
+
+        def render(self, task: Task) -> Text:
+            return Text(paces.words(task.fields["stage"]), style="progress.remaining")
 
     with Bars(
         TextColumn("{task.description:20s}"),
         BarColumn(),
         MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        console=_errors,
+        PaceColumn(),
+        console=_errors(),
         transient=True,
-        disable=not _errors.is_terminal,  # a file would get an empty line in their place
+        disable=not _errors().is_terminal,  # a file would get an empty line in their place
     ) as bars:
         yield show
 
@@ -131,6 +147,10 @@ def print_json(content: Any) -> None:
 
 
 def print_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
     table = Table(*header, box=None)
     for row in rows:
         table.add_row(*map(escape, row))
@@ -142,5 +162,14 @@ def printable(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
+@cache
+def _errors() -> Console:
+    from rich.console import Console
+
+    return Console(stderr=True)
+
+
 def _say(head: str, words: str) -> None:
-    _errors.print(f"{head} {escape(printable(_for_a_terminal(words)))}", soft_wrap=True)
+    from rich.markup import escape
+
+    _errors().print(f"{head} {escape(printable(_for_a_terminal(words)))}", soft_wrap=True)

@@ -139,10 +139,19 @@ def train(
         start = learning.start(model)
         if cache is not None:
             keeps(f"what {cache} holds")
-        with work.begin() as begun:
+        with work.begin(weights=_stages(model)) as begun:
             model.fit(manifest, callback=begun.callback, executor=begun.executor, start_from=start)
         save_model(model, output)
     _tell_learnt(model, output, time.perf_counter() - started, as_json)
+
+
+def _stages(model: Model) -> dict[str, float] | None:
+    """Of a training, with their weights, where these are known: of one model by DFDL."""
+    from ..execution.pace import PATCH_STAGES
+
+    if len(model.recipes) > 1 or model.recipe.method != "dfdl":
+        return None
+    return {name: PATCH_STAGES[name] for name in ("patches", "initialise", "train", "rule")}
 
 
 def _tell_learnt(model: Model, output: Path, seconds: float, as_json: bool) -> None:

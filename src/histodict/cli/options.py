@@ -6,7 +6,7 @@ options of their own, which is what typer asks for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, is_dataclass
 from functools import wraps
@@ -301,11 +301,16 @@ class WorkOptions:
     ] = None
 
     @contextmanager
-    def begin(self, cache: Path | None = None) -> Iterator[Work]:
-        """While it is open, the cluster is, and bars say how far the work has come."""
+    def begin(
+        self, cache: Path | None = None, weights: Mapping[str, float] | None = None
+    ) -> Iterator[Work]:
+        """While it is open, the cluster is, and bars say how far the work has come.
+
+        `weights`: of stages that follow each other, about how long they take.
+        """
         from ..execution.work import Work
 
-        with self._executor() as executor, progress_bars() as callback:
+        with self._executor() as executor, progress_bars(weights) as callback:
             yield Work(self.jobs, cache, callback, executor)
 
     def _executor(self) -> AbstractContextManager[Executor | None]:

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 
 @dataclass(frozen=True)
 class Progress:
-    """`done` of `total` steps of a stage; `objective`: the latest value per class, if any."""
+    """`done` of `total` steps of a stage; `objective`: the latest value per class, if any.
+
+    `work`: how much of all the work of the stage is done, from 0 to 1, where steps are not alike.
+    """
 
     stage: str
     done: int
     total: int
     objective: tuple[float, ...] = ()
+    work: float | None = None
+
+    @property
+    def share(self) -> float:
+        """Of the work of the stage."""
+        return self.done / max(1, self.total) if self.work is None else self.work
 
 
 Callback = Callable[[Progress], None]
@@ -30,25 +39,26 @@ STAGES = {
     "rule": "Fitting the rule",
     "draw": "Drawing tissue",
     "answer": "Answering",
+    "slide": "Looking at tissue",
     "evaluate": "Training and testing",
     "unseen patients": "Checking on unseen patients",
     "gallery": "Looking at patches",
     "cut-outs": "Cutting them out",
 }
-_BAR = 30
+# What is counted in them, where it is not steps.
+COUNTED = {
+    **dict.fromkeys(("look", "patches", "features", "rule", "answer", "gallery"), "images"),
+    "slide": "megapixels",
+    **dict.fromkeys(("evaluate", "unseen patients", "models"), "trainings"),
+}
 
 
-def show_line(progress: Progress) -> None:
-    """A callback that draws a bar on stderr, over and over in one line per stage.
-
-    A carriage return is all it takes, in a terminal as in a notebook.
-    """
-    n = _BAR * progress.done // max(1, progress.total)
-    name = STAGES.get(progress.stage, progress.stage)
-    end = "\n" if progress.done >= progress.total else ""
-    count = f"{progress.done}/{progress.total}"
-    sys.stderr.write(f"\r{name:28s}[{'#' * n}{'.' * (_BAR - n)}] {count}{end}")
-    sys.stderr.flush()
+def shares(weights: Sequence[float]) -> list[float]:
+    """How much of the work is done after 0, 1, 2, … steps that take about so long each."""
+    total = sum(weights)
+    if not total:
+        return [done / max(1, len(weights)) for done in range(len(weights) + 1)]
+    return [done / total for done in accumulate(weights, initial=0.0)]
 
 
 def ignore(progress: Progress) -> None:

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from ..execution.array_cache import ArrayCache
 from ..execution.local import count_jobs
 from ..execution.processes import in_processes
-from ..execution.progress import Callback, Progress, ignore
-from ..images.in_memory import ImageFile, image_key
+from ..execution.progress import Callback, Progress, ignore, shares
+from ..images.in_memory import ImageFile, image_bytes, image_key
 from . import FEATURES
 from .pixels import Pixels
 
@@ -54,12 +54,13 @@ def image_features(
     vectors = [_read(cache, key, length) if cache else None for key in keys]
     missing = [i for i, vector in enumerate(vectors) if vector is None]
     n_there = len(images) - len(missing)
-    callback(Progress("features", n_there, len(images)))
+    share = shares([image_bytes(images[i]) for i in missing])
+    callback(Progress("features", n_there, len(images), work=share[0]))
     jobs = [(images[i], name, load_pixels, cache, keys[i]) for i in missing]
     with closing(_run(jobs, n_jobs)) as results:
-        for n, (i, vector) in enumerate(zip(missing, results, strict=True), start=n_there + 1):
+        for n, (i, vector) in enumerate(zip(missing, results, strict=True), start=1):
             vectors[i] = vector
-            callback(Progress("features", n, len(images)))
+            callback(Progress("features", n_there + n, len(images), work=share[n]))
     return np.array(vectors, np.float64).reshape(len(images), length)
 
 

@@ -90,6 +90,13 @@ ImageFile = Path | MemoryImage
 _SETTLED_S = 2.5
 
 
+def image_bytes(image: ImageFile) -> int:
+    """About as much as there is to be done for it: a file of a slide's glass is small."""
+    if isinstance(image, MemoryImage):
+        return image.n_bytes
+    return image.stat().st_size if image.is_file() else 0
+
+
 def image_key(image: ImageFile) -> list[Any]:
     """Changes when the image is another one, or was changed."""
     return image.key() if isinstance(image, MemoryImage) else file_key(image)

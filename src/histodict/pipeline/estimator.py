@@ -13,7 +13,8 @@ import numpy as np
 from sklearn.exceptions import NotFittedError
 
 from ..evaluation.metrics import balanced_accuracy
-from ..execution.progress import Callback, Progress, ignore, show_line
+from ..execution.progress import Callback, Progress, ignore
+from ..execution.watching import bar_in_a_line
 from ..images.in_memory import ImageFile
 from ..images.manifest import Record
 from ..images.pixel_size import GivenSize, Mpp
@@ -127,7 +128,7 @@ class Estimator:
         """What the record says the answer is."""
         raise NotImplementedError
 
-    def answer(self, path: ImageFile | str, *, mpp: Mpp = None) -> Any:
+    def answer(self, path: ImageFile | str, *, mpp: Mpp = None, callback: Callback = ignore) -> Any:
         """The answer for one image or slide: what `predict` asks for each."""
         raise NotImplementedError
 
@@ -153,7 +154,7 @@ class Estimator:
         return self
 
     def _watch(self, callback: Callback | None = None) -> Callback:
-        return callback or (show_line if self.verbose else ignore)
+        return callback or (bar_in_a_line() if self.verbose else ignore)
 
     def _predict(self, images: Any, mpp: Mpp, **how: Any) -> Any:
         """One answer for one image; `Answers` for several."""
@@ -164,7 +165,8 @@ class Estimator:
         answers, given = [], GivenSize.of(mpp)
         watch(Progress("answer", 0, len(found.images)))
         for place, (image, table_mpp) in enumerate(found.images):
-            answers.append(self.answer(image, mpp=given.with_table(table_mpp), **how))
+            size = given.with_table(table_mpp)
+            answers.append(self.answer(image, mpp=size, callback=watch, **how))
             watch(Progress("answer", place + 1, len(found.images)))
         warn_of_sizes(answers, self)
         return answers[0] if found.is_one else Answers(answers, self.columns)

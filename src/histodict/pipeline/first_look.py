@@ -16,7 +16,7 @@ from ..images.readers import ImageSource
 from ..images.stain import NORMALISERS, StainTransform
 from ..images.tissue import TissueThreshold
 
-_THUMBNAIL_SIDE = 1024
+THUMBNAIL_SIDE = 1024
 _MOST_KEPT = 50_000
 
 
@@ -53,7 +53,7 @@ def first_look(source: ImageSource, stain: str, image: Sequence[Any]) -> FirstLo
     key = repr((image, stain))
     look = _MEMORY.get(key) if image else None
     if look is None:
-        thumbnail = source.thumbnail(_THUMBNAIL_SIDE)
+        thumbnail = source.thumbnail(THUMBNAIL_SIDE)
         tissue = TissueThreshold.from_thumbnail(thumbnail)
         look = FirstLook(tissue, NORMALISERS[stain].estimate(thumbnail, tissue.mask(thumbnail)))
         if image:

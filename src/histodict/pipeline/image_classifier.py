@@ -17,7 +17,7 @@ from ..decisions.two_groups import are_two_groups
 from ..decisions.unlabelled import better_threshold
 from ..execution.array_cache import ArrayCache
 from ..execution.executor import Executor
-from ..execution.progress import Callback
+from ..execution.progress import Callback, ignore
 from ..images.in_memory import ImageFile
 from ..images.manifest import Manifest, Record
 from ..images.pixel_size import GivenSize, Mpp
@@ -55,7 +55,7 @@ class ImageClassifier(Estimator):
         """What judges the image's patches, or the image as a whole; of a panel, its first."""
         raise NotImplementedError
 
-    def _look(self, path: ImageFile, mpp: float | None) -> Look:
+    def _look(self, path: ImageFile, mpp: float | None, callback: Callback = ignore) -> Look:
         raise NotImplementedError
 
     def _own_score(self, score: float) -> float:
@@ -128,12 +128,17 @@ class ImageClassifier(Estimator):
         *,
         mpp: Mpp = None,
         error_rate: float = 0.1,
+        callback: Callback = ignore,
     ) -> ImageAnswer:
-        """The answer for one image or slide: what `predict` asks for each, without a warning."""
+        """The answer for one image or slide: what `predict` asks for each, without a warning.
+
+        The callback hears how far it is in a slide.
+        """
         self._check_fitted()
         path = Path(path) if isinstance(path, str) else path
         size = GivenSize.of(mpp).at(path)
-        answer = self._judged(path, self._look(path, size.from_outside), error_rate)
+        look = self._look(path, size.from_outside, callback)
+        answer = self._judged(path, look, error_rate)
         return replace(answer, size=size.beside(self.model_.mpp_))
 
     def _judged(self, path: ImageFile, look: Look, error_rate: float) -> ImageAnswer:

@@ -23,7 +23,7 @@ from ..decisions.combination import Combination
 from ..decisions.image_rules import n_scores
 from ..execution.array_cache import ArrayCache
 from ..execution.executor import Executor
-from ..execution.progress import Callback
+from ..execution.progress import Callback, ignore
 from ..images.in_memory import ImageFile
 from ..images.manifest import Manifest
 from ..images.pixel_size import Mpp
@@ -184,7 +184,9 @@ class Panel(ImageClassifier):
         """By what was heard; else all the same, on the scale of what they say of these images."""
         if not is_heard:
             records = manifest.records
-            looks = [[_look_if_it_can(m, r.path, r.mpp) for m in self.members_] for r in records]
+            looks = [
+                [_look_if_it_can(m, r.path, r.mpp, ignore) for m in self.members_] for r in records
+            ]
             silent = np.full(n_scores(len(self.classes_)), np.nan)
             parts = np.array([[silent if s is None else s for s in row] for row in looks])
             self.combination_, self.calibration_ = Combination.equal(parts), None
@@ -209,15 +211,15 @@ class Panel(ImageClassifier):
         several = answers if isinstance(answers, Answers) else [answers]
         return probabilities(several, self.classes_)
 
-    def _look(self, path: ImageFile, mpp: float | None) -> Look:
-        first = self.members_[0]._look(path, mpp)
+    def _look(self, path: ImageFile, mpp: float | None, callback: Callback = ignore) -> Look:
+        first = self.members_[0]._look(path, mpp, callback)
         n_silent = 0 if self.n_members > 1 else None
         if first.scores is None:
             return replace(first, n_silent=n_silent)
         parts = np.full((self.n_members, len(first.scores)), np.nan)
         parts[0] = first.scores
         for row, member in zip(parts[1:], self.members_[1:], strict=True):
-            found = _look_if_it_can(member, path, mpp)
+            found = _look_if_it_can(member, path, mpp, callback)
             row[:] = np.nan if found is None else found
         if n_silent is not None:
             n_silent = int(np.isnan(parts[:, 0]).sum())
@@ -329,10 +331,10 @@ class Panel(ImageClassifier):
 
 
 def _look_if_it_can(
-    member: TissueClassifier, path: ImageFile, mpp: float | None
+    member: TissueClassifier, path: ImageFile, mpp: float | None, callback: Callback
 ) -> NDArray[np.float64] | None:
     """A member's scores; None for an image that does not suit it, though the first read it."""
     try:
-        return member._look(path, mpp).scores
+        return member._look(path, mpp, callback).scores
     except ImageError:
         return None

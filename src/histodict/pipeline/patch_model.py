@@ -24,7 +24,7 @@ from ..decisions.image_rules import (
 from ..execution.executor import Executor, Threads
 from ..execution.local import map_blocks
 from ..execution.progress import Callback, ignore
-from ..images.in_memory import ImageFile
+from ..images.in_memory import ImageFile, image_bytes
 from ..images.manifest import Manifest, Record
 from ..images.pixel_size import common_size
 from ..learnt_arrays import Learnt
@@ -37,6 +37,7 @@ from ..patches.patch_map import BLANK, PatchMap
 from ..patches.projection import Projection
 from ..recipes import Recipe
 from .image_model import Atoms, ImageModel, Look
+from .reach import Reach
 from .training_patches import PatchSource, for_every, sample_training
 from .view import View, open_view
 
@@ -120,18 +121,20 @@ class PatchModel(ImageModel):
             if count == 0:
                 raise ValueError(f"no tissue was found in any image of class {name!r}")
 
-    def look(self, path: ImageFile, mpp: float | None = None) -> Look:
+    def look(self, path: ImageFile, mpp: float | None = None, callback: Callback = ignore) -> Look:
         assert self.rule_ is not None
-        patch_map, evidence = self.judge(path, mpp)
+        patch_map, evidence = self.judge(path, mpp, callback)
         if not evidence.n_patches:
             return Look(None, patch_map, evidence)
         scores = self.rule_.scores(evidence)
         check_scores(path, scores)
         return Look(scores, patch_map, evidence)
 
-    def judge(self, path: ImageFile, mpp: float | None = None) -> tuple[PatchMap, Evidence]:
+    def judge(
+        self, path: ImageFile, mpp: float | None = None, callback: Callback = ignore
+    ) -> tuple[PatchMap, Evidence]:
         """The map of an image and what its patches say together; the chunks run in parallel."""
-        return self._judge(path, mpp, self.n_jobs)
+        return self._judge(path, mpp, self.n_jobs, callback)
 
     def judge_all(
         self,
@@ -146,10 +149,16 @@ class PatchModel(ImageModel):
             record = records[place]
             return look(place, *self._judge(record.path, record.mpp, 1))
 
-        return for_every(work, len(records), "rule", callback, executor or Threads(self.n_jobs))
+        executor = executor or Threads(self.n_jobs)
+        n_bytes = [image_bytes(record.path) for record in records]
+        return for_every(work, len(records), "rule", callback, executor, n_bytes)
 
     def _judge(
-        self, path: ImageFile, mpp: float | None, n_jobs: int | None
+        self,
+        path: ImageFile,
+        mpp: float | None,
+        n_jobs: int | None,
+        callback: Callback = ignore,
     ) -> tuple[PatchMap, Evidence]:
         method = copy(self.method_).set_params(n_jobs=1)  # the chunks are what runs in parallel
         codes = np.zeros(method.n_codes_)
@@ -159,10 +168,13 @@ class PatchModel(ImageModel):
             margins = np.zeros((grid.n_rows, grid.n_columns, len(self.classes)), np.float32)
             work = partial(self._judge_chunk, method, view, grid)
             chunks = view.chunks(grid)
+            reach = Reach(view.size, view.small_tissue, grid, callback)
             for (rows, columns), tissue, distances, sums in map_blocks(work, chunks, n_jobs):
                 winners[rows, columns][tissue] = distances.argmin(axis=1)
                 margins[rows, columns][tissue] = patch_margins(distances)
                 codes += sums
+                reach.add(rows, columns)
+            reach.end()
         check_scores(path, margins, codes)
         if self.recipe.neighbours:
             margins = mean_of_neighbours(margins, winners != BLANK, self.recipe.neighbours)

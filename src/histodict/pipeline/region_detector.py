@@ -190,12 +190,14 @@ class RegionDetector(Estimator):
         """
         return self._predict(images, mpp)
 
-    def answer(self, path: ImageFile | str, *, mpp: Mpp = None) -> RegionAnswer:
+    def answer(
+        self, path: ImageFile | str, *, mpp: Mpp = None, callback: Callback = ignore
+    ) -> RegionAnswer:
         """The regions of one image or slide: what `predict` asks for each, without a warning."""
         self._check_fitted()
         path = Path(path) if isinstance(path, str) else path
         size = GivenSize.of(mpp).at(path)
-        patch_map, _ = self.model_.judge(path, size.from_outside)
+        patch_map, _ = self.model_.judge(path, size.from_outside, callback)
         return self._called(patch_map.cut_at(self.cut_), path, size.beside(self.model_.mpp_))
 
     def redrawn(self, answer: RegionAnswer) -> RegionAnswer:

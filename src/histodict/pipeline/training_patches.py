@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ..execution.array_cache import ArrayCache
 from ..execution.executor import Executor
-from ..execution.progress import Callback, Progress
+from ..execution.progress import Callback, Progress, shares
 from ..images.manifest import Record
 from ..images.masks import RegionMask
 from ..patches.sampling import Allowed
@@ -66,14 +66,23 @@ def sample_training(
 
 
 def for_every(
-    work: Callable[[int], Any], n_items: int, stage: str, callback: Callback, executor: Executor
+    work: Callable[[int], Any],
+    n_items: int,
+    stage: str,
+    callback: Callback,
+    executor: Executor,
+    weights: Sequence[float] = (),
 ) -> list[Any]:
-    """work(0), work(1), …, in parallel, with a report at the start and after each."""
+    """work(0), work(1), …, in parallel, with a report at the start and after each.
+
+    `weights`: about how long they take, where they are not alike.
+    """
     results: list[Any] = []
-    callback(Progress(stage, 0, n_items))
+    share = shares(weights or [1.0] * n_items)
+    callback(Progress(stage, 0, n_items, work=share[0]))
     for result in executor.map(work, range(n_items)):
         results.append(result)
-        callback(Progress(stage, len(results), n_items))
+        callback(Progress(stage, len(results), n_items, work=share[len(results)]))
     return results
 
 

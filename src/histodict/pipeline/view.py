@@ -21,7 +21,7 @@ from ..networks import vectors_named
 from ..patches.grid import PatchGrid
 from ..patches.sampling import Allowed
 from ..recipes import Recipe
-from .first_look import first_look
+from .first_look import THUMBNAIL_SIDE, first_look
 
 # Of the reduced image, from which on colours are remembered rather than computed again.
 _MANY_PIXELS = 8_000_000
@@ -116,6 +116,10 @@ class View:
     ) -> NDArray[np.bool_]:
         """Which patches of an area are tissue: (rows, columns)."""
         return window_fraction(pixels, self._tissue, side, stride) >= self._recipe.least_tissue
+
+    def small_tissue(self) -> NDArray[np.bool_]:
+        """Where a small picture of all of it shows tissue: (height, width)."""
+        return self._tissue.mask(self._source.thumbnail(THUMBNAIL_SIDE))
 
     def tissue_share(self, patches: NDArray[np.uint8]) -> NDArray[np.float64]:
         return tissue_fraction(patches, self._tissue)

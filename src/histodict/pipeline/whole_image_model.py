@@ -61,7 +61,7 @@ class WholeImageModel(ImageModel):
         self.method_ = self.new_method().fit(X[seen], labels[seen], callback=callback)
         return {}
 
-    def look(self, path: ImageFile, mpp: float | None = None) -> Look:
+    def look(self, path: ImageFile, mpp: float | None = None, callback: Callback = ignore) -> Look:
         """The method's decision values; None where there is only glass, if it leaves glass out."""
         X = self._vectors({path: mpp}, self.mpp_)
         if np.isnan(X[0, 0]):

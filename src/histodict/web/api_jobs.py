@@ -8,6 +8,8 @@ from typing import Any
 
 from starlette.routing import Route
 
+from ..execution.pace import IMAGE_STAGES, PATCH_STAGES, Forecast
+from ..execution.progress import Progress
 from ..images.pixel_size import common_size
 from ..images.stain import NORMALISERS
 from ..images.survey import with_pixel_size
@@ -19,10 +21,6 @@ from .calls import Call, endpoint
 from .datasets import Dataset, find_dataset, relabelled
 from .jobs import RUNNING, Job, all_jobs, find_job, new_job
 from .training import OFFERS, Wish, offered_plan, request_classes, training_request
-
-# Stages in their order, and roughly what share of the time each takes; the page says "about".
-_PATCH_STAGES = dict(look=2, patches=6, initialise=24, train=45, rule=15, gallery=8, answer=10)
-_IMAGE_STAGES = dict(look=2, features=60, train=45, answer=10)
 
 
 def choices(call: Call) -> dict[str, Any]:
@@ -157,22 +155,17 @@ def _progress(job: Job) -> dict[str, Any]:
         "objective": [
             line["objective"] for line in lines if line["stage"] == "train" and line["objective"]
         ],
-        "seconds_left": _time_left(job, stages, time.time() - state["at"]) if is_timed else None,
+        "seconds_left": _time_left(job, lines, time.time() - state["at"]) if is_timed else None,
     }
 
 
-def _time_left(job: Job, stages: dict[str, tuple[int, int]], elapsed: float) -> float | None:
+def _time_left(job: Job, lines: list[dict[str, Any]], elapsed: float) -> float | None:
     on_patches = method_entry(job.request["recipe"]["method"]).on_patches
-    weights = _PATCH_STAGES if on_patches else _IMAGE_STAGES
-    order = list(weights)
-    current = max((order.index(stage) for stage in stages if stage in order), default=-1)
-    done = 0.0
-    for place, (stage, weight) in enumerate(weights.items()):
-        n_done, total = stages.get(stage, (0, 1))
-        # A stage that ended early, its objective flat, is done when the next one has begun.
-        done += weight * (1.0 if place < current else n_done / max(total, 1))
-    share = done / sum(weights.values())
-    return elapsed * (1 - share) / share if share > 0.05 else None
+    forecast = Forecast(PATCH_STAGES if on_patches else IMAGE_STAGES)
+    for line in lines:
+        told = Progress(line["stage"], line["done"], line["total"], work=line["work"])
+        forecast.hear(line["seconds"], told)
+    return forecast.seconds_left(elapsed)
 
 
 def cancel(call: Call) -> dict[str, Any]:

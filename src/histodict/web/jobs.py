@@ -133,7 +133,10 @@ class Job:
         for line in text.split("\n")[:-1]:
             with contextlib.suppress(ValueError, KeyError, TypeError):
                 step = json.loads(line)
-                found.append({name: step[name] for name in ("stage", "done", "total", "objective")})
+                known = {name: step[name] for name in ("stage", "done", "total", "objective")}
+                work = step.get("work")
+                times = {"work": work and float(work), "seconds": float(step["seconds"])}
+                found.append(known | times)
         return found
 
     def sign_of_life(self) -> tuple[int, int]:

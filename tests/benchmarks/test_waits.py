@@ -1,0 +1,107 @@
+"""What users wait for beside its limit: what is measured, and when it is called worse."""
+
+from __future__ import annotations
+
+import itertools
+import json
+
+import pytest
+
+waits = pytest.importorskip("benchmarks.waits", reason="the benchmarks are not here")
+Line, Wait, Turns, QUICK = waits.Line, waits.Wait, waits.Turns, waits.QUICK
+
+RECORDED = {"a": 2.0, "b": 3.0}
+
+
+def line(name, ratio):
+    return Line(Wait(name, "limit", lambda: None), ours=ratio, limit=1.0)
+
+
+def test_the_best_of_turns_is_what_counts():
+    """Other work adds to some turns, of ours and of the limit alike."""
+    now, noise = 0.0, itertools.cycle([0.0, 3.0, 1.0, 0.0, 2.0])
+
+    def work(seconds):
+        nonlocal now
+        now += seconds + next(noise)
+
+    turns = Turns(lambda: work(2.0), lambda: work(1.0), clock=lambda: now)
+    assert turns.best_within(50.0) == (2.0, 1.0)
+
+
+def test_of_what_takes_long_there_are_a_few_turns():
+    now, calls = 0.0, []
+
+    def work():
+        nonlocal now
+        calls.append(1)
+        now += 100.0
+
+    Turns(work, work, clock=lambda: now).best_within(1.0)
+    assert len(calls) == 2 * (1 + 3)
+
+
+def test_a_fifth_is_allowed():
+    lines = [line("a", 2.39), line("b", 3.7), line("new", 9.0)]
+    lines.append(Line(line("b", 0).wait, missing="not installed"))
+    assert [bad.wait.name for bad in waits.worse(lines, RECORDED)] == ["b"]
+
+
+def test_what_seems_worse_is_measured_again():
+    asked = []
+
+    def again(ratios):
+        def measure(found):
+            asked.append([wait.name for wait in found])
+            return [line(wait.name, ratios[len(asked) - 1]) for wait in found]
+
+        return measure
+
+    start = [line("a", 4.0), line("b", 3.0)]
+    assert waits.check(start, RECORDED, again([2.0, 2.0])) == [] and asked == [["a"]]
+    asked.clear()
+    (bad,) = waits.check(start, RECORDED, again([4.0, 3.5]))
+    assert (bad.wait.name, bad.ratio, asked) == ("a", 3.5, [["a"], ["a"]])
+
+
+def test_a_machine_of_which_nothing_is_recorded_is_none(tmp_path, monkeypatch):
+    monkeypatch.setattr(waits, "_RECORDED", tmp_path)
+    assert waits.read_recorded("toaster") is None
+    missing = Line(line("b", 0).wait, missing="no torch")
+    waits._record("toaster", [[line("a", ratio), missing] for ratio in (9.0, 2.0, 1.5)])
+    assert waits.read_recorded("toaster") == {"a": 2.0}
+
+
+def test_what_is_recorded_is_what_is_measured(tmp_path):
+    names = {wait.name for wait in waits.waits(QUICK, tmp_path)}
+    files = list(waits._RECORDED.glob("*.json"))
+    assert files
+    for path in files:
+        ratios = json.loads(path.read_text())["ratios"]
+        assert set(ratios) == names and min(ratios.values()) > 1
+
+
+def test_a_library_that_is_missing_is_said(capsys):
+    def prepare():
+        raise ImportError("no", name="torch")
+
+    lines = waits.measure([Wait("network", "limit", prepare)], 1.0)
+    waits.print_lines(lines, {"network": 2.0})
+    assert "torch is not installed" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("machine", "features", "kind"),
+    [
+        ("aarch64", {}, "arm64"),
+        ("arm64", {}, "arm64"),
+        ("x86_64", {"avx2": True, "avx512f": True}, "x86-64-avx512"),
+        ("AMD64", {"avx2": True}, "x86-64-avx2"),
+        ("x86_64", {}, "x86-64"),
+        ("riscv64", {}, "riscv64"),
+    ],
+)
+def test_kinds_of_machines(machine, features, kind, monkeypatch):
+    monkeypatch.setattr("platform.machine", lambda: machine)
+    monkeypatch.setattr("llvmlite.binding.get_host_cpu_features", lambda: features)
+    assert waits.machine_kind() == kind

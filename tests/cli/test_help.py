@@ -1,0 +1,53 @@
+"""What is asked of the command line alone is answered at once: nothing is loaded for it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from histodict.cli import app
+
+# Each of these takes longer to load than the answer may take; rich and pydantic are typer's own.
+SLOW = (
+    "concurrent.futures",
+    "jinja2",
+    "matplotlib",
+    "numba",
+    "numpy",
+    "openslide",
+    "PIL",
+    "pyarrow",
+    "pydantic",
+    "rich",
+    "scipy",
+    "skimage",
+    "sklearn",
+    "torch",
+)
+PROBE = """
+import sys
+from histodict.cli import app
+try:
+    app(sys.argv[1:])
+finally:
+    print(*sys.modules, file=sys.stderr)
+"""
+
+
+@pytest.mark.parametrize("asked", [["--help"], ["train", "--help"], ["--version"]])
+def test_nothing_slow_is_loaded_to_say(asked):
+    run = subprocess.run([sys.executable, "-c", PROBE, *asked], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    loaded = run.stderr.split()
+    assert "typer" in loaded and set(SLOW).intersection(loaded) == set()
+
+
+def test_commands_stand_under_the_titles_of_their_groups():
+    said = CliRunner().invoke(app, ["--help"], terminal_width=100).output
+    words = ["From images to answers:", "train", "What is in a model:", "How good is it:", "serve"]
+    places = [said.index(word) for word in words]
+    assert places == sorted(places)
+    assert "its atoms, and the real patches that use them most.\n" in said  # not cut off
