@@ -32,17 +32,12 @@ def machine_facts() -> dict[str, str]:
 
 
 def machine_kind() -> str:
-    """What decides how far a program is from its limit, more than the clock rate does."""
-    name = platform.machine().lower()
-    if name in ("aarch64", "arm64"):
-        return "arm64"
-    if name not in ("x86_64", "amd64"):
-        return name or "unknown"
+    """What decides how far a program is from its limit: the processor's design, not its clock."""
     import llvmlite.binding
 
-    features = llvmlite.binding.get_host_cpu_features()
-    widest = [isa for isa in ("avx512f", "avx2") if features.get(isa)]
-    return "-".join(["x86-64", *(isa.removesuffix("f") for isa in widest[:1])])
+    machine = platform.machine().lower()
+    named = {"aarch64": "arm64", "amd64": "x86-64", "x86_64": "x86-64"}.get(machine, machine)
+    return f"{named or 'unknown'}-{llvmlite.binding.get_host_cpu_name() or 'unknown'}"
 
 
 def _cpu_model() -> str:
