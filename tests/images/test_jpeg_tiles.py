@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from histodict.images import jpeg_tiles, slide_child
 from histodict.images.jpeg_tiles import JpegTiles
 from histodict.images.slide_child import DONE, OpenSlides
 
-pytest.importorskip("simplejpeg")
+if sys.platform != "linux":  # there it is one of the requirements
+    pytest.importorskip("simplejpeg")
 big_slide = pytest.importorskip("benchmarks.big_slide", reason="the benchmarks are not here")
 
 SIDE = 1500
