@@ -233,27 +233,85 @@ def test_a_violation_by_an_atom_that_cannot_be_used_is_not_hidden():
 # --- sums, atoms, residuals -------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_sums_of_a_block(rng, dtype):
-    D, Y = coherent(rng, 45, 700, 33, dtype)
-    S = encode_omp(D, Y, 5)
-    w = rng.standard_normal(700)
-    tolerance = 1e-10 if dtype == np.float64 else 1e-3
-    for sums, expected in zip(cuda.statistics(Y, S, w), cpu.statistics(Y, S, w), strict=True):
-        assert sums.dtype == dtype
-        np.testing.assert_allclose(sums, expected, atol=tolerance)
-    np.testing.assert_array_equal(cuda.statistics(Y, S, w)[1], cuda.statistics(Y, S, w)[1].T)
+def coders(D, method):
+    """The same coder of both backends."""
+    options = (4, 0.0, True) if method == "OMPCoder" else (0.1, 1e-9)
+    return [getattr(backend, method)(D, *options) for backend in (cpu, cuda)]
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_products_of_codes(rng, dtype):
-    D, Y = coherent(rng, 45, 700, 33, dtype)
-    S = encode_omp(D, Y, 5)
-    for codes in (S, S[np.arange(1, 700, 3)], S[:0]):
-        found = cuda.code_products(codes)
-        assert found.dtype == dtype
-        np.testing.assert_allclose(found, cpu.code_products(codes), rtol=1e-4, atol=1e-3)
-        np.testing.assert_array_equal(found, found.T)
+def assert_same_sums(found, expected, tolerance):
+    found = found.on_host()
+    for name in ("E", "F", "F_own", "worst_samples"):
+        wanted, got = getattr(expected, name), getattr(found, name)
+        assert got.dtype == wanted.dtype
+        np.testing.assert_allclose(got, wanted, atol=tolerance, err_msg=name)
+    np.testing.assert_array_equal(found.F, found.F.T)
+    np.testing.assert_array_equal(found.uses, expected.uses)
+    np.testing.assert_array_equal(found.leaning, expected.leaning)
+    np.testing.assert_allclose(found.worst_errors, expected.worst_errors, atol=tolerance)
+    assert found.objective == pytest.approx(expected.objective, rel=1e-3, abs=tolerance)
+
+
+@pytest.mark.parametrize("method", ["OMPCoder", "LassoCoder"])
+@pytest.mark.parametrize("own_label", [0, 1])
+def test_what_coding_leaves_of_blocks_is_that_of_the_processor(rng, method, own_label):
+    """Also added up: in double precision, and with the worst samples of all blocks."""
+    D, Y = gaussian(rng, 45, 700, 33)
+    labels = rng.integers(0, 2, 700)
+    weights = np.array([0.5, -0.25])
+    plain, device = coders(D, method)
+    totals = []
+    for backend, coder in ((cpu, plain), (cuda, device)):
+        parts = [
+            backend.code_and_sum(
+                coder, Y[rows], labels[rows], own_label, weights, n_worst=9, split=True
+            )
+            for rows in (slice(0, 300), slice(300, 700))
+        ]
+        totals.append((parts[1].on_host(), parts[0].in_double_precision().plus(parts[1])))
+    for found, expected in zip(totals[1], totals[0], strict=True):
+        assert_same_sums(found, expected, 1e-7)
+
+
+def test_sums_in_single_precision(rng):
+    D, Y = gaussian(rng, 45, 700, 33, np.float32)
+    labels, weights = np.zeros(700, np.int64), np.ones(1)
+    plain, device = coders(D, "OMPCoder")
+    expected = cpu.code_and_sum(plain, Y, labels, 0, weights, 9)
+    found = cuda.code_and_sum(device, cuda.place(Y), labels, 0, weights, 9).on_host()
+    assert found.E.dtype == found.F.dtype == np.float32 and found.F_own is None
+    np.testing.assert_allclose(found.E, expected.E, atol=0.02 * np.abs(expected.E).max())
+    np.testing.assert_allclose(found.F, expected.F, atol=0.02 * np.abs(expected.F).max())
+
+
+def test_the_tangent_and_atoms_made_of_it_stay_on_the_device(rng):
+    """And are, brought home, those that the processor makes of the same sums."""
+    D, Y = gaussian(rng, 30, 400, 25)
+    D = unit_rows(D)
+    labels, weights = np.arange(400) % 2, np.array([1 / 200, -0.1 / 200])
+    device = coders(D, "OMPCoder")[1]
+    sums = cuda.code_and_sum(device, Y, labels, 0, weights, 9, split=True).in_double_precision()
+    placed = cuda.place(D)
+    bent = sums.with_tangent(placed, 0.3)
+    expected = sums.on_host().with_tangent(D, 0.3)
+    np.testing.assert_allclose(bent.on_host().E, expected.E, atol=1e-12)
+    np.testing.assert_allclose(bent.on_host().F, expected.F, atol=1e-12)
+    new = cuda.update_atoms(placed, bent.E, bent.F, 3, 0.0)
+    assert isinstance(new, torch.Tensor)
+    np.testing.assert_array_equal(
+        new.cpu().numpy(), cuda.update_atoms(D, bent.on_host().E, bent.on_host().F, 3, 0.0)
+    )
+
+
+def test_idle_atoms_are_replaced_as_on_the_processor(rng):
+    D, Y = (unit_rows(rng.standard_normal((n, 20))) for n in (12, 9))
+    D[7] = -D[2]
+    candidates = np.concatenate([np.zeros((1, 20)), 3 * D[4:5], Y, Y[:2]])
+    for uses in (np.ones(12, int), np.arange(12) % 4, np.zeros(12, int)):
+        expected = cpu.replace_idle(D, uses, candidates)
+        found = cuda.replace_idle(*(cuda.place(x) for x in (D, uses, candidates)))
+        np.testing.assert_allclose(found.cpu().numpy(), expected, atol=1e-15)
+        assert (expected != D).any(axis=1).sum() == min(9, (uses == 0).sum() + (uses[7] != 0))
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(np.float64, 1e-10), (np.float32, 1e-4)])
@@ -280,6 +338,18 @@ def test_residuals_of_classes(rng):
     np.testing.assert_allclose(class_residuals(D, Y, S, classes, backend="cuda"), expected)
     empty = class_residuals(D, Y, csr_array(S.shape), classes, backend="cuda")
     np.testing.assert_allclose(empty, np.linalg.norm(Y, axis=1)[:, None].repeat(3, axis=1))
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
+def test_residuals_without_codes_are_those_with_them_and_refuse_what_is_not_finite(rng, wrong):
+    Y, y = two_classes(rng)
+    model = DFDL(12, penalty=0.5, n_nonzero=3, n_iter=2, random_state=0, backend="cuda").fit(Y, y)
+    np.testing.assert_allclose(model.class_residuals(Y), model.encode(Y)[1], atol=1e-6)
+    Y[50, 3] = wrong
+    expected = "NaN" if np.isnan(wrong) else "infinity"
+    for answer in (model.encode, model.class_residuals, model.predict):
+        with pytest.raises(ValueError, match=f"Input X contains {expected}"):
+            answer(Y)
 
 
 # --- training -----------------------------------------------------------------------------------

@@ -17,13 +17,14 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
 
 from ..execution.local import map_blocks, one_blas_thread
-from ..kernels import load_backend
-from .atoms import initial_atoms, replace_idle
+from ..kernels import load_backend, to_numpy
+from ..kernels.code_sums import CodeSums
+from .atoms import initial_atoms
 
 _BATCH_ROWS = 1024
+_MOST_CANDIDATES = 256
 
 
 @dataclass(frozen=True)
@@ -84,53 +85,50 @@ def improve_online(
     `step` is called after every mini-batch.
     """
     module = load_backend(backend)
-    n_atoms = len(D)
-    samples = module.place(Y, D.dtype)
-    E = np.zeros(D.shape)
-    F = np.zeros((n_atoms, n_atoms))
+    samples, D = module.place(Y, D.dtype), module.place(D, D.dtype)
+    E, F = module.zeros(D.shape), module.zeros((len(D), len(D)))
     starts = range(0, len(Y), _BATCH_ROWS)
     for epoch in range(n_epochs):
-        uses = np.zeros(n_atoms, np.int64)
-        worst: list[tuple[float, NDArray]] = []  # squared residuals and samples of this epoch
+        uses: Any = 0
+        worst: CodeSums | None = None  # keeps the samples that were coded worst in this epoch
         for position, start in enumerate(starts):
-            batch = samples[start : start + _BATCH_ROWS]
             n_before = epoch * len(starts) + position
             fading = n_before / (n_before + 1)
             E *= fading
             F *= fading
-            for S, E_part, F_part, errors, rows in _code(module, D, batch, penalty, n_jobs):
-                E += E_part
-                F += F_part
-                uses += np.bincount(S.indices, minlength=n_atoms)
-                worst.extend(zip(errors, rows, strict=True))
-            worst = sorted(worst, key=lambda item: -item[0])[:256]
+            for sums in _code(module, D, samples[start : start + _BATCH_ROWS], penalty, n_jobs):
+                E += sums.E
+                F += sums.F
+                uses = uses + sums.uses
+                if worst:
+                    worst.keep_worst(sums, _MOST_CANDIDATES)
+                else:
+                    worst = sums
             with one_blas_thread():
-                sums = E.astype(D.dtype), F.astype(D.dtype)
-                D = module.update_atoms(D, *sums, n_sweeps=1, tol=0.0)
+                D = module.update_atoms(D, E, F, n_sweeps=1, tol=0.0)
             step()
-        if epoch < n_epochs - 1:
-            candidates = np.array([row for error, row in worst if error > 0])
+        if worst and epoch < n_epochs - 1:
+            candidates = worst.worst_samples[worst.worst_errors > 0]
             with one_blas_thread():
-                D = replace_idle(D, uses, candidates)
-    return OnlineDictionary(D, float(uses.sum()) / len(Y))
+                D = module.replace_idle(D, uses, candidates)
+    return OnlineDictionary(to_numpy(D), float(uses.sum()) / len(Y))
 
 
 def _code(
-    module: ModuleType, D: NDArray, batch: Any, penalty: float, n_jobs: int | None
-) -> Iterator[tuple[csr_array, NDArray, NDArray, NDArray, NDArray]]:
-    """Per task: codes, E, F, and the rows with the largest squared residuals, 8 of 256.
+    module: ModuleType, D: Any, batch: Any, penalty: float, n_jobs: int | None
+) -> Iterator[CodeSums]:
+    """Per task: what is needed of the codes, and of 256 samples the 8 that were coded worst.
 
     `batch`: samples that the backend placed.
     """
     with one_blas_thread():
         coder = module.LassoCoder(D, penalty, 1e-3)
 
-    def work(start: int) -> tuple[csr_array, NDArray, NDArray, NDArray, NDArray]:
+    def work(start: int) -> CodeSums:
         rows = batch[start : start + module.TASK_ROWS]
-        S, _ = coder.code(rows)
-        E, F = module.statistics(rows, S, np.ones(len(rows)))
-        norms = module.class_residuals(D, rows, S, np.zeros(len(D), np.int64), 1)[:, 0]
-        worst = np.argsort(-norms, kind="stable")[: 8 * math.ceil(len(rows) / 256)]
-        return S, E, F, norms[worst] ** 2, module.take(rows, worst)
+        labels, weights = np.zeros(len(rows), np.int64), np.ones(1)
+        n_worst = 8 * math.ceil(len(rows) / 256)
+        sums: CodeSums = module.code_and_sum(coder, rows, labels, 0, weights, n_worst)
+        return sums
 
     yield from map_blocks(work, range(0, len(batch), module.TASK_ROWS), n_jobs)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Iterator
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -30,6 +31,7 @@ __all__ = [
     "encode_omp",
     "load_backend",
     "row_blocks",
+    "to_numpy",
     "update_atoms",
     "warn_unfinished",
 ]
@@ -55,6 +57,11 @@ def load_backend(name: str) -> ModuleType:
         cuda.find_device()
         return cuda
     raise ValueError(f"backend={name!r} is not available: use 'cpu' or 'cuda'")
+
+
+def to_numpy(array: Any) -> NDArray[Any]:
+    """What a backend made as a numpy array, wherever it is."""
+    return array if isinstance(array, np.ndarray) else array.cpu().numpy()
 
 
 def row_blocks(n_rows: int, block_rows: int = BLOCK_ROWS) -> Iterator[slice]:

@@ -14,10 +14,33 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from . import cpu_atoms, cpu_joint, cpu_lasso, cpu_omp, cpu_residuals, cpu_statistics, lanes
+from .code_sums import CodeSums
+from .idle_atoms import replace_idle
 from .inputs import check_range, check_result, check_sums
+
+__all__ = [
+    "BLOCK_ROWS",
+    "FINDS_NAN",
+    "SIDE_BY_SIDE",
+    "TASK_ROWS",
+    "JointCoder",
+    "LassoCoder",
+    "OMPCoder",
+    "class_residuals",
+    "code_and_sum",
+    "code_products",
+    "hold",
+    "is_finite",
+    "place",
+    "replace_idle",
+    "statistics",
+    "update_atoms",
+    "zeros",
+]
 
 BLOCK_ROWS = 1024
 TASK_ROWS = 256  # a mini-batch of 1024 makes four tasks, one for each of up to four threads
+FINDS_NAN = False  # samples are looked at before they come here
 # Work of one thread goes on at the same time for several classes.
 SIDE_BY_SIDE = True
 
@@ -34,9 +57,14 @@ def place(X: NDArray, dtype: np.dtype) -> NDArray:
     return np.ascontiguousarray(X, dtype=dtype)
 
 
-def take(Y: NDArray, rows: NDArray) -> NDArray:
-    """Some rows of placed samples, as a numpy array."""
-    return Y[rows]
+def is_finite(Y: NDArray) -> bool:
+    """Whether placed samples hold no NaN and no infinity."""
+    return bool(np.isfinite(Y).all())
+
+
+def zeros(shape: tuple[int, ...]) -> NDArray[np.float64]:
+    """To add sums to."""
+    return np.zeros(shape)
 
 
 def _padded_gram(D: NDArray, n_tiles: int) -> NDArray:
@@ -130,6 +158,8 @@ class OMPCoder:
         _scale_back(S, norms, self._norms)
         return S, squared_residuals * yy
 
+    code_with_errors = code
+
 
 class JointCoder:
     """Greedy pursuit of one support of at most n_nonzero atoms for all channels: see `cpu_joint`.
@@ -217,6 +247,47 @@ class LassoCoder:
         check_result("the codes", S.data, S.dtype)
         return S, n_unfinished
 
+    def residuals(
+        self, Y: NDArray, atom_classes: NDArray, n_classes: int
+    ) -> tuple[NDArray[np.float64], int]:
+        """‖y − δ_i(s)D‖ for every row and class, and how many rows missed the tolerance."""
+        S, n_unfinished = self.code(Y)
+        return class_residuals(self._D, Y, S, atom_classes, n_classes), n_unfinished
+
+    def code_with_errors(self, Y: NDArray) -> tuple[csr_array, NDArray[np.float64]]:
+        """Codes of the block's rows, and their squared residuals."""
+        S, _ = self.code(Y)
+        one_class = np.zeros(len(self._D), np.int64)
+        return S, class_residuals(self._D, Y, S, one_class, 1)[:, 0] ** 2
+
+
+def code_and_sum(
+    coder: OMPCoder | LassoCoder,
+    Y: NDArray,
+    labels: NDArray[np.int64],
+    own_label: int,
+    class_weights: NDArray[np.float64],
+    n_worst: int,
+    split: bool = False,
+) -> CodeSums:
+    """Code a block's rows and keep what a learner needs of them.
+
+    A row with label j has weight class_weights[j]; own_label: of the rows that the dictionary is
+    for. n_worst: how many of these, coded worst, to keep. split: whether F_own is wanted.
+    """
+    S, errors = coder.code_with_errors(Y)
+    w = class_weights[labels]
+    E, F = statistics(Y, S, w)
+    own = np.flatnonzero(labels == own_label)
+    own_codes = S if len(own) == len(Y) else S[own]
+    uses = np.bincount(own_codes.indices, minlength=len(F))
+    positive = np.bincount(own_codes.indices[own_codes.data > 0], minlength=len(F))
+    worst = own[np.argsort(-errors[own], kind="stable")[:n_worst]]
+    sums = CodeSums(E, F, uses, 2 * positive - uses, float(w @ errors), errors[worst], Y[worst])
+    if split:
+        sums.F_own = float(class_weights[own_label]) * code_products(own_codes)
+    return sums
+
 
 def statistics(Y: NDArray, S: csr_array, weights: NDArray) -> tuple[NDArray, NDArray]:
     """E = Σ w·sᵀy (k, d) and F = Σ w·sᵀs (k, k) over the block's rows."""
@@ -250,7 +321,7 @@ def class_residuals(
 
 def update_atoms(D: NDArray, E: NDArray, F: NDArray, n_sweeps: int, tol: float) -> NDArray:
     """Sweeps over all atoms until none moves by more than tol, n_sweeps at most."""
-    D = D.copy()
+    D, E, F = D.copy(), E.astype(D.dtype, copy=False), F.astype(D.dtype, copy=False)
     for _ in range(n_sweeps):
         before = D.copy()
         cpu_atoms.sweep(D, E, F)

@@ -2,7 +2,9 @@
 
 Arrays are of one floating type, finite and of fitting shape, which is not checked here; that
 nothing made of them overflows is. Samples may be numpy arrays or tensors on the device (`place`);
-what comes back are numpy arrays. See `gpu_device` for the device, and for how blocks share it.
+what comes back are numpy arrays, but for what a learner goes on with: `code_and_sum` leaves sums on
+the device, and atoms given as tensors come back as tensors. See `gpu_device` for the device, and
+for how blocks share it.
 """
 
 from __future__ import annotations
@@ -15,29 +17,47 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array, vstack
 from torch import Tensor
 
-from . import gpu_joint
-from .gpu_device import find_device, hold, on_device, place, take
-from .inputs import check_range, check_result, check_sums
+from . import gpu_joint, gpu_sums, idle_atoms
+from .code_sums import CodeSums
+from .gpu_codes import (
+    as_numpy_type,
+    check_norms,
+    checked_residuals,
+    class_norms,
+    codes_of,
+    nonzero,
+    norms_of,
+    table_to_dense,
+    to_csr,
+    to_dense,
+    used_places,
+)
+from .gpu_device import find_device, hold, on_device, place, place_labels
+from .inputs import check_result, check_sums
 
 __all__ = [
     "BLOCK_ROWS",
+    "FINDS_NAN",
+    "SIDE_BY_SIDE",
     "TASK_ROWS",
     "JointCoder",
     "LassoCoder",
     "OMPCoder",
     "class_residuals",
-    "code_products",
+    "code_and_sum",
     "find_device",
     "hold",
+    "is_finite",
     "place",
-    "statistics",
-    "take",
+    "replace_idle",
     "update_atoms",
+    "zeros",
 ]
 
 # Enough rows to fill a large device; 37 MiB of samples with 1200 features.
 BLOCK_ROWS = 8192
 TASK_ROWS = 1024
+FINDS_NAN = True  # faster on the device than on the host
 # One device: several classes at the same time would only wait for each other.
 SIDE_BY_SIDE = False
 _JOINT_ROWS = 4096  # of a block at a time: plain torch keeps all basis vectors
@@ -55,55 +75,25 @@ def _algorithms() -> tuple[ModuleType, ModuleType, ModuleType]:
     return gpu_omp_triton, gpu_lasso_triton, gpu_atoms_triton
 
 
-def _norms(Y: Tensor) -> Tensor:
-    return torch.linalg.vector_norm(Y, dim=-1, dtype=torch.float64)
+def _fetch(array: NDArray | Tensor) -> NDArray:
+    """A numpy array of what this backend made."""
+    return array.cpu().numpy() if isinstance(array, Tensor) else array
 
 
-def _check_range(name: str, norms: Tensor, dtype: torch.dtype, times: float = 1.0) -> None:
-    """As `check_range`, which wants squares."""
-    with np.errstate(over="ignore"):
-        squares = norms.cpu().numpy() ** 2
-    check_range(name, squares, np.dtype(str(dtype).removeprefix("torch.")), times)
+def is_finite(Y: Tensor) -> bool:
+    """Whether placed samples hold no NaN and no infinity."""
+    # Zero times a number is zero, times all else it is NaN: one pass, and one number comes back.
+    return bool((0 * Y).sum() == 0)
 
 
-def _padded(D: NDArray) -> Tensor:
+def zeros(shape: tuple[int, ...]) -> Tensor:
+    """To add sums to."""
+    return torch.zeros(shape, dtype=torch.float64, device=find_device())
+
+
+def _padded(D: NDArray | Tensor) -> Tensor:
     """Atoms, and as many zero ones as make rows of products start at whole 64 bytes."""
     return torch.nn.functional.pad(place(D), (0, 0, 0, -len(D) % 16))
-
-
-def _nonzero(norms: Tensor) -> Tensor:
-    return torch.where(norms > 0, norms, 1)
-
-
-def _codes(alphas: Tensor, R: Tensor, sample_norms: Tensor, atom_norms: Tensor) -> Tensor:
-    """Coefficients of the picked atoms from those of their orthonormal basis, scaled back."""
-    codes = torch.linalg.solve_triangular(R.mT, alphas[..., None], upper=True)[..., 0]
-    return codes * (sample_norms[:, None] / atom_norms).to(codes.dtype)
-
-
-def _used(picks: Tensor, sizes: Tensor) -> Tensor:
-    return torch.arange(picks.shape[1], device=picks.device) < sizes[:, None]
-
-
-def _to_csr(atoms: Tensor, codes: Tensor, used: Tensor, n_atoms: int) -> csr_array:
-    """Codes from (n, places) tables of atoms and their codes, where `used`."""
-    places = torch.nonzero(used.flatten())[:, 0]
-    indptr = torch.nn.functional.pad(used.sum(dim=1).cumsum(dim=0), (1, 0)).int()
-    arrays = (codes.flatten()[places], atoms.flatten()[places].int(), indptr)
-    S = csr_array(tuple(array.cpu().numpy() for array in arrays), shape=(len(atoms), n_atoms))
-    check_result("the codes", S.data, S.dtype)
-    return S
-
-
-def _to_dense(S: csr_array, device: torch.device) -> Tensor:
-    """Codes as a dense (n, k) tensor."""
-    indptr, indices, data = (
-        torch.from_numpy(array).to(device) for array in (S.indptr, S.indices, S.data)
-    )
-    rows = torch.repeat_interleave(indptr.diff(), output_size=len(data))
-    dense = torch.zeros(S.shape, dtype=data.dtype, device=device)
-    dense[rows, indices.long()] = data
-    return dense
 
 
 class OMPCoder:
@@ -113,7 +103,9 @@ class OMPCoder:
     are scaled back.
     """
 
-    def __init__(self, D: NDArray, n_nonzero: int, tol: float, order_recursive: bool) -> None:
+    def __init__(
+        self, D: NDArray | Tensor, n_nonzero: int, tol: float, order_recursive: bool
+    ) -> None:
         self._n_atoms = len(D)
         self._n_nonzero = min(n_nonzero, *D.shape)
         self._tol = tol
@@ -121,22 +113,22 @@ class OMPCoder:
         with on_device():
             atoms = _padded(D)
             self._pursue = _algorithms()[0].pursue
-            self._norms = _norms(atoms)
-            _check_range("D", self._norms, atoms.dtype)
-            self._D = (atoms / _nonzero(self._norms)[:, None]).to(atoms.dtype)
+            self._norms = norms_of(atoms)
+            check_norms("D", self._norms, atoms.dtype)
+            self._D = (atoms / nonzero(self._norms)[:, None]).to(atoms.dtype)
             self._G = self._D @ self._D.T
 
     def code(self, Y: NDArray | Tensor) -> tuple[csr_array, NDArray[np.float64]]:
         """Codes of the block's rows, and their squared residuals."""
         with on_device():
             picks, codes, used, errors = self.code_on_device(place(Y))
-            return _to_csr(picks, codes, used, self._n_atoms), errors.cpu().numpy()
+            return to_csr(picks, codes, used, self._n_atoms), errors.cpu().numpy()
 
     def code_on_device(self, Y: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Picks (n, L), their codes, which of them are in use, and squared residuals (n,)."""
-        given_norms = _norms(Y)
-        _check_range("Y", given_norms, Y.dtype)
-        norms = _nonzero(given_norms)
+        given_norms = norms_of(Y)
+        check_norms("Y", given_norms, Y.dtype)
+        norms = nonzero(given_norms)
         B = Y @ self._D.T
         B /= norms[:, None].to(B.dtype)
         picks, alphas, R, sizes, left = self._pursue(
@@ -147,8 +139,13 @@ class OMPCoder:
             self._n_nonzero,
             self._order_recursive,
         )
-        codes = _codes(alphas, R, norms, _nonzero(self._norms)[picks.long()])
-        return picks, codes, _used(picks, sizes), left * given_norms**2
+        codes = codes_of(alphas, R, norms, nonzero(self._norms)[picks.long()])
+        return picks, codes, used_places(picks, sizes), left * given_norms**2
+
+    def code_dense(self, Y: Tensor) -> tuple[Tensor, Tensor]:
+        """Codes (n, n_atoms) and squared residuals (n,), on the device."""
+        picks, codes, used, errors = self.code_on_device(Y)
+        return table_to_dense(picks, codes, used, self._n_atoms), errors
 
 
 class JointCoder:
@@ -165,9 +162,9 @@ class JointCoder:
         self._order_recursive = order_recursive
         with on_device():
             atoms = place(D)
-            norms = _norms(atoms)
-            _check_range("D", norms, atoms.dtype)
-            self._norms = _nonzero(norms)
+            norms = norms_of(atoms)
+            check_norms("D", norms, atoms.dtype)
+            self._norms = nonzero(norms)
             self._D = (atoms / self._norms[:, :, None]).to(atoms.dtype)
             self._G = self._D @ self._D.mT
 
@@ -181,9 +178,9 @@ class JointCoder:
         )
 
     def _code_part(self, Y: Tensor) -> tuple[list[csr_array], NDArray[np.float64]]:
-        given_norms = torch.linalg.vector_norm(_norms(Y), dim=0)
-        _check_range("Y", given_norms, Y.dtype)
-        norms = _nonzero(given_norms)
+        given_norms = torch.linalg.vector_norm(norms_of(Y), dim=0)
+        check_norms("Y", given_norms, Y.dtype)
+        norms = nonzero(given_norms)
         B = Y @ self._D.mT
         B /= norms[:, None].to(B.dtype)
         picks, alphas, R, sizes, left = gpu_joint.pursue(
@@ -194,26 +191,26 @@ class JointCoder:
             self._n_nonzero,
             self._order_recursive,
         )
-        codes = _codes(alphas, R, norms, self._norms[:, picks.long()])
-        used = _used(picks, sizes)
-        S = [_to_csr(picks, codes_c, used, self._n_atoms) for codes_c in codes]
+        codes = codes_of(alphas, R, norms, self._norms[:, picks.long()])
+        used = used_places(picks, sizes)
+        S = [to_csr(picks, codes_c, used, self._n_atoms) for codes_c in codes]
         return S, (left * given_norms**2).cpu().numpy()
 
 
 class LassoCoder:
     """Exact l1 codes: see `cpu_lasso`, `gpu_lasso_triton`."""
 
-    def __init__(self, D: NDArray, penalty: float, tol: float) -> None:
+    def __init__(self, D: NDArray | Tensor, penalty: float, tol: float) -> None:
         self._n_atoms = len(D)
         self._penalty = penalty
-        # Rounding of the products must not push the true gap over the asked one.
-        self._tol = max(tol - 256 * float(np.finfo(D.dtype).eps), 0.5 * tol)
         self._capacity = min(D.shape) + 1
         with on_device():
             self._D = _padded(D)
-            norms = _norms(self._D)
+            # Rounding of the products must not push the true gap over the asked one.
+            self._tol = max(tol - 256 * torch.finfo(self._D.dtype).eps, 0.5 * tol)
+            norms = norms_of(self._D)
             self._largest = float(norms.max())
-            _check_range("D", norms, self._D.dtype, times=self._largest)
+            check_norms("D", norms, self._D.dtype, times=self._largest)
             self._solve = _algorithms()[1].solve
             self._G = self._D @ self._D.T
 
@@ -221,12 +218,12 @@ class LassoCoder:
         """Codes of the block's rows, and how many of them missed the tolerance."""
         with on_device():
             atoms, codes, n_missed = self.code_on_device(place(Y))
-            return _to_csr(atoms, codes, atoms >= 0, self._n_atoms), n_missed
+            return to_csr(atoms, codes, atoms >= 0, self._n_atoms), n_missed
 
     def code_on_device(self, Y: Tensor) -> tuple[Tensor, Tensor, int]:
         """Active atoms (n, places), −1 where a place is free, their codes, and the misses."""
-        norms = _norms(Y)
-        _check_range("Y", norms, Y.dtype, times=self._largest)
+        norms = norms_of(Y)
+        check_norms("Y", norms, Y.dtype, times=self._largest)
         return self._solve(
             Y @ self._D.T,
             norms**2,
@@ -236,23 +233,54 @@ class LassoCoder:
             self._capacity,
         )
 
+    def code_dense(self, Y: Tensor) -> tuple[Tensor, Tensor]:
+        """Codes (n, n_atoms) and squared residuals (n,), on the device."""
+        S, _ = self.code_all(Y)
+        return S, norms_of(torch.addmm(Y, S, self._D[: self._n_atoms], alpha=-1)) ** 2
 
-def statistics(Y: NDArray | Tensor, S: csr_array, weights: NDArray) -> tuple[NDArray, NDArray]:
-    """E = Σ w·sᵀy (k, d) and F = Σ w·sᵀs (k, k) over the block's rows."""
+    def code_all(self, Y: Tensor) -> tuple[Tensor, int]:
+        """Codes (n, n_atoms) on the device, and how many rows missed the tolerance."""
+        atoms, codes, n_missed = self.code_on_device(Y)
+        return table_to_dense(atoms, codes, atoms >= 0, self._n_atoms), n_missed
+
+    def residuals(
+        self, Y: NDArray | Tensor, atom_classes: NDArray, n_classes: int
+    ) -> tuple[NDArray[np.float64], int]:
+        """‖y − δ_i(s)D‖ for every row and class, and the misses; the codes are not kept."""
+        with on_device():
+            Y = place(Y)
+            S, n_missed = self.code_all(Y)
+            norms = class_norms(self._D[: self._n_atoms], Y, S, atom_classes, n_classes)
+            return checked_residuals(norms, Y.dtype), n_missed
+
+
+def code_and_sum(
+    coder: OMPCoder | LassoCoder,
+    Y: NDArray | Tensor,
+    labels: NDArray[np.int64] | Tensor,
+    own_label: int,
+    class_weights: NDArray[np.float64],
+    n_worst: int,
+    split: bool = False,
+) -> CodeSums:
+    """As `cpu.code_and_sum`; what it returns stays on the device."""
     with on_device():
         Y = place(Y)
-        dense = _to_dense(S, Y.device)
-        weighted = dense * place(weights).to(Y.dtype)[:, None]
-        E, F = weighted.T @ Y, weighted.T @ dense
-        return E.cpu().numpy(), (0.5 * (F + F.T)).cpu().numpy()
+        S, errors = coder.code_dense(Y)
+        weights = torch.from_numpy(np.ascontiguousarray(class_weights)).to(Y.device)
+        return gpu_sums.sum_codes(
+            Y, S, errors, place_labels(labels), own_label, weights, n_worst, split
+        )
 
 
-def code_products(S: csr_array) -> NDArray:
-    """Σ sᵀs (k, k) over the rows."""
+def replace_idle(
+    D: NDArray | Tensor, uses: NDArray | Tensor, candidates: NDArray | Tensor
+) -> NDArray | Tensor:
+    """As `idle_atoms.replace_idle`, wherever the atoms are."""
+    if not isinstance(D, Tensor):
+        return idle_atoms.replace_idle(D, _fetch(uses), _fetch(candidates))
     with on_device():
-        dense = _to_dense(S, find_device())
-        F = dense.T @ dense
-        return (0.5 * (F + F.T)).cpu().numpy()
+        return gpu_sums.replace_idle(D, place(uses), place(candidates))
 
 
 def class_residuals(
@@ -261,23 +289,23 @@ def class_residuals(
     """‖y − δ_i(s)D‖ for every row and class."""
     with on_device():
         Y, atoms = place(Y), place(D)
-        dense = _to_dense(S, Y.device)
-        norms = torch.empty(len(Y), n_classes, dtype=torch.float64, device=Y.device)
-        for i in range(n_classes):
-            own = torch.from_numpy(np.flatnonzero(atom_classes == i)).to(Y.device)
-            norms[:, i] = _norms(torch.addmm(Y, dense[:, own], atoms[own], alpha=-1))
-        residuals = norms.cpu().numpy()
-    check_result("the residuals", residuals, D.dtype)
-    return residuals
+        dense = to_dense(S, Y.device)
+        return checked_residuals(class_norms(atoms, Y, dense, atom_classes, n_classes), Y.dtype)
 
 
-def update_atoms(D: NDArray, E: NDArray, F: NDArray, n_sweeps: int, tol: float) -> NDArray:
-    """Sweeps over all atoms until none moves by more than tol, n_sweeps at most."""
+def update_atoms(
+    D: NDArray | Tensor, E: NDArray | Tensor, F: NDArray | Tensor, n_sweeps: int, tol: float
+) -> NDArray | Tensor:
+    """Sweeps over all atoms until none moves by more than tol, n_sweeps at most.
+
+    Atoms on the device stay there.
+    """
     with on_device():
-        given, E_, F_ = place(D), place(E), place(F)
+        given = place(D)
+        E_, F_ = (place(x).to(given.dtype) for x in (E, F))
         scale = _comfortable_scale(E_, F_)
         if scale is None:
-            check_sums(E, F)
+            check_sums(_fetch(E_), _fetch(F_))
         elif scale != 1:
             E_, F_ = E_ * scale, F_ * scale
         atoms = given.clone()
@@ -285,13 +313,13 @@ def update_atoms(D: NDArray, E: NDArray, F: NDArray, n_sweeps: int, tol: float) 
         for _ in range(n_sweeps):
             before = atoms.clone()
             sweep(atoms, E_, F_)
-            if (atoms - before).abs().max() <= tol:
+            if n_sweeps > 1 and (atoms - before).abs().max() <= tol:
                 break
         # Squares that overflow or vanish make atoms that are not of unit norm.
-        off = ~((_norms(atoms) - 1).abs() < 1e-3) & (atoms != given).any(dim=1)
-        updated = torch.where(off[:, None], torch.nan, atoms).cpu().numpy()
-    check_result("the atoms", updated, D.dtype)
-    return updated
+        off = ~((norms_of(atoms) - 1).abs() < 1e-3) & (atoms != given).any(dim=1)
+        if off.any():
+            check_result("the atoms", np.array([np.nan]), as_numpy_type(atoms.dtype))
+        return atoms if isinstance(D, Tensor) else atoms.cpu().numpy()
 
 
 def _comfortable_scale(E: Tensor, F: Tensor) -> float | None:

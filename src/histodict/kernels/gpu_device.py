@@ -20,6 +20,9 @@ from torch import Tensor
 
 _TYPES = {np.dtype(np.float32): torch.float32, np.dtype(np.float64): torch.float64}
 _ONE_AT_A_TIME = threading.RLock()
+_THREAD = threading.local()
+# Copied to the device at a time, through memory that it can read by itself.
+_STAGED_BYTES = 2**23
 
 
 def find_device() -> torch.device:
@@ -41,9 +44,10 @@ def on_device() -> Iterator[None]:
     device = find_device()
     on_cuda = device.type == "cuda"
     with _ONE_AT_A_TIME, torch.cuda.device(device) if on_cuda else nullcontext():
-        if on_cuda:
+        if on_cuda and not hasattr(_THREAD, "opened"):
             # A thread's first call has to be one that opens the device.
             torch.cuda.current_stream().synchronize()
+            _THREAD.opened = True
         before = torch.get_float32_matmul_precision()
         torch.set_float32_matmul_precision("highest")
         try:
@@ -52,20 +56,44 @@ def on_device() -> Iterator[None]:
             torch.set_float32_matmul_precision(before)
 
 
-def place(X: NDArray | Tensor, dtype: np.dtype | None = None) -> Tensor:
+def place(X: NDArray | Tensor, dtype: np.dtype | torch.dtype | None = None) -> Tensor:
     """X, a numpy array or a tensor, on the device; a dtype of None keeps its own."""
     device = find_device()
     if not isinstance(X, Tensor):
         # torch warns of arrays that it may not write to, such as memory maps.
         X = torch.from_numpy(np.require(X, requirements=["C_CONTIGUOUS", "WRITEABLE"]))
-    wanted = X.dtype if dtype is None else _TYPES[np.dtype(dtype)]
+    if not isinstance(dtype, torch.dtype):
+        dtype = X.dtype if dtype is None else _TYPES[np.dtype(dtype)]
     if device.type != "cuda" or X.is_cuda:
-        return X.to(device, wanted)
-    with torch.cuda.stream(_copying(device)):  # beside what another thread computes
-        Y = X.to(device, wanted)
-        torch.cuda.current_stream().synchronize()
-    Y.record_stream(torch.cuda.current_stream())
+        return X.to(device, dtype)
+    computing = torch.cuda.current_stream(device)
+    with torch.cuda.stream(_copying(device)):  # beside what is computed
+        Y = _copy_staged(X, device, dtype)
+        computing.wait_stream(_copying(device))
+    Y.record_stream(computing)
     return Y
+
+
+def _copy_staged(X: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
+    """X on the device, by parts that the host moves to pinned memory while others are under way.
+
+    torch keeps pinned memory for the next part, and hands it out once its copy is done.
+    """
+    Y = torch.empty(X.shape, dtype=dtype, device=device)
+    if X.ndim == 0 or X.numel() == 0:
+        return Y.copy_(X)
+    n_rows = max(1, _STAGED_BYTES // max(1, Y[0].numel() * Y.element_size()))
+    for given, part in zip(X.split(n_rows), Y.split(n_rows), strict=True):
+        staged = torch.empty(given.shape, dtype=dtype, pin_memory=True)
+        part.copy_(staged.copy_(given), non_blocking=True)
+    return Y
+
+
+def place_labels(labels: NDArray[np.int64] | Tensor) -> Tensor:
+    """Labels of samples on the device."""
+    if isinstance(labels, Tensor):
+        return labels
+    return torch.from_numpy(np.ascontiguousarray(labels)).to(find_device())
 
 
 @cache
@@ -73,17 +101,12 @@ def _copying(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)
 
 
-def take(Y: Tensor, rows: NDArray[np.integer]) -> NDArray:
-    """Some rows of a placed block, as a numpy array."""
-    return Y[torch.from_numpy(rows).to(Y.device)].cpu().numpy()
-
-
 def hold(
     open_blocks: Callable[[], Iterator[tuple[NDArray, Any]]],
 ) -> Callable[[], Iterator[tuple[NDArray | Tensor, Any]]]:
     """The same blocks; what was read once stays on the device, as far as half its memory goes."""
     device = find_device()
-    kept: list[Tensor] = []
+    kept: list[tuple[Tensor, Any]] = []
 
     def has_room(X: NDArray) -> bool:
         if device.type != "cuda":
@@ -94,7 +117,7 @@ def hold(
     def blocks() -> Iterator[tuple[NDArray | Tensor, Any]]:
         for position, (X, labels) in enumerate(open_blocks()):
             if position == len(kept) and has_room(X):
-                kept.append(place(X))
-            yield (kept[position] if position < len(kept) else X), labels
+                kept.append((place(X), place_labels(labels)))
+            yield kept[position] if position < len(kept) else (X, labels)
 
     return blocks

@@ -18,7 +18,7 @@ The next pass tells the true objective. If it rose, the step is taken back and Î
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Protocol
 
@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from ..dictionaries.atoms import canonical_order
 from ..execution.local import one_blas_thread
+from ..kernels import to_numpy
 from .class_sums import ClassSums
 
 STEPS = ("published", "tangent")
@@ -112,11 +113,8 @@ class TangentStep:
     def surrogate(self) -> ClassSums:
         """The sums with E and F of the problem that a step solves."""
         assert self.sums is not None and self.sums.F_own is not None
-        D, F_own = self.best, self.sums.F_own
-        pull = self.pull * np.trace(F_own) / len(D)
         with one_blas_thread():
-            bent = (F_own - self.sums.F).astype(D.dtype) @ D
-        return replace(self.sums, E=self.sums.E + bent + pull * D, F=F_own)
+            return self.sums.with_tangent(self.best, self.pull)
 
     def is_flat(self, tol: float) -> bool:
         return _is_flat(self.tried, tol)
@@ -129,8 +127,8 @@ def _ordered(D: NDArray[Any], sums: ClassSums | None) -> NDArray[Any]:
     """Most used atoms first; those of a class without samples as they are, but for their signs."""
     if sums is None:
         none = np.zeros(len(D), np.int64)
-        return canonical_order(D, none, none)
-    return canonical_order(D, sums.uses, sums.leaning)
+        return canonical_order(to_numpy(D), none, none)
+    return canonical_order(*(to_numpy(x) for x in (D, sums.uses, sums.leaning)))
 
 
 def _is_flat(steps: Iterable[tuple[float, float]], tol: float) -> bool:

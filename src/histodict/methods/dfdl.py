@@ -17,7 +17,7 @@ discriminative feature-oriented dictionary learning", IEEE Transactions on Medic
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -26,7 +26,6 @@ from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import validate_data
 
-from ..dictionaries.atoms import replace_idle
 from ..execution.executor import Executor, Threads
 from ..execution.local import map_blocks, one_blas_thread
 from ..execution.progress import Callback, Progress, ignore
@@ -40,7 +39,6 @@ from .labelled_blocks import (
     Blocks,
     OpenBlocks,
     StoredSamples,
-    Unit,
     draw_samples,
     find_classes,
     in_units,
@@ -222,7 +220,11 @@ class DFDL(ResidualClassifier):
             del samples
 
         # Read several times: kept on the device, or where the executor codes them.
-        held = open_ if executor else load_backend(self.backend).hold(open_)
+        module = load_backend(self.backend)
+        held = open_ if executor else module.hold(open_)
+        travels = executor is not None
+        if not travels:
+            dictionaries = [module.place(D, D.dtype) for D in dictionaries]
         executor = executor or Threads(self.n_jobs)
         units = executor.keep(in_units(held, len(labels)))
         weights = _sample_weights(counts, float(self.rho))
@@ -231,7 +233,8 @@ class DFDL(ResidualClassifier):
         report(Progress("train", 0, self.n_iter))
         for iteration in range(self.n_iter):
             dictionaries = [step.atoms for step in steps]
-            sums = self._pass(units(), dictionaries, n_nonzero, weights, running, executor)
+            coding = self._coding(dictionaries, n_nonzero, weights, running, travels)
+            sums = add_up(executor.map(coding, units()))
             self._take_steps(steps, sums, last=iteration == self.n_iter - 1)
             running = [i for i in running if not steps[i].is_flat(self.tol)]
             latest = tuple(step.objective[-1] if step.objective else np.nan for step in steps)
@@ -285,19 +288,17 @@ class DFDL(ResidualClassifier):
         """L: the estimate, unless a number was asked for."""
         return int(auto) if self.n_nonzero == "auto" else int(self.n_nonzero)
 
-    def _pass(
+    def _coding(
         self,
-        units: Iterator[Unit],
-        dictionaries: list[NDArray[Any]],
+        dictionaries: list[Any],
         n_nonzero: NDArray[np.int64],
         weights: NDArray[np.float64],
         running: list[int],
-        executor: Executor,
-    ) -> dict[int, ClassSums]:
-        """Code all samples with every running class's dictionary; add up what is needed of them."""
+        travels: bool,
+    ) -> Coding:
+        """Codes samples with every running class's dictionary, and adds up what is needed."""
         chosen = {i: (dictionaries[i], int(n_nonzero[i])) for i in running}
-        coding = Coding(self.backend, chosen, weights, split=self._checks_steps())
-        return add_up(executor.map(coding, units))
+        return Coding(self.backend, chosen, weights, self._checks_steps(), travels)
 
     def _take_steps(
         self, steps: list[PublishedStep | TangentStep], sums: dict[int, ClassSums], *, last: bool
@@ -318,13 +319,12 @@ class DFDL(ResidualClassifier):
         would only follow the other classes' samples) or, if `replace`, give way to samples of the
         class that are coded badly.
         """
+        module = load_backend(self.backend)
         unused = sums.uses == 0
         with one_blas_thread():
-            new = load_backend(self.backend).update_atoms(
-                D, sums.E.astype(D.dtype), sums.F.astype(D.dtype), n_sweeps=10, tol=1e-3
-            )
+            new = module.update_atoms(D, sums.E, sums.F, n_sweeps=10, tol=1e-3)
             new[unused] = D[unused]
-            return replace_idle(new, sums.uses, sums.badly_coded()) if replace else new
+            return module.replace_idle(new, sums.uses, sums.badly_coded()) if replace else new
 
 
 def _sample_weights(counts: NDArray[np.int64], rho: float) -> NDArray[np.float64]:

@@ -241,9 +241,8 @@ class LCKSVD(ResidualClassifier):
         S = self._code(D, samples.astype(D.dtype, copy=False))
         return S, -(S @ self.classifier_).astype(np.float64)
 
-    def class_residuals(self, X: ArrayLike) -> NDArray[np.float64]:
-        """r_i = ‖y − δ_i(s)D‖ for every sample and class, whatever the decision in use."""
-        return super().encode(X)[1]
+    def distances(self, X: ArrayLike) -> NDArray[np.float64]:
+        return self.encode(X)[1]
 
 
 def _stack(left: NDArray[Any], right: NDArray[Any], weight: float) -> NDArray[Any]:

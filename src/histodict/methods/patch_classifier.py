@@ -46,6 +46,10 @@ class PatchClassifier(ClassifierMixin, BaseEstimator):
         """Codes (n_samples, n_codes), and distances to the classes (n_samples, n_classes)."""
         raise NotImplementedError
 
+    def distances(self, X: ArrayLike) -> NDArray[np.float64]:
+        """Distances to the classes (n_samples, n_classes), as `encode` gives them."""
+        return self.encode(X)[1]
+
     @property
     def n_codes_(self) -> int:
         """Length of a code."""
@@ -57,18 +61,18 @@ class PatchClassifier(ClassifierMixin, BaseEstimator):
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """The class at the smallest distance."""
-        distances = self.encode(X)[1]
+        distances = self.distances(X)
         return self.classes_[np.argmin(distances, axis=1)]
 
     def decision_function(self, X: ArrayLike) -> NDArray[np.float64]:
         """For two classes d_0 − d_1, positive for the second; for more, −d_i per class."""
-        distances = self.encode(X)[1]
+        distances = self.distances(X)
         if len(self.classes_) == 2:
             return distances[:, 0] - distances[:, 1]
         return -distances
 
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
         """exp(−d_i), scaled to sum to 1: in the order of the distances, but not calibrated."""
-        distances = self.encode(X)[1]
+        distances = self.distances(X)
         closeness = np.exp(distances.min(axis=1, keepdims=True) - distances)
         return closeness / closeness.sum(axis=1, keepdims=True)

@@ -9,7 +9,7 @@ IEEE TPAMI 2009.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -63,23 +63,42 @@ class ResidualClassifier(PatchClassifier):
 
         (n_samples, n_codes_) and (n_samples, n_classes).
         """
-        check_is_fitted(self)
-        samples: NDArray[Any] = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
-        D, atom_classes = self.labelled_atoms()
-        with one_blas_thread():
-            code = self._open_coder(D, atom_classes)
-
-        def work(rows: slice) -> tuple[csr_array, NDArray[np.float64], int]:
-            return code(np.ascontiguousarray(samples[rows], dtype=D.dtype))
-
-        blocks = row_blocks(len(samples), load_backend(self.backend).BLOCK_ROWS)
-        codes, residuals, missed = zip(*map_blocks(work, blocks, self.n_jobs), strict=True)
-        warn_unfinished(sum(missed), len(samples), _CODE_TOLERANCE)
+        codes, residuals, missed = zip(*self._work(X, lambda code: code), strict=True)
+        warn_unfinished(sum(missed), sum(map(len, residuals)), _CODE_TOLERANCE)
         return vstack(codes, format="csr"), np.concatenate(residuals)
 
     def class_residuals(self, X: ArrayLike) -> NDArray[np.float64]:
         """r_i = ‖y − δ_i(s)D‖ for every sample and class: (n_samples, n_classes)."""
-        return self.encode(X)[1]
+        residuals, missed = zip(*self._work(X, _residuals_alone), strict=True)
+        warn_unfinished(sum(missed), sum(map(len, residuals)), _CODE_TOLERANCE)
+        return np.concatenate(residuals)
+
+    def distances(self, X: ArrayLike) -> NDArray[np.float64]:
+        return self.class_residuals(X)
+
+    def _work(
+        self, X: ArrayLike, choose: Callable[[BlockCoder], Callable[[NDArray[Any]], Any]]
+    ) -> Iterator[Any]:
+        """What the chosen part of the coder gives for every block of X."""
+        check_is_fitted(self)
+        module = load_backend(self.backend)
+        D, atom_classes = self.labelled_atoms()
+        with one_blas_thread():
+            code = self._open_coder(D, atom_classes)
+        work = choose(code)
+        # One pass over the samples less on the host, where the device looks for NaN.
+        finds_nan = module.FINDS_NAN and isinstance(code, L1Coder)
+        options = {"dtype": [np.float64, np.float32], "reset": False}
+        samples = validate_data(self, X, ensure_all_finite=not finds_nan, **options)
+
+        def work_on(rows: slice) -> Any:
+            return work(np.ascontiguousarray(samples[rows], dtype=D.dtype))
+
+        try:
+            yield from map_blocks(work_on, row_blocks(len(samples), module.BLOCK_ROWS), self.n_jobs)
+        except NotFiniteError:
+            validate_data(self, samples, **options)  # says what is wrong with them
+            raise
 
     @property
     def n_codes_(self) -> int:
@@ -89,13 +108,49 @@ class ResidualClassifier(PatchClassifier):
     def _open_coder(self, D: NDArray[Any], atom_classes: NDArray[np.int64]) -> BlockCoder:
         """What codes a block: here by the l1 problem."""
         penalty = check_number("penalty", self.penalty, above=True)
-        module = load_backend(self.backend)
-        coder = module.LassoCoder(D, penalty, _CODE_TOLERANCE)
-        n_classes = len(self.classes_)
+        return L1Coder(self.backend, D, atom_classes, len(self.classes_), penalty)
 
-        def code(Y: NDArray[Any]) -> tuple[csr_array, NDArray[np.float64], int]:
-            Y = module.place(Y, D.dtype)
-            S, n_unfinished = coder.code(Y)
-            return S, module.class_residuals(D, Y, S, atom_classes, n_classes), n_unfinished
 
-        return code
+class NotFiniteError(ValueError):
+    """Samples that hold NaN or infinity."""
+
+
+class L1Coder:
+    """Codes blocks over all atoms by the l1 problem; gives residuals with or without the codes."""
+
+    def __init__(
+        self,
+        backend: str,
+        D: NDArray[Any],
+        atom_classes: NDArray[np.int64],
+        n_classes: int,
+        penalty: float,
+    ) -> None:
+        self._module = load_backend(backend)
+        self._coder = self._module.LassoCoder(D, penalty, _CODE_TOLERANCE)
+        self._D, self._atom_classes, self._n_classes = D, atom_classes, n_classes
+
+    def __call__(self, Y: NDArray[Any]) -> tuple[csr_array, NDArray[np.float64], int]:
+        placed = self._place(Y)
+        S, n_unfinished = self._coder.code(placed)
+        left = self._module.class_residuals(self._D, placed, S, self._atom_classes, self._n_classes)
+        return S, left, n_unfinished
+
+    def residuals(self, Y: NDArray[Any]) -> tuple[NDArray[np.float64], int]:
+        left, n_unfinished = self._coder.residuals(
+            self._place(Y), self._atom_classes, self._n_classes
+        )
+        return left, n_unfinished
+
+    def _place(self, Y: NDArray[Any]) -> Any:
+        placed = self._module.place(Y, self._D.dtype)
+        if self._module.FINDS_NAN and not self._module.is_finite(placed):
+            raise NotFiniteError("samples contain NaN or infinity")
+        return placed
+
+
+def _residuals_alone(
+    code: BlockCoder,
+) -> Callable[[NDArray[Any]], tuple[NDArray[np.float64], int]]:
+    """Residuals and misses of a block."""
+    return code.residuals if isinstance(code, L1Coder) else lambda Y: code(Y)[1:]

@@ -1,0 +1,78 @@
+"""What coding leaves of a block of samples: E, F and a few counts, not the codes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+_MOST_KEPT = 64  # of the worst samples
+
+
+@dataclass
+class CodeSums:
+    """Sums over coded samples, for a dictionary of k atoms that some of them call their own.
+
+    The arrays are the backend's: numpy's here, the device's in `gpu_sums`.
+
+    E, F : Σ w·sᵀy (k, d) and Σ w·sᵀs (k, k)
+    uses, leaning : per atom, how many own samples use it, and in how many more of them its weight
+        is positive than negative
+    objective : Σ w·‖y − sD‖²
+    worst_errors, worst_samples : of own samples, the largest first
+    F_own : the part of F that is due to own samples, where it was asked for
+    """
+
+    E: Any
+    F: Any
+    uses: Any
+    leaning: Any
+    objective: float
+    worst_errors: Any
+    worst_samples: Any
+    F_own: Any = None
+
+    def in_double_precision(self) -> CodeSums:
+        self.E, self.F = self.E.astype(np.float64), self.F.astype(np.float64)
+        if self.F_own is not None:
+            self.F_own = self.F_own.astype(np.float64)
+        return self
+
+    def plus(self, other: CodeSums) -> CodeSums:
+        self.E += other.E
+        self.F += other.F
+        if self.F_own is not None and other.F_own is not None:
+            self.F_own += other.F_own
+        self.uses = self.uses + other.uses
+        self.leaning = self.leaning + other.leaning
+        self.objective += other.objective
+        self.keep_worst(other, _MOST_KEPT)
+        return self
+
+    def keep_worst(self, other: CodeSums, most: int) -> None:
+        """Of the worst samples of both, so many."""
+        errors = np.concatenate([self.worst_errors, other.worst_errors])
+        samples = np.concatenate([self.worst_samples, other.worst_samples])
+        keep = np.argsort(-errors, kind="stable")[:most]
+        self.worst_errors, self.worst_samples = errors[keep], samples[keep]
+
+    def badly_coded(self) -> NDArray[Any]:
+        """The worst samples, less those that are coded to within rounding."""
+        norms = np.einsum("ij,ij->i", self.worst_samples, self.worst_samples)
+        kept: NDArray[Any] = self.worst_samples[self.worst_errors > 1e-6 * norms]
+        return kept
+
+    def with_tangent(self, D: Any, pull: float) -> CodeSums:
+        """The sums with E + (F_own − F)·D + μ·D and F_own instead of E and F.
+
+        pull : μ, in units of the mean of F_own's diagonal
+        """
+        mu = pull * np.trace(self.F_own) / len(D)
+        bent = (self.F_own - self.F).astype(D.dtype) @ D
+        return replace(self, E=self.E + bent + mu * D, F=self.F_own)
+
+    def on_host(self) -> CodeSums:
+        """The same in numpy's arrays."""
+        return self
