@@ -13,7 +13,8 @@ import json
 import platform
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -22,11 +23,10 @@ from typing import Any
 import numpy as np
 import torch
 from scipy.sparse import csr_array
-from sklearn.utils import check_array
 
 from histodict.dictionaries.online import learn_online
 from histodict.execution.progress import Progress
-from histodict.kernels import cuda
+from histodict.kernels import cuda, gpu_codes, gpu_device, gpu_sums, row_blocks
 from histodict.methods.dfdl import DFDL
 
 from .patches import draw_patches
@@ -162,36 +162,71 @@ def measure_lasso(problem: Problem, Y: torch.Tensor, repeats: int) -> dict[str, 
 
 
 def measure_steps(problem: Problem, Y: torch.Tensor, repeats: int) -> dict[str, Any]:
-    """The other steps of a DFDL iteration of one class, and of classification."""
-    D, both = problem.D, problem.all_atoms
-    S, _ = cuda.OMPCoder(D, problem.n_nonzero, 0.0, True).code(Y)
-    weights = np.full(len(problem.Y), 1 / len(problem.Y))
-    E, F = cuda.statistics(Y, S, weights)
-    codes, _ = cuda.LassoCoder(both, problem.penalty, _TOLERANCE).code(Y)
-    classes = np.repeat([0, 1], len(D))
-    times = measure(
-        {
-            "E and F": lambda: cuda.statistics(Y, S, weights),
-            "one sweep over the atoms": lambda: cuda.update_atoms(D, E, F, 1, 0.0),
-            "ten sweeps over the atoms": lambda: cuda.update_atoms(D, E, F, 10, 0.0),
-            "class residuals": lambda: cuda.class_residuals(both, Y, codes, classes, 2),
-            "samples from the host": lambda: cuda.place(problem.Y),
-            "check of the samples, on the host": lambda: check_array(problem.Y, dtype=np.float32),
-        },
-        repeats,
-    )
-    show("Other steps, arrays of the host in and out", times, "E and F")
+    """The steps of a DFDL iteration of one class; everything stays on the device."""
+    D = cuda.place(problem.D)
+    labels = cuda.place_labels(problem.labels)
+    coder = cuda.OMPCoder(D, problem.n_nonzero, 0.0, True)
+    weights = np.array([1.0, -0.001]) / len(problem.Y)
+    sums = cuda.code_and_sum(coder, Y, labels, 0, weights, 64, split=True).in_double_precision()
+    S, errors = coder.code_dense(Y)
+    placed = torch.from_numpy(weights).to(Y.device)
+    cases: dict[str, Case] = {
+        "coding": lambda: coder.code_dense(Y),
+        "sums": lambda: gpu_sums.sum_codes(Y, S, errors, labels, 0, placed, 64, True),
+        "tangent": lambda: sums.with_tangent(D, 0.1),
+        "one sweep over the atoms": lambda: cuda.update_atoms(D, sums.E, sums.F, 1, 0.0),
+        "ten sweeps over the atoms": lambda: cuda.update_atoms(D, sums.E, sums.F, 10, 0.0),
+        "idle atoms": lambda: cuda.replace_idle(D, sums.uses, sums.badly_coded()),
+    }
+    times = measure(cases, repeats)
+    show("Steps of a DFDL iteration, one class", times, "coding")
     return {"ms": times}
 
 
-def measure_training(problem: Problem, n_iter: int) -> tuple[DFDL, dict[str, Any]]:
-    """A whole training, the samples in the host's memory; everything is compiled already."""
+# What a training spends its time with: the module, the name in it, and what it is called here.
+_STAGES = (
+    (cuda.OMPCoder, "code_dense", "coding"),
+    (cuda.LassoCoder, "code_dense", "coding, initial"),
+    (gpu_sums, "sum_codes", "sums"),
+    (cuda, "update_atoms", "atoms"),
+    (cuda, "replace_idle", "idle atoms"),
+    (gpu_device, "_copy_staged", "copies to the device"),
+)
+
+
+@contextmanager
+def stages() -> Iterator[dict[str, float]]:
+    """Seconds in each stage while it lasts. The device is waited for, so all of it is slower."""
+    seconds = dict.fromkeys((name for *_, name in _STAGES), 0.0)
+
+    def timed(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+        def call(*given: Any, **named: Any) -> Any:
+            torch.cuda.synchronize()
+            start = time.perf_counter()
+            result = function(*given, **named)
+            torch.cuda.synchronize()
+            seconds[name] += time.perf_counter() - start
+            return result
+
+        return call
+
+    with ExitStack() as stack:
+        for owner, attribute, name in _STAGES:
+            function = getattr(owner, attribute)
+            stack.callback(setattr, owner, attribute, function)
+            setattr(owner, attribute, timed(function, name))
+        yield seconds
+
+
+def train(problem: Problem, n_iter: int, n_jobs: int | None = None) -> tuple[DFDL, float, float]:
+    """The model, seconds of the whole training, and of its initialisation."""
     model = DFDL(
         len(problem.D),
         n_nonzero=problem.n_nonzero,
         n_iter=n_iter,
         tol=0.0,
         random_state=0,
+        n_jobs=n_jobs,
         backend="cuda",
     )
     ends: dict[str, float] = {}
@@ -202,40 +237,74 @@ def measure_training(problem: Problem, n_iter: int) -> tuple[DFDL, dict[str, Any
     start = time.perf_counter()
     model.fit(problem.Y, problem.labels, callback=watch)
     end = time.perf_counter()
-    first = ends["initialise"] - start
-    print(f"\nDFDL, {n_iter} iterations: {end - start:.2f} s, of it initialisation {first:.2f} s")
+    return model, end - start, ends["initialise"] - start
+
+
+def measure_training(problem: Problem, n_iter: int) -> tuple[DFDL, dict[str, Any]]:
+    """Whole trainings, the samples in the host's memory; then one more, by stages."""
+    train(problem, 2)  # compiles what is not compiled yet
+    torch.cuda.reset_peak_memory_stats()
+    runs = [train(problem, n_iter) for _ in range(3)]
     peak = torch.cuda.max_memory_allocated() / 2**20
+    model, _, first = min(runs, key=lambda run: run[1])
+    every = ", ".join(f"{run[1]:.2f}" for run in runs)
+    print(f"\nDFDL, {n_iter} iterations: {every} s; of the fastest, initialisation {first:.2f} s")
+    print("objective " + ", ".join(f"{values[-1]:.6g}" for values in model.objective_))
     print(f"Most device memory in use: {peak:.0f} MiB")
+    with stages() as parts:
+        _, whole, _ = train(problem, n_iter, n_jobs=1)
+    parts["host, and the rest"] = whole - sum(parts.values())
+    print(f"By stages, one at a time, {whole:.2f} s: ", end="")
+    print(", ".join(f"{name} {value:.2f}" for name, value in parts.items()))
     return model, {
-        "seconds": end - start,
-        "initialise_s": first,
+        "seconds": [run[1] for run in runs],
+        "initialise_s": [run[2] for run in runs],
         "objective": [float(values[-1]) for values in model.objective_],
         "peak_device_mib": peak,
+        "stages": parts,
     }
 
 
-def measure_classification(
-    model: DFDL, problem: Problem, parts: dict[str, list[float]]
-) -> dict[str, float]:
-    """Samples of the host to residuals on the host, checks included; `parts`: what it consists of.
+def measure_classification(model: DFDL, problem: Problem, repeats: int) -> dict[str, Any]:
+    """Samples of the host to residuals on the host, checks included; then its parts.
 
-    The parts were measured on the samples once, here there are several copies of them.
+    The parts are measured on the samples once, one block after the other; the whole on several
+    copies of them.
     """
+    D, atom_classes = model.labelled_atoms()
+    coder = cuda.LassoCoder(D, problem.penalty, _TOLERANCE)
+    atoms = cuda.place(D)
+    blocks = [problem.Y[rows] for rows in row_blocks(len(problem.Y), cuda.BLOCK_ROWS)]
+    placed = [cuda.place(block) for block in blocks]
+    codes = [coder.code_all(Y)[0] for Y in placed]
+    parts = measure(
+        {
+            "samples to the device": lambda: [cuda.place(block) for block in blocks],
+            "a look for NaN there": lambda: [cuda.is_finite(Y) for Y in placed],
+            "l1 codes": lambda: [coder.code_all(Y) for Y in placed],
+            "class residuals, to the host": lambda: [
+                gpu_codes.class_norms(atoms, Y, S, atom_classes, 2).cpu()
+                for Y, S in zip(placed, codes, strict=True)
+            ],
+        },
+        repeats,
+    )
+    show("Classification, by parts", parts, "l1 codes")
     Y = np.concatenate([problem.Y] * _COPIES)
-    model.class_residuals(Y)
-    seconds = []
-    for _ in range(5):
-        start = time.perf_counter()
-        model.class_residuals(Y)
-        seconds.append(time.perf_counter() - start)
-    rate = len(Y) / statistics.median(seconds)
-    each = 1e3 * statistics.median(seconds) / _COPIES
-    medians = {name: statistics.median(times) for name, times in parts.items()}
-    print(f"\nClassification from host memory: {rate:,.0f} patches per second")
-    print(f"{each:.1f} ms for {len(problem.Y)}. By themselves: ", end="")
-    print(", ".join(f"{name} {median:.1f}" for name, median in medians.items()))
-    print(f"It is bound most by: {max(medians, key=lambda name: medians[name])}")
-    return {"patches_per_second": rate, "ms": each, **medians}
+    torch.cuda.reset_peak_memory_stats()
+    whole = measure(
+        {
+            "residuals alone": lambda: model.class_residuals(Y),
+            "residuals and codes": lambda: model.encode(Y),
+        },
+        5,
+    )
+    peak = torch.cuda.max_memory_allocated() / 2**20
+    print(f"\nClassification from host memory, {len(Y)} patches; at most {peak:.0f} MiB in use")
+    rates = {name: 1e3 * len(Y) / statistics.median(times) for name, times in whole.items()}
+    for name, rate in rates.items():
+        print(f"{name}: {rate:,.0f} patches per second")
+    return {"patches_per_second": rates, "parts_ms": parts, "peak_device_mib": peak}
 
 
 def run(size: Size, repeats: int) -> dict[str, Any]:
@@ -248,12 +317,6 @@ def run(size: Size, repeats: int) -> dict[str, Any]:
     lasso = measure_lasso(problem, Y, repeats)
     steps = measure_steps(problem, Y, repeats)
     model, training = measure_training(problem, size.n_iter)
-    parts = {
-        "check of the samples": steps["ms"]["check of the samples, on the host"],
-        "copy to the device": steps["ms"]["samples from the host"],
-        "l1 codes": lasso["ms"]["histodict, codes as CSR on the host"],
-        "class residuals": steps["ms"]["class residuals"],
-    }
     return {
         "machine": facts,
         "data": source,
@@ -262,7 +325,7 @@ def run(size: Size, repeats: int) -> dict[str, Any]:
         "lasso": lasso,
         "steps": steps,
         "training": training,
-        "classification": measure_classification(model, problem, parts),
+        "classification": measure_classification(model, problem, repeats),
     }
 
 

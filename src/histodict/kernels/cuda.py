@@ -49,6 +49,7 @@ __all__ = [
     "hold",
     "is_finite",
     "place",
+    "place_labels",
     "replace_idle",
     "update_atoms",
     "zeros",
