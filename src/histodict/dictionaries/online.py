@@ -131,4 +131,6 @@ def _code(
         sums: CodeSums = module.code_and_sum(coder, rows, labels, 0, weights, n_worst)
         return sums
 
-    yield from map_blocks(work, range(0, len(batch), module.TASK_ROWS), n_jobs)
+    yield from map_blocks(
+        work, range(0, len(batch), module.TASK_ROWS), module.count_threads(n_jobs)
+    )

@@ -102,7 +102,7 @@ def encode_omp(
     with one_blas_thread():
         coder = module.OMPCoder(D, *stop)
     slices = row_blocks(len(Y), module.BLOCK_ROWS)
-    blocks = map_blocks(lambda rows: coder.code(Y[rows])[0], slices, n_jobs)
+    blocks = map_blocks(lambda rows: coder.code(Y[rows])[0], slices, module.count_threads(n_jobs))
     return _stack(blocks, Y, D)
 
 
@@ -141,7 +141,9 @@ def encode_joint(
     with one_blas_thread():
         coder = module.JointCoder(D, *stop)
     slices = row_blocks(Y.shape[1], module.BLOCK_ROWS)
-    blocks = map_blocks(lambda rows: coder.code(Y[:, rows])[0], slices, n_jobs)
+    blocks = map_blocks(
+        lambda rows: coder.code(Y[:, rows])[0], slices, module.count_threads(n_jobs)
+    )
     channels = list(zip(*blocks, strict=True)) or [()] * len(Y)
     return [_stack(parts, Y[0], D[0]) for parts in channels]
 
@@ -180,7 +182,9 @@ def encode_lasso(
     def codes() -> Iterator[csr_array]:
         nonlocal n_unfinished
         slices = row_blocks(len(Y), module.BLOCK_ROWS)
-        for S, missed in map_blocks(lambda rows: coder.code(Y[rows]), slices, n_jobs):
+        for S, missed in map_blocks(
+            lambda rows: coder.code(Y[rows]), slices, module.count_threads(n_jobs)
+        ):
             n_unfinished += missed
             yield S
 
@@ -274,7 +278,7 @@ def class_residuals(
     blocks = map_blocks(
         lambda rows: module.class_residuals(D, Y[rows], S[rows], classes, n_classes),
         row_blocks(len(Y), module.BLOCK_ROWS),
-        n_jobs,
+        module.count_threads(n_jobs),
     )
     return np.concatenate([np.empty((0, n_classes)), *blocks])
 

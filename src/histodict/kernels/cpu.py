@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
+from ..execution.local import count_jobs
 from . import cpu_atoms, cpu_joint, cpu_lasso, cpu_omp, cpu_residuals, cpu_statistics, lanes
 from .code_sums import CodeSums
 from .idle_atoms import replace_idle
@@ -21,7 +22,6 @@ from .inputs import check_range, check_result, check_sums
 __all__ = [
     "BLOCK_ROWS",
     "FINDS_NAN",
-    "SIDE_BY_SIDE",
     "TASK_ROWS",
     "JointCoder",
     "LassoCoder",
@@ -29,6 +29,7 @@ __all__ = [
     "class_residuals",
     "code_and_sum",
     "code_products",
+    "count_threads",
     "hold",
     "is_finite",
     "place",
@@ -41,10 +42,13 @@ __all__ = [
 BLOCK_ROWS = 1024
 TASK_ROWS = 256  # a mini-batch of 1024 makes four tasks, one for each of up to four threads
 FINDS_NAN = False  # samples are looked at before they come here
-# Work of one thread goes on at the same time for several classes.
-SIDE_BY_SIDE = True
 
 OpenBlocks = Callable[[], Iterator[tuple[NDArray, Any]]]
+
+
+def count_threads(n_jobs: int | None) -> int:
+    """Those that blocks, and classes, are shared among."""
+    return count_jobs(n_jobs)
 
 
 def hold(open_blocks: OpenBlocks) -> OpenBlocks:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array, vstack
 from torch import Tensor
 
+from ..execution.local import count_jobs
 from . import gpu_joint, gpu_sums, idle_atoms
 from .code_sums import CodeSums
 from .gpu_codes import (
@@ -38,13 +39,13 @@ from .inputs import check_result, check_sums
 __all__ = [
     "BLOCK_ROWS",
     "FINDS_NAN",
-    "SIDE_BY_SIDE",
     "TASK_ROWS",
     "JointCoder",
     "LassoCoder",
     "OMPCoder",
     "class_residuals",
     "code_and_sum",
+    "count_threads",
     "find_device",
     "hold",
     "is_finite",
@@ -55,12 +56,11 @@ __all__ = [
     "zeros",
 ]
 
-# Enough rows to fill a large device; 37 MiB of samples with 1200 features.
-BLOCK_ROWS = 8192
+# Enough rows to fill a large device for long: the last of a block's samples leave most of it idle.
+# 150 MiB of samples with 1200 features, and as much again for what is made of them.
+BLOCK_ROWS = 32_768
 TASK_ROWS = 1024
 FINDS_NAN = True  # faster on the device than on the host
-# One device: several classes at the same time would only wait for each other.
-SIDE_BY_SIDE = False
 _JOINT_ROWS = 4096  # of a block at a time: plain torch keeps all basis vectors
 
 
@@ -79,6 +79,12 @@ def _algorithms() -> tuple[ModuleType, ModuleType, ModuleType]:
 def _fetch(array: NDArray | Tensor) -> NDArray:
     """A numpy array of what this backend made."""
     return array.cpu().numpy() if isinstance(array, Tensor) else array
+
+
+def count_threads(n_jobs: int | None) -> int:
+    """Those that feed the device: several would only wait for each other."""
+    count_jobs(n_jobs)  # refuses what is no number of threads
+    return 1
 
 
 def is_finite(Y: Tensor) -> bool:

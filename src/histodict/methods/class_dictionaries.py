@@ -19,7 +19,7 @@ from sklearn.utils.validation import validate_data
 
 from ..dictionaries.atoms import initial_atoms
 from ..dictionaries.online import OnlineDictionary, count_batches, improve_online
-from ..execution.local import count_jobs, one_blas_thread
+from ..execution.local import one_blas_thread
 from ..execution.progress import Callback, Progress
 from ..execution.side_by_side import run_side_by_side
 from ..kernels import load_backend
@@ -94,8 +94,8 @@ def learn_each(
 
     The classes are learnt side by side: between two mini-batches there is work for one thread only.
     """
-    n_threads = count_jobs(n_jobs)
-    n_beside = min(n_threads, len(samples)) if load_backend(backend).SIDE_BY_SIDE else 1
+    n_threads = load_backend(backend).count_threads(n_jobs)
+    n_beside = min(n_threads, len(samples))
     with one_blas_thread():
         starts = [initial_atoms(Y, n_atoms, rng) for Y in samples]
     total = sum(count_batches(len(Y), n_epochs) for Y in samples)

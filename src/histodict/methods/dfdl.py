@@ -225,7 +225,7 @@ class DFDL(ResidualClassifier):
         travels = executor is not None
         if not travels:
             dictionaries = [module.place(D, D.dtype) for D in dictionaries]
-        executor = executor or Threads(self.n_jobs)
+        executor = executor or Threads(module.count_threads(self.n_jobs))
         units = executor.keep(in_units(held, len(labels)))
         weights = _sample_weights(counts, float(self.rho))
         steps = [self._new_step(D) for D in dictionaries]
@@ -308,8 +308,8 @@ class DFDL(ResidualClassifier):
         def take(i: int) -> None:
             steps[i].take(sums[i], self._update, last=last)
 
-        n_jobs = self.n_jobs if load_backend(self.backend).SIDE_BY_SIDE else 1
-        deque(map_blocks(take, sums, n_jobs), maxlen=0)
+        n_threads = load_backend(self.backend).count_threads(self.n_jobs)
+        deque(map_blocks(take, sums, n_threads), maxlen=0)
 
     def _update(self, D: NDArray[Any], sums: ClassSums, *, replace: bool) -> NDArray[Any]:
         """New atoms from E and F.

@@ -95,7 +95,8 @@ class ResidualClassifier(PatchClassifier):
             return work(np.ascontiguousarray(samples[rows], dtype=D.dtype))
 
         try:
-            yield from map_blocks(work_on, row_blocks(len(samples), module.BLOCK_ROWS), self.n_jobs)
+            blocks = row_blocks(len(samples), module.BLOCK_ROWS)
+            yield from map_blocks(work_on, blocks, module.count_threads(self.n_jobs))
         except NotFiniteError:
             validate_data(self, samples, **options)  # says what is wrong with them
             raise

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 
 import numpy as np
 import torch
@@ -38,6 +39,14 @@ class _OneThread:
 
 
 _ONE_THREAD = _OneThread()
+_ONE_AT_A_TIME = threading.Lock()
+
+
+@contextmanager
+def _on_gpu(cudnn: bool) -> Iterator[None]:
+    """The GPU for one thread, in full single precision as on the processor (no TF32)."""
+    with _ONE_AT_A_TIME, torch.backends.cudnn.flags(enabled=cudnn, allow_tf32=False):
+        yield
 
 
 class TorchNetwork:
@@ -52,6 +61,7 @@ class TorchNetwork:
     state : the weights by name, of which the digest is made; None takes the module's. For a module
         that holds them in another form than they were published in: the digest, which models are
         kept with, does not change when only the form does
+    cudnn : on a GPU, take cuDNN's convolutions where it has them; without, torch's own
     """
 
     def __init__(
@@ -62,8 +72,10 @@ class TorchNetwork:
         std: tuple[float, float, float],
         feature_map: Callable[[torch.Tensor], torch.Tensor] | None = None,
         state: Mapping[str, torch.Tensor] | None = None,
+        cudnn: bool = True,
     ) -> None:
         self.cell_px = cell_px
+        self._cudnn = cudnn
         self._device = "cuda" if torch.cuda.is_available() else "cpu"
         self._module = module.eval().requires_grad_(False).to(self._device)
         self._feature_map = feature_map or module
@@ -74,19 +86,22 @@ class TorchNetwork:
 
     def cells(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
         """One vector per cell: (h, w, n_features)."""
-        batch = torch.from_numpy(np.ascontiguousarray(pixels)).to(self._device)
-        batch = batch.permute(2, 0, 1)[None].to(torch.float32, copy=True)
-        batch.sub_(self._mean).div_(self._std)
-        with _ONE_THREAD, torch.inference_mode():
-            features = self._feature_map(batch)[0]
+        with self._alone(), torch.inference_mode():
+            batch = torch.from_numpy(np.ascontiguousarray(pixels)).to(self._device)
+            batch = batch.permute(2, 0, 1)[None].to(torch.float32, copy=True)
+            features = self._feature_map(batch.sub_(self._mean).div_(self._std))[0]
+            vectors: NDArray[np.float32] = features.permute(1, 2, 0).float().cpu().numpy()
         expected = pixels.shape[0] // self.cell_px, pixels.shape[1] // self.cell_px
-        if tuple(features.shape[1:]) != expected:
+        if vectors.shape[:2] != expected:
             raise ValueError(
-                f"the network gave a map of {tuple(features.shape[1:])} cells where {expected} "
+                f"the network gave a map of {vectors.shape[:2]} cells where {expected} "
                 f"were expected: cell_px={self.cell_px} does not fit it"
             )
-        vectors: NDArray[np.float32] = features.permute(1, 2, 0).float().cpu().numpy()
         return vectors
+
+    def _alone(self) -> AbstractContextManager[None]:
+        """On the processor one of its threads, on a GPU the only one that uses it."""
+        return _ONE_THREAD if self._device == "cpu" else _on_gpu(self._cudnn)
 
 
 def _digest(state: Mapping[str, torch.Tensor]) -> str:
