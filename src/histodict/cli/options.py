@@ -83,7 +83,8 @@ CacheOption = Annotated[
     Path | None,
     typer.Option(
         help="Folder for what is costly to compute: a run that is given it again, or another "
-        "command, does not do it twice."
+        "command, does not do it twice. It holds 20 GiB at most; HISTODICT_CACHE_GIB says how many "
+        "else."
     ),
 ]
 SettingOption = Annotated[

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import warnings
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -16,12 +19,23 @@ from .files import written_whole
 _FORM = 2  # of the files
 _DIGEST = 32  # bytes
 _PART = 1 << 20
+_NAMES = f"{'[0-9a-f]' * 2}/{'[0-9a-f]' * 32}.npy"
+
+_LIMIT_VARIABLE = "HISTODICT_CACHE_GIB"
+_LIMIT_GIB = 20.0
+_LOOK_AFTER = 1 / 32  # of the limit: after so much was written, the folder is looked at
+_ROOM = 0.9  # of the limit is what it is made smaller to
+
+# Bytes that this process has written into each folder since it looked at it last.
+_written: dict[Path, int] = {}
 
 
 class ArrayCache:
     """One file per array: a `.npy` file with the SHA-256 of its bytes behind it.
 
-    It is complete or not there; a damaged one is named in a warning and counts as not there.
+    It is complete or not there; a damaged one is named in a warning and counts as not there. The
+    folder holds about 20 GiB at most, or as many as the environment variable HISTODICT_CACHE_GIB
+    says: of more, what was not read for longest goes.
     """
 
     def __init__(self, folder: Path | str) -> None:
@@ -40,6 +54,8 @@ class ArrayCache:
         except (OSError, ValueError, EOFError) as error:
             warnings.warn(f"{path}: is damaged and made anew ({error})", stacklevel=2)
             return None
+        with suppress(OSError):  # of somebody else, or gone by now
+            os.utime(path)
         return array
 
     def write(self, key: list[Any], array: NDArray[Any]) -> None:
@@ -51,10 +67,54 @@ class ArrayCache:
             size = file.tell()
             file.seek(0)
             file.write(_digest(file, size))
+        self._stay_small(size + _DIGEST)
+
+    def _stay_small(self, n_new: int) -> None:
+        """Look at the folder with the first array, and then now and again."""
+        limit = most_bytes()
+        known = self.folder in _written
+        _written[self.folder] = _written.get(self.folder, 0) + n_new
+        if not known or _written[self.folder] > limit * _LOOK_AFTER:
+            _written[self.folder] = 0
+            _make_room(self.folder, limit)
 
     def _file(self, key: list[Any]) -> Path:
         digest = hashlib.sha256(json.dumps([_FORM, *key]).encode()).hexdigest()
         return self.folder / digest[:2] / f"{digest[:32]}.npy"
+
+
+def most_bytes() -> float:
+    """That a folder may hold."""
+    given = os.environ.get(_LIMIT_VARIABLE, _LIMIT_GIB)
+    try:
+        gib = float(given)
+    except ValueError:
+        gib = -1.0
+    if not gib >= 0:
+        raise ValueError(f"{_LIMIT_VARIABLE} must be a number of GiB, not {given!r}")
+    return gib * 2**30
+
+
+def _make_room(folder: Path, limit: float) -> None:
+    """Remove the arrays that were not read for longest, if there is more than the limit."""
+    found = sorted(_arrays(folder))
+    total = sum(size for _, size, _ in found)
+    if total <= limit:
+        return
+    for _, size, path in found:
+        with suppress(OSError):  # somebody else's, or in use where that forbids it
+            path.unlink(missing_ok=True)
+            total -= size
+        if total <= limit * _ROOM:
+            return
+
+
+def _arrays(folder: Path) -> Iterator[tuple[int, int, Path]]:
+    """When each was used last, its size, and where it is."""
+    for path in folder.glob(_NAMES):
+        with suppress(OSError):  # gone by now
+            stat = path.stat()
+            yield stat.st_mtime_ns, stat.st_size, path
 
 
 def _digest(file: BinaryIO, size: int) -> bytes:
