@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from histodict.cli import app
 from histodict.demo.sets import write_synthetic_set
+from histodict.execution.pace import PANEL_STAGES
 from histodict.images.manifest import read_manifest
 from histodict.images.readers import ImageError
 from histodict.pipeline import (
@@ -42,8 +43,13 @@ def manifest(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def model(manifest):
-    return SMALL.model(random_state=0).fit(manifest)
+def told():
+    return []
+
+
+@pytest.fixture(scope="module")
+def model(manifest, told):
+    return SMALL.model(random_state=0).fit(manifest, callback=told.append)
 
 
 def seen(plan):
@@ -88,6 +94,15 @@ def test_what_is_changed_beside_a_network_is_changed_in_all():
     assert "rho" not in pixels.method_parameters and pixels.stain == "reinhard"
     changed = plan.with_settings({"stain": "macenko"})
     assert [r.stain for r in changed.recipes] == ["macenko", "none", "macenko", "macenko"]
+
+
+def test_who_watches_hears_of_all_trainings(model, told):
+    whole = [(p.stage, p.done) for p in told if p.stage in PANEL_STAGES]
+    trials = [("unseen patients", n) for n in range(10)]
+    assert list(dict.fromkeys(whole)) == [*trials, *(("views", n) for n in range(4))]
+    assert [stage for stage, _ in whole] == sorted(
+        [stage for stage, _ in whole], key=list(PANEL_STAGES).index
+    )
 
 
 def mean_of(answer):

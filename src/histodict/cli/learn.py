@@ -146,10 +146,12 @@ def train(
 
 
 def _stages(model: Model) -> dict[str, float] | None:
-    """Of a training, with their weights, where these are known: of one model by DFDL."""
-    from ..execution.pace import PATCH_STAGES
+    """Of a training, with their weights where these are known: of a panel, of one DFDL."""
+    from ..execution.pace import PANEL_STAGES, PATCH_STAGES
 
-    if len(model.recipes) > 1 or model.recipe.method != "dfdl":
+    if len(model.recipes) > 1:
+        return PANEL_STAGES
+    if model.recipe.method != "dfdl":
         return None
     return {name: PATCH_STAGES[name] for name in ("patches", "initialise", "train", "rule")}
 

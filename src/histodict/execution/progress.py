@@ -42,6 +42,8 @@ STAGES = {
     "slide": "Looking at tissue",
     "evaluate": "Training and testing",
     "unseen patients": "Checking on unseen patients",
+    "views": "Training on all patients",
+    "models": "Training models",
     "gallery": "Looking at patches",
     "cut-outs": "Cutting them out",
 }
@@ -49,7 +51,7 @@ STAGES = {
 COUNTED = {
     **dict.fromkeys(("look", "patches", "features", "rule", "answer", "gallery"), "images"),
     "slide": "megapixels",
-    **dict.fromkeys(("evaluate", "unseen patients", "models"), "trainings"),
+    **dict.fromkeys(("evaluate", "unseen patients", "views", "models"), "trainings"),
 }
 
 

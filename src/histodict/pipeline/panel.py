@@ -23,7 +23,7 @@ from ..decisions.combination import Combination
 from ..decisions.image_rules import n_scores
 from ..execution.array_cache import ArrayCache
 from ..execution.executor import Executor
-from ..execution.progress import Callback, ignore
+from ..execution.progress import Callback, Progress, ignore
 from ..images.in_memory import ImageFile
 from ..images.manifest import Manifest
 from ..images.pixel_size import Mpp
@@ -158,6 +158,7 @@ class Panel(ImageClassifier):
             learnt.members_ = []
             able: list[Hearing] = []
             for place, hearing in enumerate(heard):
+                watch(Progress("views", place, len(heard)))
                 if hearing.failure:
                     continue
                 there = executor if hearing.recipe.on_patches else None
@@ -171,6 +172,7 @@ class Panel(ImageClassifier):
                     continue
                 learnt.members_.append(made)
                 able.append(hearing)
+            watch(Progress("views", len(heard), len(heard)))
             learnt._weigh(able, manifest, is_heard=bool(splits))
         weights = iter(learnt.combination_.weights.tolist())
         learnt.training_["members"] = [
