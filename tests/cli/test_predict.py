@@ -55,7 +55,8 @@ def test_train_predict_info(trained, tissue, tmp_path):
     for row in rows:
         key = row["key"]
         collection = json.loads((out / "geojson" / f"{key}.geojson").read_text())
-        assert len(collection["features"]) == row["n_patches"]
+        measured = [feature["properties"]["measurements"] for feature in collection["features"]]
+        assert sum(each["patches"] for each in measured) == row["n_patches"]
         with Image.open(out / "overlays" / f"{key}.png") as overlay:
             assert overlay.width == 240 and overlay.height > 180  # a legend lies below
         with np.load(out / "maps" / f"{key}.npz") as arrays:

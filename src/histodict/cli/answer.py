@@ -16,6 +16,7 @@ from .options import (
     ImageOptions,
     JsonOption,
     ModelOptions,
+    QuPathOptions,
     ResultsOutput,
     WorkOptions,
 )
@@ -31,6 +32,7 @@ def predict(
     used: ModelOptions,
     output: ResultsOutput,
     images: ImageOptions,
+    qupath: QuPathOptions,
     work: WorkOptions,
     as_json: JsonOption = False,
 ) -> None:
@@ -45,8 +47,8 @@ def predict(
     with plain_errors():
         digest = _digest(used.model)
         trained = _load(used, work.jobs, finds_regions=False)
-        result = _run(trained, digest, images, output, work)
-    _tell(result, _counts(result), f"{output / 'predictions.csv'}", as_json)
+        result = _run(trained, digest, images, output, qupath, work)
+    _tell(result, _counts(result), f"{output / 'predictions.csv'}{qupath.words}", as_json)
 
 
 def detect(
@@ -54,6 +56,7 @@ def detect(
     used: FinderOptions,
     output: ResultsOutput,
     images: ImageOptions,
+    qupath: QuPathOptions,
     work: WorkOptions,
     as_json: JsonOption = False,
 ) -> None:
@@ -69,9 +72,9 @@ def detect(
     with plain_errors():
         digest = _digest(used.model)
         trained = _load(used, work.jobs, finds_regions=True)
-        result = _run(trained, digest, images, output, work)
+        result = _run(trained, digest, images, output, qupath, work)
     words = f"{counted(len(result.regions), 'region')}; {_counts(result)}"
-    _tell(result, words, f"{output / 'detections.csv'} and regions.csv", as_json)
+    _tell(result, words, f"{output / 'detections.csv'} and regions.csv{qupath.words}", as_json)
 
 
 def _digest(model: Path) -> str:
@@ -90,7 +93,12 @@ def _load(used: ModelOptions, jobs: int | None, *, finds_regions: bool) -> Model
 
 
 def _run(
-    model: Model, digest: str, images: ImageOptions, output: Path, work: WorkOptions
+    model: Model,
+    digest: str,
+    images: ImageOptions,
+    output: Path,
+    qupath: QuPathOptions,
+    work: WorkOptions,
 ) -> RunResult:
     from ..batch import run_images
     from ..images.pixel_size import PixelSize
@@ -106,6 +114,7 @@ def _run(
             found,
             output,
             mpp=images.size,
+            qupath=qupath.form,
             callback=begun.callback,
             executor=begun.executor,
         )
