@@ -47,6 +47,10 @@ def covered(polygons, shape):
     return counts
 
 
+def _threes(corners):
+    return zip(corners[:-2], corners[1:-1], corners[2:], strict=True)
+
+
 def check(cells):
     """Each region covers its own cells once and nothing else, by rings that are what they say."""
     regions, sizes = label_regions(cells)
@@ -60,8 +64,8 @@ def check(cells):
             for ring in (outer, *holes):
                 corners = list(map(tuple, ring[:-1]))
                 assert ring[0] == ring[-1] and len(set(corners)) == len(corners)
-                turns = zip(corners, corners[1:] + corners[:1], corners[2:] + corners[:2])
-                assert all((a[0] == b[0]) != (b[0] == c[0]) for a, b, c in turns)
+                on = [*ring, ring[1]]
+                assert all((a[0] == b[0]) != (b[0] == c[0]) for a, b, c in _threes(on))
             shared = [set(map(tuple, ring)) for ring in (outer, *holes)]
             assert all(len(a & b) <= 1 for a, b in itertools.combinations(shared, 2))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -85,9 +86,9 @@ def test_areas_cover_the_cells_of_their_class_and_nothing_else(patch_map):
             assert area(outer) > 0 and all(area(hole) < 0 for hole in holes)
 
 
+@pytest.mark.parametrize("patch_map", ["side by side"], indirect=True)
 def test_areas_side_by_side_are_the_union_of_their_patches(patch_map):
-    if patch_map.grid != GRIDS["side by side"]:
-        pytest.skip("overlapping patches of two classes have no union of their own")
+    """Where patches do not overlap they have a union for each class; pixel by pixel."""
     pixels = np.full((9 * 32, 13 * 32), BLANK)
     for feature in read(patch_features(patch_map)):
         (ring,) = polygons_of(feature)[0]
@@ -96,7 +97,7 @@ def test_areas_side_by_side_are_the_union_of_their_patches(patch_map):
     for feature in read(area_features(patch_map)):
         place, inner = CLASSES.index(name_of(feature)), np.zeros(pixels.shape, int)
         for ring in (ring for polygon in polygons_of(feature) for ring in polygon):
-            for (x, y), (_, next_y) in zip(ring, ring[1:], strict=False):
+            for (x, y), (_, next_y) in itertools.pairwise(ring):
                 inner[min(y, next_y) : max(y, next_y), x:] += 1 if next_y < y else -1
         assert (pixels[inner == 1] == place).all() and {*np.unique(inner)} <= {0, 1}
         pixels[inner == 1] = BLANK
@@ -112,9 +113,7 @@ def test_areas_are_measured_by_the_means_of_their_patches(patch_map):
             patch_map.margins[row, column].astype(float)
             for row, column in np.ndindex(patch_map.winners.shape)
             if patch_map.winners[row, column] == place
-            and holds(
-                feature, *(n + grid.patch_side / 2 for n in grid.corner(row, column))
-            )
+            and holds(feature, *(n + grid.patch_side / 2 for n in grid.corner(row, column)))
         ]
         assert len(own) == found["patches"]
         for name, mean in zip(CLASSES, np.mean(own, axis=0), strict=True):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,7 +17,6 @@ from .options import (
     ImageOptions,
     JsonOption,
     ModelOptions,
-    QuPathOptions,
     ResultsOutput,
     WorkOptions,
 )
@@ -25,6 +25,43 @@ from .reading import warn_of_sizes
 if TYPE_CHECKING:
     from ..batch import RunResult
     from ..pipeline import Model
+    from ..reports.geojson import ForQuPath
+
+
+@dataclass(frozen=True)
+class QuPathOptions:
+    """What is written for QuPath."""
+
+    outline_patches: Annotated[
+        bool,
+        typer.Option(
+            "--outline-patches",
+            help="Outline every patch on its own in the GeoJSON for QuPath. Left out: areas of "
+            "neighbouring patches of one class, or the regions.",
+        ),
+    ] = False
+    gzip: Annotated[
+        bool, typer.Option("--gzip", help="Write the GeoJSON compressed, as KEY.geojson.gz.")
+    ] = False
+    qupath_project: Annotated[
+        bool,
+        typer.Option(
+            "--qupath-project",
+            help="Make a QuPath project of the images, with classes, colours and a script that "
+            "imports the outlines: open OUTPUT/qupath/project.qpproj.",
+        ),
+    ] = False
+
+    @property
+    def words(self) -> str:
+        """Behind the names of tables: where else to look."""
+        return " and qupath/project.qpproj" if self.qupath_project else ""
+
+    @property
+    def form(self) -> ForQuPath:
+        from ..reports.geojson import ForQuPath
+
+        return ForQuPath(self.outline_patches, self.gzip, self.qupath_project)
 
 
 def predict(

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from ..images.manifest import Manifest, Record
     from ..images.pixel_size import GivenSize
     from ..pipeline import Model
-    from ..reports.geojson import ForQuPath
 
 Command = Callable[..., None]
 
@@ -285,42 +284,6 @@ class ImageOptions:
             for warning in manifest.warnings:
                 warn(warning)
         return records
-
-
-@dataclass(frozen=True)
-class QuPathOptions:
-    """What is written for QuPath."""
-
-    outline_patches: Annotated[
-        bool,
-        typer.Option(
-            "--outline-patches",
-            help="Outline every patch on its own in the GeoJSON for QuPath. Left out: areas of "
-            "neighbouring patches of one class, or the regions.",
-        ),
-    ] = False
-    gzip: Annotated[
-        bool, typer.Option("--gzip", help="Write the GeoJSON compressed, as KEY.geojson.gz.")
-    ] = False
-    qupath_project: Annotated[
-        bool,
-        typer.Option(
-            "--qupath-project",
-            help="Make a QuPath project of the images, with classes, colours and a script that "
-            "imports the outlines: open OUTPUT/qupath/project.qpproj.",
-        ),
-    ] = False
-
-    @property
-    def words(self) -> str:
-        """Behind the names of tables: where else to look."""
-        return " and qupath/project.qpproj" if self.qupath_project else ""
-
-    @property
-    def form(self) -> ForQuPath:
-        from ..reports.geojson import ForQuPath
-
-        return ForQuPath(self.outline_patches, self.gzip, self.qupath_project)
 
 
 @dataclass(frozen=True)

@@ -15,11 +15,11 @@ from scipy import ndimage
 
 _TOUCHING = np.ones((3, 3), int)
 
-Ints = NDArray[np.int64]
+Ints = NDArray[np.int32]
 Polygon = list[Ints]  # the outer ring, then its holes, each (n_corners, 2) and closed
 
 
-def label_regions(positive: NDArray[np.bool_]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+def label_regions(positive: NDArray[np.bool_]) -> tuple[Ints, NDArray[np.int64]]:
     """The number of each patch's region, from 1 (0: none), and the regions' numbers of patches."""
     places, n_regions = ndimage.label(positive, structure=_TOUCHING)
     return places, np.bincount(places.ravel(), minlength=n_regions + 1)[1:]
@@ -33,18 +33,22 @@ class Borders:
     meets itself, and two of a polygon share single corners at most.
     """
 
-    def __init__(self, regions: NDArray[np.int32]) -> None:
+    def __init__(self, regions: Ints) -> None:
         """`regions`: (n_rows, n_columns), the number of each cell's region; 0: none."""
         parts, n_parts = ndimage.label(regions)
-        sides = [_sides_above(np.rot90(np.pad(parts, 1), turns)) for turns in range(4)]
+        region_of_part = np.zeros(n_parts + 1, np.int32)
+        region_of_part[parts] = regions
+        padded = np.pad(parts, 1)
+        del parts  # of a large slide every such array counts
+        sides = [_sides_above(np.rot90(padded, turns)) for turns in range(4)]
+        del padded
         walk, ends = _closed_cycles(_followers(sides))
-        corners = [side.corners_turned_back(turns) for turns, side in enumerate(sides)]
-        self._corners = np.concatenate(corners)[walk] - 1  # without what was padded
         begins = np.append(0, ends)[:-1]
         # The first ring of a part begins at its highest cell: that is the outer one.
         part_of_ring = np.concatenate([side.parts for side in sides])[walk[begins]]
-        region_of_part = np.zeros(n_parts + 1, np.int64)
-        region_of_part[parts] = regions
+        corners = [side.corners_turned_back(turns) for turns, side in enumerate(sides)]
+        del sides
+        self._corners = np.concatenate(corners)[walk]
         region_of_ring = region_of_part[part_of_ring]
         order = np.lexsort((part_of_ring, region_of_ring))
         self._rings = np.stack([part_of_ring, begins, ends], axis=1)[order]
@@ -76,30 +80,29 @@ class _Sides(NamedTuple):
     turns_left: NDArray[np.bool_]
 
     def corners_turned_back(self, turns: int) -> Ints:
-        """(x, y) where the runs begin, in the grid as it was before it was turned."""
+        """(x, y) where the runs begin, in the grid as it was before it was padded and turned."""
         y, x = np.divmod(self.first, self.shape[1])
         height, width = self.shape
         for _ in range(turns):
             x, y = height - y, x
             height, width = width, height
-        return np.stack([x, y], axis=1)
+        return np.stack([x, y], axis=1) - np.int32(1)
 
 
-def _sides_above(grid: NDArray[np.int32]) -> _Sides:
+def _sides_above(grid: Ints) -> _Sides:
     above = np.zeros(grid.shape, bool)
     above[1:] = (grid[1:] != grid[:-1]) & (grid[1:] > 0)
     goes_on = above[:, 1:] & above[:, :-1] & (grid[:, 1:] == grid[:, :-1])
     begins, ends = above.copy(), above
     begins[:, 1:] &= ~goes_on
     ends[:, :-1] &= ~goes_on
-    first, last = np.flatnonzero(begins), np.flatnonzero(ends)
-    flat = grid.ravel()
-    parts = flat[last].astype(np.int64)
-    turns_left = flat[last - grid.shape[1] + 1] == parts
-    return _Sides((grid.shape[0], grid.shape[1]), first, last, parts, turns_left)
+    first, last = (np.flatnonzero(each).astype(np.int32) for each in (begins, ends))
+    y, x = np.divmod(last, grid.shape[1])
+    parts = grid[y, x]
+    return _Sides(grid.shape, first, last, parts, grid[y - 1, (x + 1) % grid.shape[1]] == parts)
 
 
-def _followers(sides: list[_Sides]) -> NDArray[np.int32]:
+def _followers(sides: list[_Sides]) -> Ints:
     """The number of the run that follows each, as they are counted through all four turns."""
     counts = np.cumsum([0, *(len(side.first) for side in sides)])
     found = []
@@ -112,11 +115,11 @@ def _followers(sides: list[_Sides]) -> NDArray[np.int32]:
         up = np.searchsorted(left.first, (x + 1) * left.shape[1] + height - y)
         down += counts[(turns + 1) % 4]
         up += counts[(turns - 1) % 4]
-        found.append(np.where(side.turns_left, up, down))
-    return np.concatenate(found).astype(np.int32)
+        found.append(np.where(side.turns_left, up, down).astype(np.int32))
+    return np.concatenate(found)
 
 
-def _closed_cycles(follower: NDArray[np.int32]) -> tuple[NDArray[np.int32], Ints]:
+def _closed_cycles(follower: Ints) -> tuple[Ints, NDArray[np.int64]]:
     """All numbers, cycle after cycle, and where each ends: with the number it began with, again."""
     following, is_left = follower.data, bytearray(b"\1") * len(follower)
     walk, ends = array("i"), array("q")

@@ -106,7 +106,7 @@ def area_features(patch_map: PatchMap) -> Iterator[str]:
     grid, n_lines = patch_map.grid, max(patch_map.winners.shape) + 1
     lines = [_short(grid.cell_corner((n, n))[0]) for n in range(n_lines)]
 
-    def written(ring: NDArray[np.int64]) -> str:
+    def written(ring: NDArray[np.int32]) -> str:
         return ",".join([f"[{lines[x]},{lines[y]}]" for x, y in ring.tolist()])
 
     for place, name in enumerate(patch_map.classes):
