@@ -42,13 +42,13 @@ class Borders:
         del parts  # of a large slide every such array counts
         sides = [_sides_above(np.rot90(padded, turns)) for turns in range(4)]
         del padded
-        walk, ends = _closed_cycles(_followers(sides))
+        corners = np.concatenate([side.corners_turned_back(n) for n, side in enumerate(sides)])
+        # From the left: so the first ring that is met of a part is the outer one.
+        walk, ends = _closed_cycles(_followers(sides), np.lexsort(corners.T[::-1]))
         begins = np.append(0, ends)[:-1]
-        # The first ring of a part begins at its highest cell: that is the outer one.
         part_of_ring = np.concatenate([side.parts for side in sides])[walk[begins]]
-        corners = [side.corners_turned_back(turns) for turns, side in enumerate(sides)]
         del sides
-        self._corners = np.concatenate(corners)[walk]
+        self._corners = corners[walk]
         region_of_ring = region_of_part[part_of_ring]
         order = np.lexsort((part_of_ring, region_of_ring))
         self._rings = np.stack([part_of_ring, begins, ends], axis=1)[order]
@@ -119,11 +119,14 @@ def _followers(sides: list[_Sides]) -> Ints:
     return np.concatenate(found)
 
 
-def _closed_cycles(follower: Ints) -> tuple[Ints, NDArray[np.int64]]:
-    """All numbers, cycle after cycle, and where each ends: with the number it began with, again."""
+def _closed_cycles(follower: Ints, order: NDArray[np.int64]) -> tuple[Ints, NDArray[np.int64]]:
+    """All numbers, cycle after cycle, and where each ends: with the number it began with, again.
+
+    They begin with the number that comes first in the order, which is also theirs.
+    """
     following, is_left = follower.data, bytearray(b"\1") * len(follower)
     walk, ends = array("i"), array("q")
-    for start in range(len(follower)):
+    for start in order.data:
         here = start
         while is_left[here]:
             is_left[here] = 0
