@@ -21,7 +21,7 @@ from histodict.patches.grid import PatchGrid
 from histodict.patches.patch_map import BLANK, PatchMap
 from histodict.pipeline import TissueClassifier, save_model
 from histodict.recipes import Recipe
-from histodict.reports.geojson import patch_features, save_geojson
+from histodict.reports.geojson import area_features, patch_features, save_geojson
 
 big_slide = pytest.importorskip("benchmarks.big_slide", reason="the benchmarks are not here")
 
@@ -92,7 +92,8 @@ def check_complete(folder, side):
     n_patches = side // 40
     assert judged.shape == (n_patches, n_patches)
     text = (folder / "geojson" / f"{row['key']}.geojson").read_text("utf-8")
-    assert judged.sum() == row["n_patches"] == len(json.loads(text)["features"])
+    measured = [f["properties"]["measurements"]["patches"] for f in json.loads(text)["features"]]
+    assert judged.sum() == row["n_patches"] == sum(measured)
     first = np.arange(n_patches) * 40 // big_slide.CELL
     last = (np.arange(n_patches) * 40 + 39) // big_slide.CELL
     whole = first == last  # patches that lie in one cell
@@ -102,15 +103,20 @@ def check_complete(folder, side):
     assert judged[on_tissue].mean() > 0.8  # lumens are glass, too
 
 
-def test_outlines_are_written_one_by_one(tmp_path):
+@pytest.mark.parametrize(("written", "most"), [(patch_features, 1e6), (area_features, 3e6)])
+def test_outlines_are_written_one_by_one(written, most, tmp_path):
     """A slide has hundreds of thousands of patches; as a list, their outlines fill gigabytes."""
-    n = 50
+    n = 50 if written is patch_features else 200
     grid = PatchGrid(n, n, 20, 20, 2.0)
     winners, margins = np.ones((n, n), np.int16), np.zeros((n, n, 2), np.float32)
+    winners[1::2] = winners[:, 1::2] = BLANK  # no two are neighbours
+    if written is patch_features:
+        winners[:] = 1
     patch_map = PatchMap(grid, winners, margins, ("healthy", "ill"), tmp_path / "a.svs")
     tracemalloc.start()
-    save_geojson(tmp_path / "a.geojson", patch_features(patch_map))
+    save_geojson(tmp_path / "a.geojson", written(patch_map))
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert peak < 1e6
-    assert len(json.loads((tmp_path / "a.geojson").read_text())["features"]) == n * n
+    assert peak < most
+    found = json.loads((tmp_path / "a.geojson").read_text())["features"]
+    assert len(found) == patch_map.n_patches

@@ -114,7 +114,7 @@ class Result:
 
 
 def predict(model, output, *slides):
-    arguments = ["predict", model, *slides, "--output", output]
+    arguments = ["predict", model, *slides, "--output", output, "--outline-patches"]
     done = CliRunner().invoke(app, [str(argument) for argument in arguments])
     assert done.exit_code == 0, done.output
     return [Result(output, slide) for slide in slides]

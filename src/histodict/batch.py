@@ -4,7 +4,8 @@
     DIR/regions.csv, .parquet        one row per region found
     DIR/overlays/KEY.png             the image with its patch map, the regions' outlines, a legend
     DIR/maps/KEY.npz                 the patch map, for `PatchMap.load`
-    DIR/geojson/KEY.geojson          the patches, or the regions, for QuPath
+    DIR/geojson/KEY.geojson          areas of a class, the regions, or patches, for QuPath (.gz)
+    DIR/qupath/                      a QuPath project of all images, where it was asked for
     DIR/scores.json                  how good the answers are, where it is known what they should be
     DIR/done/KEY.json                one image's rows, and the digests of its files; what is there
                                      and whole is not done again
@@ -39,12 +40,15 @@ from .images.pixel_size import GivenSize, Mpp
 from .patches.overlay import save_overlay
 from .pipeline import Model, RegionAnswer
 from .pipeline.answers import outlines, region_rows
-from .reports.geojson import features, save_geojson
+from .reports.geojson import ForQuPath, features, save_geojson
+from .reports.qupath_project import ProjectImage, save_project
 
 SCORES = "scores.json"
 # Of a file's name that goes into KEY: with it, no name may become longer than file systems allow.
 _MOST_BYTES = 200
-_FORM = 7  # goes up when an image's files are written otherwise
+_FORM = 8  # goes up when an image's files are written otherwise
+
+_AREAS = ForQuPath()
 
 
 @dataclass(frozen=True)
@@ -85,12 +89,15 @@ def run_images(
     folder: Path,
     *,
     mpp: Mpp = None,
+    qupath: ForQuPath = _AREAS,
     callback: Callback = ignore,
     executor: Executor | None = None,
 ) -> RunResult:
     """Answer for every image and write the files above. The callback hears of each image.
 
     `mpp`: what is said of the pixel sizes of all of them; a record's own is a table's.
+    `qupath`: an image whose outlines were written otherwise is done again; a project has all images
+    that the folder holds answers for.
     `executor` takes an image at a time, and what works there writes into `folder`; None: one image
     after another, with threads for the parts of each.
     """
@@ -99,12 +106,12 @@ def run_images(
     given = GivenSize.of(mpp)
     keys = [image_key(record.path) for record in images]
     run.begin(keys, {"--mpp": given.fill, "--override-mpp": given.override})
-    stamps = [_stamp(record, given) for record in images]
+    stamps = [_stamp(record, given, qupath) for record in images]
     finished = [run.find(key, stamp) for key, stamp in zip(keys, stamps, strict=True)]
     missing = [_whole(r) for r, found in zip(images, finished, strict=True) if not found]
-    answer = partial(_answer_one, model.with_jobs(1) if executor else model, folder.absolute())
+    work = _Work(model.with_jobs(1) if executor else model, folder.absolute(), given, qupath)
     watch = ignore if executor else callback  # of what is done elsewhere only the end is heard
-    results = (executor or Threads(1)).map(partial(answer, given, watch), missing, lost=str)
+    results = (executor or Threads(1)).map(partial(_answer_one, work, watch), missing, lost=str)
     done, failures = [], []
     # Those that are finished take no time.
     share = shares([0 if f else image_bytes(r.path) for r, f in zip(images, finished, strict=True)])
@@ -123,6 +130,9 @@ def run_images(
         callback(Progress("answer", n + 1, len(images), work=share[n + 1]))
     earlier = run.earlier({content["row"]["key"] for content in done})
     scores = _write_tables(model, folder, [*done, *earlier])
+    if qupath.with_project and (done or earlier):
+        images_there = [_in_project(content) for content in [*done, *earlier]]
+        save_project(folder / "qupath", model.classes_, images_there)
     rows, regions = _rows(done)
     return RunResult(rows, regions, failures, len(images) - len(missing), len(earlier), scores)
 
@@ -164,6 +174,14 @@ def _mapped(folder: Path, contents: list[Content]) -> Iterator[Mapped]:
             yield record, folder / maps[0], row["least_patches"]
 
 
+def _in_project(content: Content) -> ProjectImage:
+    """An image by the place that its links lead to, which is right from any folder."""
+    row = content["row"]
+    score = {} if row.get("score") is None else {"histodict score": f"{row['score']:.5g}"}
+    path = Path(content["stamp"]["file"][0])
+    return ProjectImage(path, row["key"], {"histodict label": row["label"]} | score)
+
+
 def image_key(image: Path) -> str:
     """A file name for what belongs to an image, the same each time."""
     place = hashlib.sha256(os.fsencode(image.resolve())).hexdigest()[:8]
@@ -176,10 +194,11 @@ def _text(path: Path) -> str:
     return os.fsencode(path).decode("utf-8", "replace")
 
 
-def _stamp(record: Record, given: GivenSize) -> Content:
-    """Changes when the image does, or what is said of its pixel size."""
+def _stamp(record: Record, given: GivenSize, qupath: ForQuPath) -> Content:
+    """Changes when the image does, what is said of its pixel size, or the form of its files."""
     return {
         "size": list(astuple(given.with_table(record.mpp))),
+        "outlines": qupath.form,
         "file": file_key(record.path) if record.path.exists() else [],
     }
 
@@ -223,34 +242,41 @@ def _known(record: Record) -> Content:
     }
 
 
-def _answer_one(
-    model: Model, folder: Path, given: GivenSize, callback: Callback, record: Record
-) -> Content | str:
+@dataclass(frozen=True)
+class _Work:
+    """What is the same for all images of a run; travels to other machines."""
+
+    model: Model
+    folder: Path
+    given: GivenSize
+    qupath: ForQuPath
+
+
+def _answer_one(work: _Work, callback: Callback, record: Record) -> Content | str:
     """The rows of an image, whose files are then written; or why there are none."""
     try:
-        return _answer(model, folder, given, callback, record)
+        return _answer(work, callback, record)
     except (ValueError, OSError, MemoryError) as error:
         return str(error) or type(error).__name__
 
 
-def _answer(
-    model: Model, folder: Path, given: GivenSize, callback: Callback, record: Record
-) -> Content:
-    key = image_key(record.path)
-    answer = model.answer(record.path, mpp=given.with_table(record.mpp), callback=callback)
+def _answer(work: _Work, callback: Callback, record: Record) -> Content:
+    key, model, folder = image_key(record.path), work.model, work.folder
+    answer = model.answer(record.path, mpp=work.given.with_table(record.mpp), callback=callback)
     files: list[Path] = []
     if answer.patch_map is not None:
         overlay, outlined, mapped = files = [
             Path("overlays", f"{key}.png"),
-            Path("geojson", f"{key}.geojson"),
+            Path("geojson", f"{key}{work.qupath.ending}"),
             Path("maps", f"{key}.npz"),
         ]
+        kind = {"of_regions": model.finds_regions, "of_patches": work.qupath.of_patches}
         with ThreadPoolExecutor(2) as pool:  # of a slide each takes its time
             drawn = pool.submit(
                 save_overlay, folder / overlay, answer.patch_map, answer.words(), outlines(answer)
             )
             kept = pool.submit(answer.patch_map.save, folder / mapped)
-            save_geojson(folder / outlined, features(answer, of_regions=model.finds_regions))
+            save_geojson(folder / outlined, features(answer, **kind))
             drawn.result()
             kept.result()
     return {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import signal
@@ -55,7 +56,8 @@ def test_train_predict_info(trained, tissue, tmp_path):
     for row in rows:
         key = row["key"]
         collection = json.loads((out / "geojson" / f"{key}.geojson").read_text())
-        assert len(collection["features"]) == row["n_patches"]
+        measured = [feature["properties"]["measurements"] for feature in collection["features"]]
+        assert sum(each["patches"] for each in measured) == row["n_patches"]
         with Image.open(out / "overlays" / f"{key}.png") as overlay:
             assert overlay.width == 240 and overlay.height > 180  # a legend lies below
         with np.load(out / "maps" / f"{key}.npz") as arrays:
@@ -176,3 +178,51 @@ def test_a_file_that_was_damaged_since_is_named_and_made_anew(
     assert file.name in warning
     assert file.read_bytes() == whole
     assert "were done before" in CliRunner().invoke(app, arguments).output
+
+
+def test_outlines_are_written_as_asked_for(trained, tissue, tmp_path):
+    image = sorted((tissue / "inflamed").iterdir())[0]
+
+    def outlined(*options):
+        run = CliRunner().invoke(
+            app, ["predict", str(trained), str(image), "-o", str(tmp_path), *options]
+        )
+        assert run.exit_code == 0, run.output
+        (file,) = (tmp_path / "geojson").iterdir()
+        return run.output, file.name, file.read_bytes()
+
+    _, name, areas = outlined()
+    said, packed_name, packed = outlined("--gzip")
+    assert "were done before" not in said
+    assert packed_name == f"{name}.gz" and gzip.decompress(packed) == areas
+    _, _, patches = outlined("--outline-patches")
+    (row,) = rows_of(tmp_path)
+    assert len(json.loads(patches)["features"]) == row["n_patches"]
+    assert outlined()[1:] == (name, areas)
+    assert "were done before" in outlined()[0]
+
+
+def test_a_qupath_project_has_all_images_of_the_folder(trained, tissue, tmp_path):
+    images = sorted((tissue / "inflamed").iterdir())[:3]
+
+    def predicted(*words):
+        run = CliRunner().invoke(app, ["predict", str(trained), *words, "-o", str(tmp_path)])
+        assert run.exit_code == 0, run.output
+        return run.output
+
+    assert "qpproj" not in predicted(str(images[0]))
+    assert not (tmp_path / "qupath").exists()
+    for _ in range(2):
+        said = predicted(*map(str, images[1:]), "--qupath-project")
+        assert "predictions.csv and qupath/project.qpproj" in said
+        project = tmp_path / "qupath" / "project.qpproj"
+        entries = json.loads(project.read_text())["images"]
+        assert sorted(entry["imageName"] for entry in entries) == [i.name for i in images]
+        rows = {row["key"]: row for row in rows_of(tmp_path)}
+        for entry in entries:
+            said_of = entry["metadata"]
+            row = rows[said_of["histodict"]]
+            assert said_of["histodict label"] == row["label"]
+            assert float(said_of["histodict score"]) == pytest.approx(row["score"], rel=1e-4)
+            # Where the project's script looks.
+            assert (project.parent.parent / "geojson" / f"{row['key']}.geojson").is_file()

@@ -1,4 +1,4 @@
-"""Connected cells and their borders, on small grids drawn by hand."""
+"""Connected cells and their borders: drawn by hand, all small grids there are, and random ones."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from histodict.patches.outlines import label_regions, polygons
+from histodict.patches.outlines import Borders, label_regions
 
 
 def drawn(*lines):
@@ -21,6 +21,11 @@ def test_patches_that_touch_by_a_corner_are_one_region():
     assert label_regions(np.zeros((3, 3), bool))[1].size == 0
 
 
+def area(ring):
+    x, y = np.asarray(ring, float).T
+    return (x[:-1] * y[1:] - x[1:] * y[:-1]).sum() / 2
+
+
 def inside(ring, x, y):
     """Whether a point lies in a closed ring, by the number of its sides to the right."""
     crossings = 0
@@ -30,31 +35,66 @@ def inside(ring, x, y):
     return crossings % 2 == 1
 
 
-def area(ring):
-    return sum(x0 * y1 - x1 * y0 for (x0, y0), (x1, y1) in itertools.pairwise(ring)) / 2
+def covered(polygons, shape):
+    """How many polygons every cell's centre lies in, outside their holes."""
+    counts = np.zeros(shape, int)
+    for row, column in np.ndindex(shape):
+        centre = column + 0.5, row + 0.5
+        counts[row, column] = sum(
+            inside(outer, *centre) and not any(inside(hole, *centre) for hole in holes)
+            for outer, *holes in polygons
+        )
+    return counts
+
+
+def _threes(corners):
+    return zip(corners[:-2], corners[1:-1], corners[2:], strict=True)
+
+
+def check(cells):
+    """Each region covers its own cells once and nothing else, by rings that are what they say."""
+    regions, sizes = label_regions(cells)
+    borders = Borders(regions)
+    for number, size in enumerate(sizes, start=1):
+        polygons = [[ring.tolist() for ring in each] for each in borders.polygons(number)]
+        np.testing.assert_array_equal(covered(polygons, cells.shape), regions == number)
+        assert sum(area(ring) for each in polygons for ring in each) == size
+        for outer, *holes in polygons:
+            assert area(outer) > 0 and all(area(hole) < 0 for hole in holes)
+            for ring in (outer, *holes):
+                corners = list(map(tuple, ring[:-1]))
+                assert ring[0] == ring[-1] and len(set(corners)) == len(corners)
+                on = [*ring, ring[1]]
+                assert all((a[0] == b[0]) != (b[0] == c[0]) for a, b, c in _threes(on))
+            shared = [set(map(tuple, ring)) for ring in (outer, *holes)]
+            assert all(len(a & b) <= 1 for a, b in itertools.combinations(shared, 2))
+
+
+def test_every_grid_of_three_by_three():
+    for bits in itertools.product((False, True), repeat=9):
+        check(np.array(bits).reshape(3, 3))
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_polygons_cover_their_cells_and_nothing_else(seed):
-    cells = np.random.default_rng(seed).random((9, 11)) < 0.6
-    found = polygons(cells)
-    for row, column in np.ndindex(cells.shape):
-        centre = column + 0.5, row + 0.5
-        covered = [
-            inside(outer, *centre) and not any(inside(hole, *centre) for hole in holes)
-            for outer, *holes in found
-        ]
-        assert sum(covered) == cells[row, column]
-    for outer, *holes in found:
-        assert area(outer) > 0
-        for ring in (outer, *holes):
-            assert ring[0] == ring[-1]
-            assert len(set(ring[:-1])) == len(ring) - 1  # never through the same corner twice
-        assert all(area(hole) < 0 for hole in holes)
+def test_random_grids(seed):
+    rng = np.random.default_rng(seed)
+    check(rng.random(rng.integers(1, 14, 2)) < rng.uniform(0.3, 0.8))
+
+
+def test_no_cell_is_no_border():
+    for shape in ((0, 0), (3, 0), (2, 2)):
+        assert Borders(np.zeros(shape, np.int32)).polygons(0) == []
 
 
 def test_a_square_has_four_corners_and_its_hole_too():
-    cells = drawn("###", "#.#", "###")
-    ((outer, hole),) = polygons(cells)
-    assert sorted(set(outer)) == [(0, 0), (0, 3), (3, 0), (3, 3)]
-    assert sorted(set(hole)) == [(1, 1), (1, 2), (2, 1), (2, 2)]
+    regions, _ = label_regions(drawn("###", "#.#", "###"))
+    ((outer, hole),) = Borders(regions).polygons(1)
+    assert {*map(tuple, outer.tolist())} == {(0, 0), (0, 3), (3, 0), (3, 3)}
+    assert {*map(tuple, hole.tolist())} == {(1, 1), (1, 2), (2, 1), (2, 2)}
+
+
+def test_a_hole_that_touches_the_border_by_a_corner_is_a_ring_of_its_own():
+    regions, _ = label_regions(drawn("####", "#.##", "##.#", "###."))
+    ((outer, *holes),) = Borders(regions).polygons(1)
+    assert len(holes) == 2 and [area(hole) for hole in holes] == [-1, -1]
+    assert len(outer) - 1 == 6

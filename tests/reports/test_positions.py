@@ -20,6 +20,7 @@ from histodict.images.manifest import Manifest, Record
 from histodict.patches.patch_map import COLOURS, PatchMap
 from histodict.pipeline import RegionDetector
 from histodict.recipes import Recipe
+from histodict.reports.geojson import ForQuPath
 from histodict.web.maps import map_picture
 
 GREY, RED = (150, 150, 160), (220, 30, 60)
@@ -102,8 +103,9 @@ def answered(manifest):
     return found
 
 
-def run(model, image, folder, height=SIZE[1]):
-    result = run_images(model, "digest", [Record(image, "", "")], folder)
+def run(model, image, folder, height=SIZE[1], *, of_patches=False):
+    form = ForQuPath(of_patches=of_patches)
+    result = run_images(model, "digest", [Record(image, "", "")], folder, qupath=form)
     assert not result.failures, result.failures
     (row,) = result.rows
     key = row["key"]
@@ -132,33 +134,54 @@ def test_the_overlay_lies_on_the_pixels_it_speaks_of(image, answered, scale, tmp
     assert coloured(pixels, under, 0)[~red].all()
 
 
+def rings_of(features, name):
+    """Outer rings and holes of a class, all in one list."""
+    return [
+        np.array(ring)
+        for feature in features
+        if feature["properties"]["classification"]["name"] == name
+        for ring in feature["geometry"]["coordinates"]
+    ]
+
+
 @pytest.mark.parametrize("scale", SCALES)
 def test_outlines_of_patches_surround_them(image, answered, scale, tmp_path):
+    """QuPath shows a slide from its bounds on, as the pixels are read: nothing is added."""
     path, offset = image
-    _, _, features, patch_map = run(answered[scale, "classes"], path, tmp_path / "out")
+    model = answered[scale, "classes"]
+    _, _, features, patch_map = run(model, path, tmp_path / "out", of_patches=True)
     x, y, side = SQUARE
     assert patch_map.offset == offset
-    rings = [
-        np.array(f["geometry"]["coordinates"][0])
-        for f in features
-        if f["properties"]["classification"]["name"] == "red"
-    ]
-    corners = np.concatenate(rings) - offset
+    rings = rings_of(features, "red")
+    corners = np.concatenate(rings)
     assert corners.min(axis=0).tolist() == [x, y]
     assert corners.max(axis=0).tolist() == [x + side, y + side]
     area = sum(np.ptp(ring, axis=0).prod() for ring in rings)
-    assert area == side**2
+    assert area == side**2 and len(rings) == (side / patch_map.grid.step) ** 2
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_outlines_of_areas_surround_them(image, answered, scale, tmp_path):
+    path, _ = image
+    _, _, features, _ = run(answered[scale, "classes"], path, tmp_path / "out")
+    x, y, side = SQUARE
+    square = {(x, y), (x + side, y), (x + side, y + side), (x, y + side)}
+    (red,) = rings_of(features, "red")
+    grey, hole = rings_of(features, "grey")
+    assert {*map(tuple, red.tolist())} == {*map(tuple, hole.tolist())} == square
+    assert grey.min(axis=0).tolist() == [0, 0]
+    assert {f["properties"]["objectType"] for f in features} == {"detection"}
 
 
 @pytest.mark.parametrize("scale", SCALES)
 def test_outlines_of_regions_surround_them(image, answered, scale, tmp_path):
-    path, offset = image
+    path, _ = image
     x, y, side = SQUARE
     _, pixels, features, _ = run(answered[scale, "regions"], path, tmp_path / "out")
     (feature,) = features
     (ring,) = feature["geometry"]["coordinates"]
     expected = {(x, y), (x + side, y), (x + side, y + side), (x, y + side)}
-    assert {(a - offset[0], b - offset[1]) for a, b in ring} == expected
+    assert set(map(tuple, ring)) == expected
     # The pen is five pixels wide, black within white, and drawn on the square's border.
     black = (pixels < 40).all(axis=2)
     rows, columns = np.nonzero(black)

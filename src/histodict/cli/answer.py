@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -24,6 +25,43 @@ from .reading import warn_of_sizes
 if TYPE_CHECKING:
     from ..batch import RunResult
     from ..pipeline import Model
+    from ..reports.geojson import ForQuPath
+
+
+@dataclass(frozen=True)
+class QuPathOptions:
+    """What is written for QuPath."""
+
+    outline_patches: Annotated[
+        bool,
+        typer.Option(
+            "--outline-patches",
+            help="Outline every patch on its own in the GeoJSON for QuPath. Left out: areas of "
+            "neighbouring patches of one class, or the regions.",
+        ),
+    ] = False
+    gzip: Annotated[
+        bool, typer.Option("--gzip", help="Write the GeoJSON compressed, as KEY.geojson.gz.")
+    ] = False
+    qupath_project: Annotated[
+        bool,
+        typer.Option(
+            "--qupath-project",
+            help="Make a QuPath project of the images, with classes, colours and a script that "
+            "imports the outlines: open OUTPUT/qupath/project.qpproj.",
+        ),
+    ] = False
+
+    @property
+    def words(self) -> str:
+        """Behind the names of tables: where else to look."""
+        return " and qupath/project.qpproj" if self.qupath_project else ""
+
+    @property
+    def form(self) -> ForQuPath:
+        from ..reports.geojson import ForQuPath
+
+        return ForQuPath(self.outline_patches, self.gzip, self.qupath_project)
 
 
 def predict(
@@ -31,6 +69,7 @@ def predict(
     used: ModelOptions,
     output: ResultsOutput,
     images: ImageOptions,
+    qupath: QuPathOptions,
     work: WorkOptions,
     as_json: JsonOption = False,
 ) -> None:
@@ -45,8 +84,8 @@ def predict(
     with plain_errors():
         digest = _digest(used.model)
         trained = _load(used, work.jobs, finds_regions=False)
-        result = _run(trained, digest, images, output, work)
-    _tell(result, _counts(result), f"{output / 'predictions.csv'}", as_json)
+        result = _run(trained, digest, images, output, qupath, work)
+    _tell(result, _counts(result), f"{output / 'predictions.csv'}{qupath.words}", as_json)
 
 
 def detect(
@@ -54,6 +93,7 @@ def detect(
     used: FinderOptions,
     output: ResultsOutput,
     images: ImageOptions,
+    qupath: QuPathOptions,
     work: WorkOptions,
     as_json: JsonOption = False,
 ) -> None:
@@ -69,9 +109,9 @@ def detect(
     with plain_errors():
         digest = _digest(used.model)
         trained = _load(used, work.jobs, finds_regions=True)
-        result = _run(trained, digest, images, output, work)
+        result = _run(trained, digest, images, output, qupath, work)
     words = f"{counted(len(result.regions), 'region')}; {_counts(result)}"
-    _tell(result, words, f"{output / 'detections.csv'} and regions.csv", as_json)
+    _tell(result, words, f"{output / 'detections.csv'} and regions.csv{qupath.words}", as_json)
 
 
 def _digest(model: Path) -> str:
@@ -90,7 +130,12 @@ def _load(used: ModelOptions, jobs: int | None, *, finds_regions: bool) -> Model
 
 
 def _run(
-    model: Model, digest: str, images: ImageOptions, output: Path, work: WorkOptions
+    model: Model,
+    digest: str,
+    images: ImageOptions,
+    output: Path,
+    qupath: QuPathOptions,
+    work: WorkOptions,
 ) -> RunResult:
     from ..batch import run_images
     from ..images.pixel_size import PixelSize
@@ -106,6 +151,7 @@ def _run(
             found,
             output,
             mpp=images.size,
+            qupath=qupath.form,
             callback=begun.callback,
             executor=begun.executor,
         )

@@ -69,7 +69,7 @@ class ImageSource(Protocol):
 
     @property
     def offset(self) -> tuple[int, int]:
-        """Where (0, 0) lies in the coordinates of OpenSlide and QuPath."""
+        """Where (0, 0) lies in the coordinates of OpenSlide; those of QuPath begin there, too."""
 
     @property
     def held_bytes(self) -> int:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from .patch_map import COLOURS, PatchMap
+from .patch_map import PatchMap, rgb_of
 
 # A narrow picture gets white beside it rather than letters that nobody can read.
 _LEAST_WIDTH = 240
@@ -31,7 +31,7 @@ def with_legend(picture: Image.Image, patch_map: PatchMap, words: str) -> Image.
     width = max(picture.width, _LEAST_WIDTH)
     font = _font(int(np.clip(width // _LETTERS_PER_WIDTH, *_LETTER_PX)))
     entries = [
-        _Entry(f"{name} {100 * share:.0f} %", tuple(int(v) for v in COLOURS[place % len(COLOURS)]))
+        _Entry(f"{name} {100 * share:.0f} %", rgb_of(place))
         for place, (name, share) in enumerate(patch_map.proportions.items())
     ]
     lines = _lines(entries, width, font) + _lines([_Entry(w) for w in words.split()], width, font)

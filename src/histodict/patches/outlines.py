@@ -6,7 +6,8 @@ affair.
 
 from __future__ import annotations
 
-from itertools import pairwise
+from array import array
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,91 +15,124 @@ from scipy import ndimage
 
 _TOUCHING = np.ones((3, 3), int)
 
-Corner = tuple[int, int]
+Ints = NDArray[np.int32]
+Polygon = list[Ints]  # the outer ring, then its holes, each (n_corners, 2) and closed
 
 
-def label_regions(positive: NDArray[np.bool_]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+def label_regions(positive: NDArray[np.bool_]) -> tuple[Ints, NDArray[np.int64]]:
     """The number of each patch's region, from 1 (0: none), and the regions' numbers of patches."""
     places, n_regions = ndimage.label(positive, structure=_TOUCHING)
     return places, np.bincount(places.ravel(), minlength=n_regions + 1)[1:]
 
 
-def polygons(region: NDArray[np.bool_]) -> list[list[list[Corner]]]:
-    """A region's borders as polygons: per polygon its outer ring, then its holes.
+class Borders:
+    """The borders of all regions of a map, walked once.
 
-    Rings are closed lists of (column, row) corners of grid cells and do not touch themselves.
-    Patches that touch by a corner alone belong to different polygons.
+    A region's cells that touch by a corner alone belong to different polygons. With x to the right
+    and y down an outer ring has a positive area, a hole a negative one, as RFC 7946 asks; no ring
+    meets itself, and two of a polygon share single corners at most.
     """
-    places, n_parts = ndimage.label(region)
-    return [_rings(places == number) for number in range(1, n_parts + 1)]
+
+    def __init__(self, regions: Ints) -> None:
+        """`regions`: (n_rows, n_columns), the number of each cell's region; 0: none."""
+        parts, n_parts = ndimage.label(regions)
+        region_of_part = np.zeros(n_parts + 1, np.int32)
+        region_of_part[parts] = regions
+        padded = np.pad(parts, 1)
+        del parts  # of a large slide every such array counts
+        sides = [_sides_above(np.rot90(padded, turns)) for turns in range(4)]
+        del padded
+        corners = np.concatenate([side.corners_turned_back(n) for n, side in enumerate(sides)])
+        # From the left: so the first ring that is met of a part is the outer one.
+        walk, ends = _closed_cycles(_followers(sides), np.lexsort(corners.T[::-1]))
+        begins = np.append(0, ends)[:-1]
+        part_of_ring = np.concatenate([side.parts for side in sides])[walk[begins]]
+        del sides
+        self._corners = corners[walk]
+        region_of_ring = region_of_part[part_of_ring]
+        order = np.lexsort((part_of_ring, region_of_ring))
+        self._rings = np.stack([part_of_ring, begins, ends], axis=1)[order]
+        n_rings = np.bincount(region_of_ring, minlength=int(regions.max(initial=0)) + 1)
+        self._n_before = np.append(0, np.cumsum(n_rings))
+
+    def polygons(self, region: int) -> list[Polygon]:
+        """Of a region, by its number."""
+        first, last = self._n_before[region : region + 2]
+        found: dict[int, Polygon] = {}
+        for part, begin, end in self._rings[first:last].tolist():
+            found.setdefault(part, []).append(self._corners[begin:end])
+        return list(found.values())
 
 
-def _rings(part: NDArray[np.bool_]) -> list[list[Corner]]:
-    edges = _border_edges(part)
-    rings: list[list[Corner]] = []
-    while edges:
-        start = min(edges)
-        ring, here, heading = [start], start, (1, 0)
-        while here != start or len(ring) == 1:
-            here, heading = _follow(edges, here, heading)
-            ring.append(here)
-        rings.extend(map(_without_straight_corners, _apart_at_repeats(ring)))
-    return sorted(rings, key=_area, reverse=True)
+class _Sides(NamedTuple):
+    """Straight runs of cell sides with nothing of the cells' part above them, walked to the right.
+
+    shape : of the grid, which was turned to the left so that all borders lie above once
+    first, last : places of a run's cells in the flat grid, in its order
+    parts : of the cells
+    turns_left : whether the walk goes on up, along the cell beyond that lies above the last one
+    """
+
+    shape: tuple[int, int]
+    first: Ints
+    last: Ints
+    parts: Ints
+    turns_left: NDArray[np.bool_]
+
+    def corners_turned_back(self, turns: int) -> Ints:
+        """(x, y) where the runs begin, in the grid as it was before it was padded and turned."""
+        y, x = np.divmod(self.first, self.shape[1])
+        height, width = self.shape
+        for _ in range(turns):
+            x, y = height - y, x
+            height, width = width, height
+        return np.stack([x, y], axis=1) - np.int32(1)
 
 
-def _area(ring: list[Corner]) -> float:
-    """Positive for the outer ring, which alone has the part on its inside; negative for holes."""
-    return sum(x0 * y1 - x1 * y0 for (x0, y0), (x1, y1) in pairwise(ring)) / 2
+def _sides_above(grid: Ints) -> _Sides:
+    above = np.zeros(grid.shape, bool)
+    above[1:] = (grid[1:] != grid[:-1]) & (grid[1:] > 0)
+    goes_on = above[:, 1:] & above[:, :-1] & (grid[:, 1:] == grid[:, :-1])
+    begins, ends = above.copy(), above
+    begins[:, 1:] &= ~goes_on
+    ends[:, :-1] &= ~goes_on
+    first, last = (np.flatnonzero(each).astype(np.int32) for each in (begins, ends))
+    y, x = np.divmod(last, grid.shape[1])
+    parts = grid[y, x]
+    return _Sides(grid.shape, first, last, parts, grid[y - 1, (x + 1) % grid.shape[1]] == parts)
 
 
-def _border_edges(part: NDArray[np.bool_]) -> dict[Corner, list[Corner]]:
-    """Cell sides with the part on their right hand, y downwards: from a corner to the next ones."""
-    padded = np.pad(part, 1)
-    edges: dict[Corner, list[Corner]] = {}
-    for neighbour, start, end in (
-        ((-1, 0), (0, 0), (1, 0)),  # nothing above: along the top, to the right
-        ((0, 1), (1, 0), (1, 1)),  # nothing to the right: down
-        ((1, 0), (1, 1), (0, 1)),  # nothing below: to the left
-        ((0, -1), (0, 1), (0, 0)),  # nothing to the left: up
-    ):
-        beside = np.roll(padded, (-neighbour[0], -neighbour[1]), axis=(0, 1))
-        for row, column in (np.argwhere(padded & ~beside) - 1).tolist():
-            corner = column + start[0], row + start[1]
-            edges.setdefault(corner, []).append((column + end[0], row + end[1]))
-    return edges
+def _followers(sides: list[_Sides]) -> Ints:
+    """The number of the run that follows each, as they are counted through all four turns."""
+    counts = np.cumsum([0, *(len(side.first) for side in sides)])
+    found = []
+    for turns, side in enumerate(sides):
+        height, width = side.shape
+        y, x = np.divmod(side.last, width)
+        right, left = sides[(turns + 1) % 4], sides[(turns - 1) % 4]
+        # Down along the same cell; or up along the next one above, which shares a corner with it.
+        down = np.searchsorted(right.first, (width - 1 - x) * right.shape[1] + y)
+        up = np.searchsorted(left.first, (x + 1) * left.shape[1] + height - y)
+        down += counts[(turns + 1) % 4]
+        up += counts[(turns - 1) % 4]
+        found.append(np.where(side.turns_left, up, down).astype(np.int32))
+    return np.concatenate(found)
 
 
-def _follow(
-    edges: dict[Corner, list[Corner]], here: Corner, heading: Corner
-) -> tuple[Corner, Corner]:
-    """The next corner and heading; a right turn, where there is a choice, stays with the cell."""
-    choices = edges[here]
-    right = here[0] - heading[1], here[1] + heading[0]
-    end = right if right in choices else choices[0]
-    choices.remove(end)
-    if not choices:
-        del edges[here]
-    return end, (end[0] - here[0], end[1] - here[1])
+def _closed_cycles(follower: Ints, order: NDArray[np.int64]) -> tuple[Ints, NDArray[np.int64]]:
+    """All numbers, cycle after cycle, and where each ends: with the number it began with, again.
 
-
-def _apart_at_repeats(ring: list[Corner]) -> list[list[Corner]]:
-    """A closed walk as rings that visit no corner twice."""
-    rings: list[list[Corner]] = []
-    walk: list[Corner] = []
-    for corner in ring:
-        if corner in walk:
-            begin = walk.index(corner)
-            rings.append(walk[begin:])
-            del walk[begin:]
-        walk.append(corner)
-    return rings
-
-
-def _without_straight_corners(ring: list[Corner]) -> list[Corner]:
-    """A closed ring of the corners at which it turns."""
-    kept = []
-    for place, corner in enumerate(ring):
-        before, after = ring[place - 1], ring[(place + 1) % len(ring)]
-        if (before[0] == after[0]) == (before[1] == after[1]):
-            kept.append(corner)
-    return [*kept, kept[0]]
+    They begin with the number that comes first in the order, which is also theirs.
+    """
+    following, is_left = follower.data, bytearray(b"\1") * len(follower)
+    walk, ends = array("i"), array("q")
+    for start in order.data:
+        here = start
+        while is_left[here]:
+            is_left[here] = 0
+            walk.append(here)
+            here = following[here]
+        if not ends or ends[-1] != len(walk):
+            walk.append(start)
+            ends.append(len(walk))
+    return np.frombuffer(walk, np.int32), np.frombuffer(ends, np.int64)

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +15,7 @@ from scipy import ndimage
 from ..execution.files import DAMAGED_ARRAYS, written_whole
 from ..images.in_memory import ImageFile
 from .grid import PatchGrid
-from .outlines import label_regions, polygons
+from .outlines import Borders, Polygon, label_regions
 
 BLANK = -1  # of a patch that lies on glass
 # Distinguishable for colour-blind readers (Okabe and Ito); the first class is healthy, by custom.
@@ -28,9 +29,26 @@ Ring = list[tuple[float, float]]
 Window = tuple[slice, slice]
 
 
+class Area(NamedTuple):
+    """Connected patches of a class: how many, the means of their margins, and their outline.
+
+    polygons : corners (column, row) of the grid's cells, for `PatchGrid.cell_corner`
+    """
+
+    n_patches: int
+    margins: list[float]
+    polygons: list[Polygon]
+
+
+def rgb_of(place: int) -> tuple[int, int, int]:
+    """The colour of the class at a place: everywhere the same, in pictures, pages and QuPath."""
+    red, green, blue = COLOURS[place % len(COLOURS)].astype(int).tolist()
+    return red, green, blue
+
+
 def colour_of(place: int) -> str:
-    """The colour of the class at a place, as CSS writes it."""
-    return "rgb({:.0f}, {:.0f}, {:.0f})".format(*COLOURS[place % len(COLOURS)])
+    """The same, as CSS writes it."""
+    return f"rgb{rgb_of(place)}"
 
 
 @dataclass(frozen=True)
@@ -41,7 +59,7 @@ class PatchMap:
         map that was `centred`, each patch's say in the image's scores, of which it is the mean
     classes : their names, in the order of the places
     path, mpp : the image, and µm per level-0 pixel where known
-    offset : where its (0, 0) lies in the coordinates of OpenSlide and QuPath
+    offset : where its (0, 0) lies in the coordinates of OpenSlide; those of QuPath begin there, too
     """
 
     grid: PatchGrid
@@ -121,19 +139,28 @@ class PatchMap:
         """
         places, sizes = label_regions(self.winners == place)
         windows = ndimage.find_objects(places)
+        borders = Borders(places)
         numbers = [n for n in np.argsort(-sizes, kind="stable").tolist() if sizes[n] >= least]
         for number in numbers[:most]:
-            rows, columns = windows[number]
-            own = places[rows, columns] == number + 1
-            yield (rows, columns), own, self._in_image(own, int(columns.start), int(rows.start))
+            own = places[windows[number]] == number + 1
+            polygons = [self._in_image(polygon) for polygon in borders.polygons(number + 1)]
+            yield windows[number], own, polygons
 
-    def _in_image(self, own: NDArray[np.bool_], column: int, row: int) -> list[list[Ring]]:
-        """Polygons around cells of a window that begins at this column and row."""
-        corner = self.grid.cell_corner
-        return [
-            [[corner((x + column, y + row)) for x, y in ring] for ring in polygon]
-            for polygon in polygons(own)
-        ]
+    def areas(self, place: int) -> Iterator[Area]:
+        """The same connected patches, measured all at once: of a slide there are thousands."""
+        places, sizes = label_regions(self.winners == place)
+        borders = Borders(places)
+        cells = np.nonzero(places)
+        numbers, margins = places[cells] - 1, self.margins[cells]
+        sums = [np.bincount(numbers, column, len(sizes)) for column in margins.T]
+        means = np.stack(sums, axis=1) / sizes[:, None]
+        for number in np.argsort(-sizes, kind="stable").tolist():
+            polygons = borders.polygons(number + 1)
+            yield Area(int(sizes[number]), means[number].tolist(), polygons)
+
+    def _in_image(self, polygon: Polygon) -> list[Ring]:
+        step, shift = self.grid.step, self.grid.shift
+        return [list(map(tuple, (ring * step + shift).tolist())) for ring in polygon]
 
     # --- colours --------------------------------------------------------------------------------
 

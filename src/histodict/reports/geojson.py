@@ -2,118 +2,194 @@
 
 QuPath reads a FeatureCollection whose features are polygons with
 `properties = {"objectType": "annotation" | "detection", "classification": {"name", "color"},
-"measurements": {...}}`. Its coordinates count from the slide's own origin, so the offset of a
-slide's bounds is added.
+"measurements": {...}}`. It shows a slide from its bounds on (MRXS), as it is read here: nothing is
+added to positions. docs/qupath.md says where this was learnt.
 """
 
 from __future__ import annotations
 
+import gzip
 import json
-import uuid
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ..execution.files import written_whole
-from ..patches.patch_map import BLANK, COLOURS, PatchMap, Ring
+from ..patches.patch_map import BLANK, PatchMap, Ring, rgb_of
 from ..pipeline import Answer, Region
 
+_AREA = json.dumps("area µm²")
 
-def features(answer: Answer, *, of_regions: bool) -> Iterator[str]:
-    """What there is to draw of an answer, as JSON: its regions, or its patches."""
+
+@dataclass(frozen=True)
+class ForQuPath:
+    """What is written for QuPath.
+
+    of_patches : every patch on its own, instead of areas of neighbours of one class
+    gzipped : outlines compressed, which QuPath reads from 0.4 on
+    with_project : a project of all images, too
+    """
+
+    of_patches: bool = False
+    gzipped: bool = False
+    with_project: bool = False
+
+    @property
+    def ending(self) -> str:
+        """Of the outlines' names."""
+        return ".geojson.gz" if self.gzipped else ".geojson"
+
+    @property
+    def form(self) -> list[bool]:
+        """What decides an image's files."""
+        return [self.of_patches, self.gzipped]
+
+
+def features(answer: Answer, *, of_regions: bool, of_patches: bool = False) -> Iterator[str]:
+    """What there is to draw of an answer, as JSON: its patches, its regions, or areas of a class"""
     if answer.patch_map is None:
         return iter(())
+    if of_patches:
+        return patch_features(answer.patch_map)
     if of_regions:
         return region_features(answer.regions, answer.patch_map)
-    return patch_features(answer.patch_map)
+    return area_features(answer.patch_map)
+
+
+def score_name(class_name: str) -> str:
+    """The measurement of a class: margin of a patch, or mean of an area's."""
+    return f"{class_name}: score"
 
 
 def patch_features(patch_map: PatchMap) -> Iterator[str]:
-    """One detection per patch on tissue, with its class and margin; a slide has a million.
+    """One detection per patch on tissue, with each class's score; a slide has a million.
 
-    All that is the same of a class is written once, and put around every patch's numbers.
+    All that is the same of a class is written once, and filled in for every patch.
     """
-    frames = [_frame(name, place) for place, name in enumerate(patch_map.classes)]
-    grid, (x, y) = patch_map.grid, patch_map.offset
-    side = grid.patch_side
-    places, lefts = range(grid.n_columns), [grid.corner(0, n)[0] + x for n in range(grid.n_columns)]
-    across = [(_number(left), _number(left + side)) for left in lefts]
+    texts = [_patch_text(name, place) for place, name in enumerate(patch_map.classes)]
+    measured = ",".join(f"{_escaped(score_name(name))}:%.5g" for name in patch_map.classes)
+    grid, side = patch_map.grid, patch_map.grid.patch_side
+    lefts = [grid.corner(0, column)[0] for column in range(grid.n_columns)]
+    across = [(_short(left), _short(left + side)) for left in lefts]
     for row, winners in enumerate(patch_map.winners):
-        margins = patch_map.margins[row].tolist()
-        top = grid.corner(row, 0)[1] + y
-        high, low = _number(top), _number(top + side)
-        for place, winner in zip(places, winners.tolist(), strict=True):
-            if winner == BLANK:
-                continue
+        top = grid.corner(row, 0)[1]
+        high, low = _short(top), _short(top + side)
+        scores, is_finite = patch_map.margins[row].tolist(), np.isfinite(patch_map.margins[row])
+        all_finite = is_finite.all(axis=1).tolist()
+        for place in np.flatnonzero(winners != BLANK).tolist():
             left, right = across[place]
-            before, between, after = frames[winner]
-            yield (
-                f"{before}[{left},{high}],[{right},{high}],[{right},{low}],[{left},{low}],"
-                f"[{left},{high}]{between}{margins[place][winner]:.5g}{after}"
-            )
+            ring = left, high, right, high, right, low, left, low, left, high
+            own = tuple(scores[place])
+            known = measured % own if all_finite[place] else _scores(patch_map.classes, own)
+            yield texts[winners[place]] % (*ring, known)
 
 
-def _frame(name: str, place: int) -> list[str]:
-    """The text of a patch of a class before its ring, between this and the margin, and after it."""
-    feature = _feature(
-        {"type": "Polygon", "coordinates": [["RING"]]}, "detection", (name, place), {"margin": -1}
-    )
-    before, rest = _text(feature).split('"RING"', 1)
-    return [before, *rest.rsplit("-1", 1)]
+def _patch_text(name: str, place: int) -> str:
+    """A patch of a class, with ten numbers of its ring and its measurements to be filled in."""
+    ring = ",".join(["[%s,%s]"] * 5)
+    label = _label(name, place).replace("%", "%%")
+    return _feature(f'{{"type":"Polygon","coordinates":[[{ring}]]}}', "detection", label, "%s")
 
 
-def _number(value: float) -> str:
-    return _text(int(value) if float(value).is_integer() else value)
+def _escaped(name: str) -> str:
+    return _text(name).replace("%", "%%")
+
+
+def area_features(patch_map: PatchMap) -> Iterator[str]:
+    """One detection per area of neighbours of one class, with the mean of each class's scores."""
+    grid, n_lines = patch_map.grid, max(patch_map.winners.shape) + 1
+    lines = [_short(grid.cell_corner((n, n))[0]) for n in range(n_lines)]
+
+    def written(ring: NDArray[np.int32]) -> str:
+        return ",".join([f"[{lines[x]},{lines[y]}]" for x, y in ring.tolist()])
+
+    for place, name in enumerate(patch_map.classes):
+        label = _label(name, place)
+        for area in patch_map.areas(place):
+            geometry = _geometry([[written(ring) for ring in each] for each in area.polygons])
+            area_px = area.n_patches * grid.step**2
+            measured = _measured(patch_map, area.margins, area.n_patches, area_px)
+            yield _feature(geometry, "detection", label, measured)
 
 
 def region_features(regions: list[Region], patch_map: PatchMap) -> Iterator[str]:
-    """One annotation per region, with its number of patches, score and area."""
-    for number, region in enumerate(regions):
-        polygons = [
-            [_shifted(ring, patch_map.offset) for ring in polygon] for polygon in region.polygons
-        ]
-        measurements = {"patches": region.n_patches, "score": region.score}
-        if region.area_um2 is not None:
-            measurements["area µm²"] = region.area_um2
-        geometry: dict[str, Any] = {"type": "MultiPolygon", "coordinates": polygons}
-        if len(polygons) == 1:
-            geometry = {"type": "Polygon", "coordinates": polygons[0]}
-        label = patch_map.classes[1], 1
-        feature = _feature(geometry, "annotation", label, measurements)
-        yield _text(feature | {"id": str(uuid.uuid5(uuid.NAMESPACE_OID, f"region {number}"))})
+    """One annotation per region: of two classes, of which it is the second."""
+    label = _label(patch_map.classes[1], 1)
+    for region in regions:
+        scores = [-region.score, region.score]
+        measured = _measured(patch_map, scores, region.n_patches, region.area_px)
+        rings = [[_ring(ring) for ring in polygon] for polygon in region.polygons]
+        yield _feature(_geometry(rings), "annotation", label, measured)
 
 
-def _feature(
-    geometry: dict[str, Any],
-    kind: str,
-    label: tuple[str, int],
-    measurements: dict[str, float],
-) -> dict[str, Any]:
-    """`label`: the class's name, and its place in the list of colours."""
-    colour = [int(value) for value in COLOURS[label[1] % len(COLOURS)]]
-    return {
-        "type": "Feature",
-        "geometry": geometry,
-        "properties": {
-            "objectType": kind,
-            "classification": {"name": label[0], "color": colour},
-            "measurements": measurements,
-        },
-    }
+def _measured(patch_map: PatchMap, scores: Sequence[float], n_patches: int, area_px: float) -> str:
+    known = [_scores(patch_map.classes, scores), f'"patches":{n_patches}']
+    if patch_map.mpp:
+        known.append(f"{_AREA}:{area_px * patch_map.mpp**2:.7g}")
+    return ",".join(filter(None, known))
+
+
+def _scores(classes: Sequence[str], scores: Sequence[float]) -> str:
+    """Without what is no number: JSON has no word for it."""
+    known = zip(classes, scores, strict=True)
+    return ",".join(f"{_text(score_name(n))}:{s:.5g}" for n, s in known if math.isfinite(s))
+
+
+def _ring(ring: Ring) -> str:
+    return ",".join([f"[{_short(x)},{_short(y)}]" for x, y in ring])
+
+
+def _geometry(polygons: list[list[str]]) -> str:
+    """Of polygons whose rings are written."""
+    shapes = [f"[[{'],['.join(rings)}]]" for rings in polygons]
+    if len(shapes) == 1:
+        return f'{{"type":"Polygon","coordinates":{shapes[0]}}}'
+    return f'{{"type":"MultiPolygon","coordinates":[{",".join(shapes)}]}}'
+
+
+def _label(name: str, place: int) -> str:
+    """Of a class, whose place is that of its colour."""
+    return _text({"name": name, "color": rgb_of(place)})
+
+
+def _feature(geometry: str, kind: str, label: str, measured: str) -> str:
+    return (
+        f'{{"type":"Feature","geometry":{geometry},"properties":{{"objectType":"{kind}",'
+        f'"classification":{label},"measurements":{{{measured}}}}}}}'
+    )
 
 
 def save_geojson(path: Path, features: Iterable[str]) -> None:
     """Written one by one: as a whole, the outlines of a slide's patches fill gigabytes."""
-    with written_whole(path) as partial, partial.open("w", encoding="utf-8") as file:
-        file.write('{"type":"FeatureCollection","features":[\n')
+    with written_whole(path) as partial, _opened(partial) as file:
+        file.write(b'{"type":"FeatureCollection","features":[\n')
         for place, feature in enumerate(features):
-            file.write(f",\n{feature}" if place else feature)
-        file.write("\n]}\n")
+            file.write(f",\n{feature}".encode() if place else feature.encode())
+        file.write(b"\n]}\n")
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[IO[bytes]]:
+    """Compressed if the name says so; without name and time, so that the same has the same bytes"""
+    with path.open("wb") as file:
+        if path.suffix != ".gz":
+            yield file
+            return
+        with gzip.GzipFile("", "wb", 6, file, mtime=0) as compressed:
+            yield compressed  # type: ignore[misc]
 
 
 def _text(content: Any) -> str:
-    return json.dumps(content, ensure_ascii=False, separators=(",", ":"))
+    """In ASCII: some versions of QuPath take a file for one in the letters of the system."""
+    return json.dumps(content, separators=(",", ":"), allow_nan=False)
 
 
-def _shifted(ring: Ring, offset: tuple[int, int]) -> list[list[float]]:
-    return [[x + offset[0], y + offset[1]] for x, y in ring]
+def _short(value: float) -> float:
+    """A whole number without its point; else to a hundredth of a pixel, as QuPath writes it."""
+    return int(value) if value == int(value) else round(value, 2)

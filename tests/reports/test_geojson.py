@@ -1,0 +1,185 @@
+"""The outlines for QuPath hold what the map says, where it says it; against plain arithmetic."""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from histodict.patches.grid import PatchGrid
+from histodict.patches.patch_map import BLANK, PatchMap, rgb_of
+from histodict.pipeline import Region
+from histodict.reports.geojson import (
+    area_features,
+    patch_features,
+    region_features,
+    save_geojson,
+)
+from tests.patches.test_outlines import area, inside
+
+CLASSES = ("gesünd", 'to"mor 100 %d', "a: b")
+GRIDS = {
+    "side by side": PatchGrid(9, 13, 16, 16, 2.0),
+    "overlapping": PatchGrid(9, 13, 16, 8, 2.0),
+    "not whole": PatchGrid(9, 13, 16, 16, 1.0317),
+}
+
+
+@pytest.fixture(params=GRIDS)
+def patch_map(request):
+    rng = np.random.default_rng(7)
+    winners = rng.integers(-1, len(CLASSES), (9, 13)).astype(np.int16)
+    winners[2:7, 3:9] = 1
+    winners[4:6, 5] = BLANK  # a hole
+    margins = rng.normal(size=(9, 13, 3)).astype(np.float32)
+    return PatchMap(
+        GRIDS[request.param], winners, margins, CLASSES, Path("a.mrxs"), 0.5, (1000, 800)
+    )
+
+
+def read(features):
+    def refuse(word):
+        raise AssertionError(word)
+
+    return [json.loads(text, parse_constant=refuse) for text in features]
+
+
+def polygons_of(feature):
+    shape = feature["geometry"]
+    return [shape["coordinates"]] if shape["type"] == "Polygon" else shape["coordinates"]
+
+
+def name_of(feature):
+    return feature["properties"]["classification"]["name"]
+
+
+def measured(feature):
+    return feature["properties"]["measurements"]
+
+
+def holds(feature, x, y):
+    return any(
+        inside(outer, x, y) and not any(inside(hole, x, y) for hole in holes)
+        for outer, *holes in polygons_of(feature)
+    )
+
+
+def test_areas_cover_the_cells_of_their_class_and_nothing_else(patch_map):
+    grid = patch_map.grid
+    features = read(area_features(patch_map))
+    for row, column in np.ndindex(patch_map.winners.shape):
+        x = grid.corner(row, column)[0] + grid.patch_side / 2  # the middle of the patch
+        y = grid.corner(row, column)[1] + grid.patch_side / 2
+        found = [name_of(feature) for feature in features if holds(feature, x, y)]
+        winner = patch_map.winners[row, column]
+        assert found == ([] if winner == BLANK else [CLASSES[winner]])
+    for feature in features:
+        rings = [ring for polygon in polygons_of(feature) for ring in polygon]
+        whole = measured(feature)["patches"] * grid.step**2
+        assert sum(area(ring) for ring in rings) == pytest.approx(whole, rel=2e-3)
+        for outer, *holes in polygons_of(feature):  # as RFC 7946 asks
+            assert area(outer) > 0 and all(area(hole) < 0 for hole in holes)
+
+
+@pytest.mark.parametrize("patch_map", ["side by side"], indirect=True)
+def test_areas_side_by_side_are_the_union_of_their_patches(patch_map):
+    """Where patches do not overlap they have a union for each class; pixel by pixel."""
+    pixels = np.full((9 * 32, 13 * 32), BLANK)
+    for feature in read(patch_features(patch_map)):
+        (ring,) = polygons_of(feature)[0]
+        (left, top), (right, low) = np.min(ring, axis=0), np.max(ring, axis=0)
+        pixels[top:low, left:right] = CLASSES.index(name_of(feature))
+    for feature in read(area_features(patch_map)):
+        place, inner = CLASSES.index(name_of(feature)), np.zeros(pixels.shape, int)
+        for ring in (ring for polygon in polygons_of(feature) for ring in polygon):
+            for (x, y), (_, next_y) in itertools.pairwise(ring):
+                inner[min(y, next_y) : max(y, next_y), x:] += 1 if next_y < y else -1
+        assert (pixels[inner == 1] == place).all() and {*np.unique(inner)} <= {0, 1}
+        pixels[inner == 1] = BLANK
+    assert (pixels == BLANK).all()
+
+
+def test_areas_are_measured_by_the_means_of_their_patches(patch_map):
+    grid = patch_map.grid
+    for feature in read(area_features(patch_map)):
+        found = measured(feature)
+        place = CLASSES.index(name_of(feature))
+        own = [
+            patch_map.margins[row, column].astype(float)
+            for row, column in np.ndindex(patch_map.winners.shape)
+            if patch_map.winners[row, column] == place
+            and holds(feature, *(n + grid.patch_side / 2 for n in grid.corner(row, column)))
+        ]
+        assert len(own) == found["patches"]
+        for name, mean in zip(CLASSES, np.mean(own, axis=0), strict=True):
+            assert found[f"{name}: score"] == pytest.approx(mean, rel=1e-4)
+        assert found["area µm²"] == pytest.approx(len(own) * (grid.step * 0.5) ** 2, rel=1e-6)
+        assert list(found) == [*(f"{name}: score" for name in CLASSES), "patches", "area µm²"]
+    unknown = read(area_features(replace(patch_map, mpp=None)))
+    assert all("area µm²" not in measured(feature) for feature in unknown)
+
+
+def test_a_patch_has_every_class_s_score_and_colour(patch_map):
+    features = read(patch_features(patch_map))
+    places = np.argwhere(patch_map.winners != BLANK)
+    assert len(features) == len(places)
+    for (row, column), feature in zip(places, features, strict=True):
+        winner = patch_map.winners[row, column]
+        assert feature["properties"]["classification"] == {
+            "name": CLASSES[winner],
+            "color": list(rgb_of(winner)),
+        }
+        for name, margin in zip(CLASSES, patch_map.margins[row, column], strict=True):
+            assert measured(feature)[f"{name}: score"] == pytest.approx(margin, rel=1e-4)
+        # Where the patch was read; the bounds of the slide are QuPath's own beginning, too.
+        assert polygons_of(feature)[0][0][0] == list(patch_map.grid.corner(row, column))
+
+
+@pytest.mark.parametrize("written", [area_features, patch_features])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_what_is_no_number_is_left_out(patch_map, written, value):
+    margins = patch_map.margins.copy()
+    margins[2:7, 3:9, 0] = value
+    features = read(written(replace(patch_map, margins=margins)))
+    lacking = [f for f in features if "gesünd: score" not in measured(f)]
+    assert lacking and len(lacking) < len(features)
+    assert all(f"{CLASSES[1]}: score" in measured(feature) for feature in features)
+
+
+def test_a_region_is_an_annotation_of_the_second_class(patch_map):
+    two = replace(patch_map, classes=("no focus", "focus"), margins=patch_map.margins[..., :2])
+    ring = [(0.0, 0.0), (8.5, 0.0), (8.5, 4.0), (0.0, 4.0), (0.0, 0.0)]
+    region = Region(3, 0.25, 96.0, 24.0, (0, 0, 8.5, 4), [[ring], [ring]])
+    (feature,) = read(region_features([region], two))
+    assert feature["properties"]["objectType"] == "annotation" and name_of(feature) == "focus"
+    assert measured(feature) == {
+        "no focus: score": -0.25,
+        "focus: score": 0.25,
+        "patches": 3,
+        "area µm²": 24.0,
+    }
+    assert feature["geometry"]["type"] == "MultiPolygon"
+    assert polygons_of(feature)[0] == [[[0, 0], [8.5, 0], [8.5, 4], [0, 4], [0, 0]]]
+
+
+def test_an_image_of_glass_has_an_empty_collection(patch_map, tmp_path):
+    glass = replace(patch_map, winners=np.full_like(patch_map.winners, BLANK))
+    for written in (area_features, patch_features):
+        save_geojson(tmp_path / "a.geojson", written(glass))
+        found = json.loads((tmp_path / "a.geojson").read_text())
+        assert found == {"type": "FeatureCollection", "features": []}
+
+
+def test_compressed_it_is_the_same_and_always_the_same_bytes(patch_map, tmp_path):
+    plain, packed = tmp_path / "a.geojson", tmp_path / "a.geojson.gz"
+    save_geojson(plain, area_features(patch_map))
+    save_geojson(packed, area_features(patch_map))
+    assert gzip.decompress(packed.read_bytes()) == plain.read_bytes()
+    assert plain.read_bytes().isascii()  # as letters of any system it is the same
+    save_geojson(tmp_path / "b.geojson.gz", area_features(patch_map))
+    assert packed.read_bytes() == (tmp_path / "b.geojson.gz").read_bytes()
