@@ -18,6 +18,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple, dataclass, replace
@@ -37,6 +38,7 @@ from .images.layout import images_below
 from .images.manifest import Record
 from .images.pixel_size import GivenSize, Mpp
 from .patches.overlay import save_overlay
+from .patches.patch_map import PatchMap
 from .pipeline import Model, RegionAnswer
 from .pipeline.answers import outlines, region_rows
 from .reports.geojson import features, save_geojson
@@ -44,7 +46,7 @@ from .reports.geojson import features, save_geojson
 SCORES = "scores.json"
 # Of a file's name that goes into KEY: with it, no name may become longer than file systems allow.
 _MOST_BYTES = 200
-_FORM = 7  # goes up when an image's files are written otherwise
+_FORM = 8  # goes up when an image's files are written otherwise
 
 
 @dataclass(frozen=True)
@@ -178,16 +180,17 @@ def _text(path: Path) -> str:
 
 def _stamp(record: Record, given: GivenSize) -> Content:
     """Changes when the image does, or what is said of its pixel size."""
-    return {
+    stamp = {
         "size": list(astuple(given.with_table(record.mpp))),
         "file": file_key(record.path) if record.path.exists() else [],
     }
+    return stamp | ({"image": file_key(record.image)} if record.image else {})
 
 
 def _whole(record: Record) -> Record:
     """Another machine may work in another folder: paths that are sent are whole."""
-    mask = record.mask.absolute() if record.mask else None
-    return replace(record, path=record.path.absolute(), mask=mask)
+    mask, image = (file.absolute() if file else None for file in (record.mask, record.image))
+    return replace(record, path=record.path.absolute(), mask=mask, image=image)
 
 
 def _with_truth(
@@ -227,6 +230,8 @@ def _answer_one(
     model: Model, folder: Path, given: GivenSize, callback: Callback, record: Record
 ) -> Content | str:
     """The rows of an image, whose files are then written; or why there are none."""
+    if record.trouble:
+        return record.trouble
     try:
         return _answer(model, folder, given, callback, record)
     except (ValueError, OSError, MemoryError) as error:
@@ -238,6 +243,10 @@ def _answer(
 ) -> Content:
     key = image_key(record.path)
     answer = model.answer(record.path, mpp=given.with_table(record.mpp), callback=callback)
+    if record.image is not None and answer.patch_map is not None:
+        found = _laid_over(record.image, answer.patch_map)
+        if not model.finds_regions or found.offset == answer.patch_map.offset:
+            answer = replace(answer, patch_map=found)
     files: list[Path] = []
     if answer.patch_map is not None:
         overlay, outlined, mapped = files = [
@@ -258,3 +267,12 @@ def _answer(
         "regions": region_rows(answer),
         "files": {file.as_posix(): content_digest(folder / file) for file in files},
     }
+
+
+def _laid_over(image: Path, patch_map: PatchMap) -> PatchMap:
+    """The map of a feature file over its image; an image that cannot be read takes no answer."""
+    try:
+        return patch_map.laid_over(image)
+    except (ValueError, OSError) as error:
+        warnings.warn(f"{error}; the map is drawn without it", stacklevel=2)
+        return patch_map

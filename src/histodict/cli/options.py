@@ -18,7 +18,7 @@ import typer
 
 from .console import progress_bars, warn
 from .leaving import leaving
-from .reading import check_sizes, in_split, note_tables, pairs, warn_of_skipped
+from .reading import check_sizes, in_split, named, note_tables, pairs, warn_of_skipped
 
 if TYPE_CHECKING:
     from ..execution.executor import Executor
@@ -125,6 +125,15 @@ SplitOption = Annotated[
     str | None, typer.Option(help="Use only rows with this value in the CSV's split column.")
 ]
 
+FeaturesOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR",
+        help="Folder of feature files (.h5 as TRIDENT, CLAM or `histodict features` write it, "
+        ".zarr, .npz), which stand for the slides of the same name: no image is read. A CSV may "
+        "then have a column slide in place of path.",
+    ),
+]
 MppOption = Annotated[
     float | None,
     typer.Option(
@@ -179,6 +188,7 @@ class DataOptions:
         typer.Argument(metavar="DATA", help="Folder with one sub-folder per class, or a CSV."),
     ]
     column: ColumnOption = None
+    features: FeaturesOption = None
     mpp: MppOption = None
     override_mpp: OverrideMppOption = None
     skip_bad: SkipBadOption = False
@@ -193,7 +203,9 @@ class DataOptions:
 
         check_sizes(self.mpp, self.override_mpp)
         source = self.data.absolute() if whole_paths else self.data
-        manifest = self.choose(read_manifest(source, pairs("--column", self.column)))
+        features = self.features.absolute() if whole_paths and self.features else self.features
+        columns = pairs("--column", self.column)
+        manifest = self.choose(read_manifest(source, columns, features=features))
         for warning in manifest.warnings:
             warn(warning)
         manifest = self._readable(manifest)
@@ -235,9 +247,10 @@ class ImageOptions:
         typer.Argument(
             metavar="IMAGES",
             help="Images, slides, folders of them, or a CSV with a column path and, if known, mpp, "
-            "patient, label and mask.",
+            "patient, label and mask. Feature files may be named as images are.",
         ),
     ]
+    features: FeaturesOption = None
     mpp: MppOption = None
     override_mpp: OverrideMppOption = None
     column: ColumnOption = None
@@ -254,7 +267,7 @@ class ImageOptions:
     def find(self) -> list[Record]:
         """The images, each once, with what a table says of them."""
         from ..batch import find_images
-        from ..images.manifest import TABLES, Record
+        from ..images.manifest import TABLES
         from ..images.records import some_of
 
         if not any(path.exists() for path in self.paths):
@@ -271,14 +284,15 @@ class ImageOptions:
         if left_out:
             names = some_of([str(path) for path in left_out])
             warn(f"left out, as no format that is read, or as masks: {names}")
-        found = [*(Record(path, "", "") for path in images), *listed]
+        found = [*named(images, self.features), *listed]
         return list({record.path.resolve(): record for record in found}.values())
 
     def _listed(self, table: Path) -> Sequence[Record]:
         """The images of a CSV; what is said of it is what matters to answers."""
         from ..images.manifest import read_manifest
 
-        manifest = read_manifest(table, pairs("--column", self.column), labelled=False)
+        columns = pairs("--column", self.column)
+        manifest = read_manifest(table, columns, labelled=False, features=self.features)
         records = in_split(manifest, table, self.split).records
         if any(record.label or record.mask for record in records):
             for warning in manifest.warnings:

@@ -151,7 +151,7 @@ def _card(done: Evaluation, image: Sequence[Said], with_picture: bool) -> dict[s
 
 def _pictures(image: Sequence[Said]) -> tuple[str, str | None, str | None]:
     """The image; the patch map behind the first wrong answer that has one, and whose it is."""
-    path = image[0].record.path
+    path = image[0].record.picture
     with open_image(path) as source:
         pixels = source.thumbnail(min(SHOWN_PX, max(source.size)))
         picture = image_uri(pixels, quality=82)

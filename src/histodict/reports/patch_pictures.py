@@ -35,7 +35,7 @@ def patch_pictures(
     def work(number: int) -> dict[int, str]:
         record = records[places[number]]
         own = wanted[gallery.images[wanted] == places[number]].tolist()
-        with open_image(record.path, record.mpp) as source:
+        with open_image(record.picture, record.mpp) as source:
             return {p: image_uri(_picture(source, gallery, p), quality=85) for p in own}
 
     found = for_every(work, len(places), "cut-outs", callback, Threads(n_jobs))
