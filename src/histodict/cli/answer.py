@@ -17,9 +17,9 @@ from .options import (
     JsonOption,
     ModelOptions,
     ResultsOutput,
-    WorkOptions,
 )
 from .reading import warn_of_sizes
+from .work import WorkOptions
 
 if TYPE_CHECKING:
     from ..batch import RunResult

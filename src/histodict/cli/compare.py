@@ -14,14 +14,13 @@ from .options import (
     CacheOption,
     DataOptions,
     FolderOutput,
-    JobsOption,
     JsonOption,
     PositiveOption,
     RegionsOption,
     SettingOption,
-    WorkOptions,
 )
 from .reading import chosen_preset, pairs, warn_of_masks, whole_numbers, with_positive
+from .work import JobsOption, WorkOptions
 
 if TYPE_CHECKING:
     from ..evaluation.splits import Splits

@@ -21,9 +21,9 @@ from .options import (
     RegionsOption,
     SettingOption,
     TrustOption,
-    WorkOptions,
 )
 from .reading import chosen_preset, pairs, warn_of_masks, with_positive
+from .work import WorkOptions
 
 if TYPE_CHECKING:
     from ..pipeline import Model, Plan

@@ -6,8 +6,7 @@ options of their own, which is what typer asks for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, is_dataclass
 from functools import wraps
 from inspect import Parameter, Signature, signature
@@ -21,8 +20,6 @@ from .leaving import leaving
 from .reading import check_sizes, in_split, named, note_tables, pairs, warn_of_skipped
 
 if TYPE_CHECKING:
-    from ..execution.executor import Executor
-    from ..execution.work import Work
     from ..images.manifest import Manifest, Record
     from ..images.pixel_size import GivenSize
     from ..pipeline import Model
@@ -78,7 +75,6 @@ TrustOption = Annotated[
         "model whose maker you trust.",
     ),
 ]
-JobsOption = Annotated[int | None, typer.Option("--jobs", help="Threads; all cores if not given.")]
 CacheOption = Annotated[
     Path | None,
     typer.Option(
@@ -239,22 +235,26 @@ class PartOptions(DataOptions):
 
 
 @dataclass(frozen=True)
-class ImageOptions:
-    """Images to be answered."""
+class PictureOptions:
+    """Images whose pixels are looked at."""
 
     paths: Annotated[
         list[Path],
         typer.Argument(
             metavar="IMAGES",
             help="Images, slides, folders of them, or a CSV with a column path and, if known, mpp, "
-            "patient, label and mask. Feature files may be named as images are.",
+            "patient, label and mask.",
         ),
     ]
-    features: FeaturesOption = None
     mpp: MppOption = None
     override_mpp: OverrideMppOption = None
     column: ColumnOption = None
     split: SplitOption = None
+
+    @property
+    def standing_in(self) -> Path | None:
+        """Folder of feature files in their place."""
+        return None
 
     @property
     def size(self) -> GivenSize:
@@ -284,7 +284,7 @@ class ImageOptions:
         if left_out:
             names = some_of([str(path) for path in left_out])
             warn(f"left out, as no format that is read, or as masks: {names}")
-        found = [*named(images, self.features), *listed]
+        found = [*named(images, self.standing_in), *listed]
         return list({record.path.resolve(): record for record in found}.values())
 
     def _listed(self, table: Path) -> Sequence[Record]:
@@ -292,7 +292,7 @@ class ImageOptions:
         from ..images.manifest import read_manifest
 
         columns = pairs("--column", self.column)
-        manifest = read_manifest(table, columns, labelled=False, features=self.features)
+        manifest = read_manifest(table, columns, labelled=False, features=self.standing_in)
         records = in_split(manifest, table, self.split).records
         if any(record.label or record.mask for record in records):
             for warning in manifest.warnings:
@@ -301,36 +301,11 @@ class ImageOptions:
 
 
 @dataclass(frozen=True)
-class WorkOptions:
-    """Where the work is done."""
+class ImageOptions(PictureOptions):
+    """Images to be answered, or feature files; such may also be named among them."""
 
-    jobs: JobsOption = None
-    cluster: Annotated[
-        str | None,
-        typer.Option(
-            metavar="WHERE",
-            help="Work on a Dask cluster: tcp://HOST:PORT of its scheduler, local:N for N "
-            "processes here, or a .yaml file for a batch system. All must see the same files.",
-        ),
-    ] = None
+    features: FeaturesOption = None
 
-    @contextmanager
-    def begin(
-        self, cache: Path | None = None, weights: Mapping[str, float] | None = None
-    ) -> Iterator[Work]:
-        """While it is open, the cluster is, and bars say how far the work has come.
-
-        `weights`: of stages that follow each other, about how long they take.
-        """
-        from ..execution.work import Work
-
-        with self._executor() as executor, progress_bars(weights) as callback:
-            yield Work(self.jobs, cache, callback, executor)
-
-    def _executor(self) -> AbstractContextManager[Executor | None]:
-        """The cluster that was asked for; None stands for this machine's threads."""
-        if self.cluster is None:
-            return nullcontext()
-        from ..execution.cluster import open_cluster
-
-        return open_cluster(self.cluster)
+    @property
+    def standing_in(self) -> Path | None:
+        return self.features
