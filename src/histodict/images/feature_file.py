@@ -79,6 +79,10 @@ class Origin:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Origin:
         """The reverse; a ValueError says what makes no sense."""
+        check_kind("vectors", values, "dict[str, Any]")
+        known = {own.name for own in fields(cls)}
+        if "length" not in values or set(values) - known:
+            raise ValueError(f"vectors are told of by {sorted(known)}, not {sorted(values)}")
         made = cls(**values)
         for own in fields(cls):
             check_kind(own.name, getattr(made, own.name), str(own.type))
