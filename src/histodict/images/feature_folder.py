@@ -72,7 +72,7 @@ class FeatureFolder:
 
 def _stems(name: str) -> Iterator[str]:
     """What a slide may be called in the folder: without its ending, or just so."""
-    ending = next((end for end in _ENDINGS if name.lower().endswith(end)), "")
-    if ending and name != ending:
-        yield name[: -len(ending)]
+    for ending in _ENDINGS:
+        if name.lower().endswith(ending) and len(name) > len(ending):
+            yield name[: -len(ending)]
     yield name

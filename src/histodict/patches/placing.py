@@ -86,8 +86,13 @@ def _over(file: FeatureFile, step: float, origin: tuple[float, float]) -> PatchG
             f"{file.path}: its patches of {side:g} pixels lie up to {most[0]} x {most[1]} pixels "
             "away from the slide's corner: are its coords level-0 pixels?"
         )
-    chunk_px = (_PER_SIDE - 1) * stride_px + patch_px
-    return PatchGrid(counts[1], counts[0], patch_px, stride_px, unit, *origin, chunk_px)
+    return PatchGrid(counts[1], counts[0], patch_px, stride_px, unit, *origin)
+
+
+def in_large_chunks(grid: PatchGrid) -> PatchGrid:
+    """Vectors are small beside the pixels of a patch: so many are read together."""
+    least = (_PER_SIDE - 1) * grid.stride_px + grid.patch_px
+    return replace(grid, chunk_px=max(grid.chunk_px, least))
 
 
 def _origin(coords: NDArray[np.int64], step: float) -> tuple[float, float]:

@@ -134,11 +134,11 @@ class GivenVectors(Vectors):
     def sample_kept(
         self, kept: AtHand, grid: PatchGrid, n: int, rng: Generator, allowed: Allowed | None
     ) -> NDArray[np.float32]:
-        """Of all patches alike, each once."""
-        places = np.arange(len(kept.cells))
+        """Of all patches alike, each once; whatever their order in the file."""
+        places = np.lexsort((kept.cells[:, 1], kept.cells[:, 0]))
         if allowed is not None:
-            places = places[allowed(kept.cells[:, ::-1] * grid.stride_px)]
-        return kept.vectors_of(np.sort(rng.permutation(places)[:n]))
+            places = places[allowed(kept.cells[places, ::-1] * grid.stride_px)]
+        return kept.vectors_of(places[np.sort(rng.permutation(len(places))[:n])])
 
 
 NO_FILE = (

@@ -13,7 +13,7 @@ from ..images.errors import ImageError
 from ..images.feature_file import FeatureFile, Origin
 from ..networks import vectors_named
 from ..patches.grid import PatchGrid
-from ..patches.placing import place
+from ..patches.placing import in_large_chunks, place
 from ..patches.sampling import Allowed
 from ..recipes import Recipe
 from .view import View
@@ -36,7 +36,9 @@ class GivenView(View):
         _check(file, recipe, trained)
         self.border, self.cache = recipe.border, None
         self.context, self.turned = recipe.context, recipe.turn_patches
-        self._grid, self.cells = place(file)
+        grid, self.cells = place(file)
+        # Vectors that a recipe names are looked at in the chunks that it would cut: the same bits.
+        self._grid = in_large_chunks(grid) if self._kind.are_given else grid
         self._places = np.full((self._grid.n_rows, self._grid.n_columns), NO_PATCH, np.int32)
         self._places[tuple(self.cells.T)] = np.arange(file.n_rows)
         self.downsample = self._grid.downsample
