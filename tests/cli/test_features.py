@@ -69,7 +69,7 @@ def test_info_says_where_the_vectors_came_from(trained):
 
 
 def test_one_command_to_a_report_by_patient(slides, tmp_path):
-    options = ["--folds", 2, *small("n_atoms=8", "n_iter=2", "patches_per_class=60")]
+    options = ["--jobs", 1, "--folds", 2, *small("n_atoms=8", "n_iter=2", "patches_per_class=60")]
     options += ["--set", "components=6", "--set", "calibration_folds=2"]
     out = tmp_path / "report"
     status, said = run(
