@@ -19,6 +19,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple, dataclass, replace
@@ -38,6 +39,7 @@ from .images.layout import images_below
 from .images.manifest import Record
 from .images.pixel_size import GivenSize, Mpp
 from .patches.overlay import save_overlay
+from .patches.patch_map import PatchMap
 from .pipeline import Model, RegionAnswer
 from .pipeline.answers import outlines, region_rows
 from .reports.geojson import ForQuPath, features, save_geojson
@@ -196,17 +198,18 @@ def _text(path: Path) -> str:
 
 def _stamp(record: Record, given: GivenSize, qupath: ForQuPath) -> Content:
     """Changes when the image does, what is said of its pixel size, or the form of its files."""
-    return {
+    stamp = {
         "size": list(astuple(given.with_table(record.mpp))),
         "outlines": qupath.form,
         "file": file_key(record.path) if record.path.exists() else [],
     }
+    return stamp | ({"image": file_key(record.image)} if record.image else {})
 
 
 def _whole(record: Record) -> Record:
     """Another machine may work in another folder: paths that are sent are whole."""
-    mask = record.mask.absolute() if record.mask else None
-    return replace(record, path=record.path.absolute(), mask=mask)
+    mask, image = (file.absolute() if file else None for file in (record.mask, record.image))
+    return replace(record, path=record.path.absolute(), mask=mask, image=image)
 
 
 def _with_truth(
@@ -254,6 +257,8 @@ class _Work:
 
 def _answer_one(work: _Work, callback: Callback, record: Record) -> Content | str:
     """The rows of an image, whose files are then written; or why there are none."""
+    if record.trouble:
+        return record.trouble
     try:
         return _answer(work, callback, record)
     except (ValueError, OSError, MemoryError) as error:
@@ -263,6 +268,10 @@ def _answer_one(work: _Work, callback: Callback, record: Record) -> Content | st
 def _answer(work: _Work, callback: Callback, record: Record) -> Content:
     key, model, folder = image_key(record.path), work.model, work.folder
     answer = model.answer(record.path, mpp=work.given.with_table(record.mpp), callback=callback)
+    if record.image is not None and answer.patch_map is not None:
+        found = _laid_over(record.image, answer.patch_map)
+        if not model.finds_regions or found.offset == answer.patch_map.offset:
+            answer = replace(answer, patch_map=found)
     files: list[Path] = []
     if answer.patch_map is not None:
         overlay, outlined, mapped = files = [
@@ -284,3 +293,12 @@ def _answer(work: _Work, callback: Callback, record: Record) -> Content:
         "regions": region_rows(answer),
         "files": {file.as_posix(): content_digest(folder / file) for file in files},
     }
+
+
+def _laid_over(image: Path, patch_map: PatchMap) -> PatchMap:
+    """The map of a feature file over its image; an image that cannot be read takes no answer."""
+    try:
+        return patch_map.laid_over(image)
+    except (ValueError, OSError) as error:
+        warnings.warn(f"{error}; the map is drawn without it", stacklevel=2)
+        return patch_map

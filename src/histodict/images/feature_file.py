@@ -1,0 +1,354 @@
+"""Vectors of a slide's patches that were computed before: a file of them, opened by its suffix.
+
+A feature file stands where an image stands: it holds what the patches look like to an encoder, and
+where they lie, but no pixels. FORMATS says how a file is opened, by its suffix; another format is
+a function more in it, which gives a `Content`. What a content must be is checked here, once.
+
+    features   (n, length) or (1, n, length), of floating point
+    coords     (n, 2) or (1, n, 2): x and y of the patches' upper left corners, in level-0 pixels
+    attributes what else the file says, by the names that TRIDENT and CLAM have for it: patch_size,
+               patch_size_level0, overlap, target_magnification, level0_width, level0_height,
+               encoder; of CLAM patch_level, downsample and level_dim
+
+Learnt from the source of TRIDENT (IO.py: coords_to_h5, save_h5; WSI.py: extract_patch_features),
+which writes None as the text 'None', and of CLAM (file_utils.py: save_hdf5; extract_features_fp.py:
+its features have no attributes; WholeSlideImage.py: its coords have).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict, dataclass, fields, replace
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..execution.files import file_key, is_there
+from ..execution.texts import parse_json
+from ..parameters import check_kind
+from .errors import ImageError
+from .feature_formats import Content, open_hdf5, open_npz, open_zarr, reading
+
+# How a file of features is opened, by its suffix.
+FORMATS: dict[str, Callable[[Path], AbstractContextManager[Content]]] = {
+    ".h5": open_hdf5,
+    ".hdf5": open_hdf5,
+    ".npz": open_npz,
+    ".zarr": open_zarr,
+}
+OWN = "histodict"  # the attribute of files that were made here: with which settings, as JSON
+_USUAL_PX = 256  # side of a single patch of which nothing is known
+_BLOCK_BYTES = 8 * 2**20
+_MOST_GAP = 8  # rows that are read though nobody asked, rather than in two goes
+
+
+@dataclass(frozen=True)
+class Origin:
+    """How vectors were made, as far as a file tells: what must be the same for all of a model's.
+
+    length : of a vector
+    patch_px, magnification : side of a patch in pixels, and at which magnification
+    """
+
+    length: int
+    encoder: str | None = None
+    patch_px: int | None = None
+    magnification: float | None = None
+
+    def differences(self, other: Origin) -> list[str]:
+        """In words what sets this apart; what one of the two does not tell is no difference."""
+        pairs = [(f.name, getattr(self, f.name), getattr(other, f.name)) for f in fields(self)]
+        return [
+            f"{_WORDS[name]} {own}, not {known}"
+            for name, own, known in pairs
+            if own is not None and known is not None and own != known
+        ]
+
+    def filled_from(self, other: Origin) -> Origin:
+        """With what the other tells and this does not."""
+        known = asdict(other) | self.to_dict()
+        return replace(self, **known)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Origin:
+        """The reverse; a ValueError says what makes no sense."""
+        check_kind("vectors", values, "dict[str, Any]")
+        known = {own.name for own in fields(cls)}
+        if "length" not in values or set(values) - known:
+            raise ValueError(f"vectors are told of by {sorted(known)}, not {sorted(values)}")
+        made = cls(**values)
+        for own in fields(cls):
+            check_kind(own.name, getattr(made, own.name), str(own.type))
+        return made
+
+
+_WORDS = {
+    "length": "vectors of length",
+    "encoder": "the encoder",
+    "patch_px": "patches of so many pixels across:",
+    "magnification": "the magnification",
+}
+
+
+class FeatureFile:
+    """An open feature file whose content is what it must be.
+
+    coords : (n, 2) of int64, level-0 x and y
+    size : (width, height) of the slide in level-0 pixels, where the file says it
+    side, overlap : of patches in level-0 pixels; where the file does not say, as they lie
+    settings : of a file that was made here, what it was made with; else empty
+    """
+
+    def __init__(self, path: Path, content: Content) -> None:
+        self.path = path
+        self._vectors, self._is_nested = _vectors_of(path, content.vectors)
+        self.n_rows, length = self._vectors.shape[-2:]
+        _check_shape(path, content.coords, self.n_rows)
+        self._coords = content.coords
+        self._told = {name: _plain(value) for name, value in content.attributes.items()}
+        self.settings = _own_settings(path, self._told.get(OWN))
+        self.size = _size(self._told)
+        self.mpp = _number(self._told.get("level0_mpp"))
+        encoder = self._told.get("encoder")
+        self.origin = Origin(
+            length,
+            encoder if isinstance(encoder, str) and encoder else None,
+            _whole(self._told.get("patch_size")),
+            _number(self._told.get("target_magnification")),
+        )
+
+    @cached_property
+    def coords(self) -> NDArray[np.int64]:
+        with reading(self.path):
+            found = np.asarray(self._coords[...]).reshape(-1, 2)
+        if found.dtype.kind not in "iuf" or not np.isfinite(found).all() or (found < 0).any():
+            raise ImageError(
+                f"{self.path}: its coords must be level-0 pixels, whole numbers from 0 on"
+            )
+        return np.rint(found).astype(np.int64)
+
+    @cached_property
+    def side(self) -> float:
+        return _side(self._told, self.origin.patch_px) or self.step or _USUAL_PX
+
+    @property
+    def overlap(self) -> float:
+        return _overlap(self._told, self.origin.patch_px, self.side)
+
+    @cached_property
+    def step(self) -> float | None:
+        """The most frequent distance of neighbours in a row or a column; None if none has any."""
+        found = []
+        for along, across in ((0, 1), (1, 0)):
+            ordered = self.coords[np.lexsort((self.coords[:, along], self.coords[:, across]))]
+            in_line = np.diff(ordered[:, across]) == 0
+            found.append(np.diff(ordered[:, along])[in_line])
+        steps, counts = np.unique(np.concatenate(found), return_counts=True)
+        steps, counts = steps[steps > 0], counts[steps > 0]
+        return float(steps[np.argmax(counts)]) if len(steps) else None
+
+    @property
+    def offset(self) -> tuple[int, int]:
+        """Where the image's (0, 0) lies among the coords, of a file that was made here."""
+        x, y = self.settings.get("offset", (0, 0))
+        return int(x), int(y)
+
+    @property
+    def extent(self) -> tuple[int, int]:
+        """(width, height) of the image: as the file says, else as far as there are patches."""
+        width, height = self.size or self._far()
+        return width - self.offset[0], height - self.offset[1]
+
+    def _far(self) -> tuple[int, int]:
+        x, y = (self.coords.max(axis=0, initial=0) + round(self.side)).tolist()
+        return x, y
+
+    def read(self, rows: slice) -> NDArray[np.float32]:
+        """Some vectors (n, length); refuses such as are no finite numbers."""
+        with reading(self.path):
+            found = self._vectors[0, rows] if self._is_nested else self._vectors[rows]
+            vectors = np.asarray(found).astype(np.float32)
+        bad = ~np.isfinite(vectors).all(axis=1)
+        if bad.any():
+            first = (rows.start or 0) + int(np.argmax(bad))
+            raise ImageError(
+                f"{self.path}: the vector of patch {first} is not of finite numbers (NaN or "
+                "infinity): compute its features again"
+            )
+        return vectors
+
+    def read_some(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+        """The vectors of these rows, in this order; rows that lie together are read together."""
+        found = np.empty((len(rows), self.origin.length), np.float32)
+        order = np.argsort(rows, kind="stable")
+        ends = np.flatnonzero(np.diff(rows[order]) > _MOST_GAP) + 1
+        for own in np.split(order, ends) if len(rows) else ():
+            first, last = int(rows[own[0]]), int(rows[own[-1]])
+            found[own] = self.read(slice(first, last + 1))[rows[own] - first]
+        return found
+
+    def blocks(self) -> Iterator[slice]:
+        """All rows, a few megabytes at a time."""
+        step = max(1, _BLOCK_BYTES // (4 * self.origin.length))
+        for start in range(0, self.n_rows, step):
+            yield slice(start, min(start + step, self.n_rows))
+
+    def check(self) -> None:
+        """Reads all of it once; refuses what no model could learn from."""
+        if not self.n_rows:
+            raise ImageError(
+                f"{self.path}: holds no vectors; no tissue was found when they were computed"
+            )
+        assert self.coords is not None  # whoever reads them checks them
+        for rows in self.blocks():
+            self.read(rows)
+
+
+@contextmanager
+def open_features(path: Path) -> Iterator[FeatureFile]:
+    """The features in a file; raises ImageError if they cannot be read."""
+    if not is_there(path):
+        raise ImageError(f"{path}: there is no such file; check the name and the folder")
+    with FORMATS[path.suffix.lower()](path) as content:
+        yield FeatureFile(path, content)
+
+
+def check_features(path: Path) -> None:
+    """Reads all of a file once; raises ImageError if no model could learn from it."""
+    with open_features(path) as file:
+        file.check()
+
+
+def is_feature_file(path: object) -> bool:
+    """By its name alone."""
+    return isinstance(path, Path) and path.suffix.lower() in FORMATS
+
+
+def common_origin(paths: Iterable[object]) -> Origin | None:
+    """How the vectors of all feature files among these were made; None if there is no such file.
+
+    Refuses a mixture, of which a model would learn who made the vectors.
+    """
+    first, found = None, None
+    for path in paths:
+        if not is_feature_file(path):
+            continue
+        assert isinstance(path, Path)
+        own = _origin_of(path, repr(file_key(path)) if is_there(path) else "")
+        if found is None:
+            first, found = path, own
+        others = own.differences(found)
+        if others:
+            raise ImageError(
+                f"{path}: its features were made otherwise than those of {first}: "
+                f"{'; '.join(others)}. Learn from such as were made alike"
+            )
+        found = found.filled_from(own)
+    return found
+
+
+@lru_cache(maxsize=100_000)
+def _origin_of(path: Path, state: str) -> Origin:
+    with open_features(path) as file:
+        return file.origin
+
+
+# --- what a content must be ---------------------------------------------------------------------
+
+
+def _vectors_of(path: Path, vectors: Any) -> tuple[Any, bool]:
+    """The vectors, and whether they lie in one more bracket."""
+    shape = tuple(vectors.shape)
+    is_nested = len(shape) == 3 and shape[0] == 1
+    if len(shape) == 1:
+        raise ImageError(
+            f"{path}: holds one vector of {shape[0]} numbers for the slide as a whole: the "
+            "features of its patches are needed"
+        )
+    if (len(shape) != 2 and not is_nested) or not shape[-1]:
+        raise ImageError(
+            f"{path}: its features are of shape {shape}: they must be (patches, numbers)"
+        )
+    if np.dtype(vectors.dtype).kind != "f":
+        raise ImageError(f"{path}: its features are {vectors.dtype}, not of floating point")
+    return vectors, is_nested
+
+
+def _check_shape(path: Path, coords: Any, n_rows: int) -> None:
+    if coords is None:
+        raise ImageError(
+            f"{path}: says nothing of where the patches lie; it must have `coords`, x and y of "
+            "each in level-0 pixels, beside `features`"
+        )
+    if tuple(coords.shape) not in ((n_rows, 2), (1, n_rows, 2)):
+        raise ImageError(
+            f"{path}: its coords are of shape {tuple(coords.shape)}, for {n_rows} vectors: they "
+            f"must be ({n_rows}, 2)"
+        )
+
+
+def _own_settings(path: Path, text: Any) -> dict[str, Any]:
+    if not text:
+        return {}
+    try:
+        settings = parse_json(str(text))
+    except ValueError as error:
+        raise ImageError(
+            f"{path}: what it was made with cannot be read ({error}): make it again"
+        ) from error
+    return settings if isinstance(settings, dict) else {}
+
+
+# --- what a file says of itself -----------------------------------------------------------------
+
+
+def _plain(value: Any) -> Any:
+    """As Python has it; TRIDENT writes None as a text."""
+    if isinstance(value, bytes):
+        value = value.decode("utf-8", "replace")
+    if isinstance(value, np.generic | np.ndarray):
+        value = value.tolist()
+    return None if isinstance(value, str) and value == "None" else value
+
+
+def _number(value: Any) -> float | None:
+    """A positive number; of several, as CLAM has for x and y, the first."""
+    first = value[0] if isinstance(value, list | tuple) and value else value
+    try:
+        number = float(first)
+    except (TypeError, ValueError):
+        return None
+    return number if 0 < number < float("inf") else None
+
+
+def _whole(value: Any) -> int | None:
+    number = _number(value)
+    return round(number) if number is not None and round(number) > 0 else None
+
+
+def _side(told: Mapping[str, Any], patch_px: int | None) -> float | None:
+    """Of a patch in level-0 pixels; CLAM gives it in pixels of a level, and how many these are."""
+    side = _number(told.get("patch_size_level0"))
+    if side is None and patch_px is not None and "patch_level" in told:
+        reduced = _number(told.get("downsample")) or (1.0 if told["patch_level"] == 0 else None)
+        reduced = reduced and reduced * (_number(told.get("custom_downsample")) or 1.0)
+        side = patch_px * reduced if reduced else None
+    return side
+
+
+def _overlap(told: Mapping[str, Any], patch_px: int | None, side: float) -> float:
+    """In level-0 pixels; TRIDENT gives it in pixels of a patch."""
+    overlap = _number(told.get("overlap"))
+    return overlap * side / patch_px if overlap and patch_px else 0.0
+
+
+def _size(told: Mapping[str, Any]) -> tuple[int, int] | None:
+    width, height = _whole(told.get("level0_width")), _whole(told.get("level0_height"))
+    return (width, height) if width and height else None
