@@ -5,6 +5,7 @@
     DIR/overlays/KEY.png             the image with its patch map, the regions' outlines, a legend
     DIR/maps/KEY.npz                 the patch map, for `PatchMap.load`
     DIR/geojson/KEY.geojson          the patches, or the regions, for QuPath
+    DIR/anndata/KEY.h5ad             the patches with their codes, for scanpy and squidpy, if asked
     DIR/scores.json                  how good the answers are, where it is known what they should be
     DIR/done/KEY.json                one image's rows, and the digests of its files; what is there
                                      and whole is not done again
@@ -40,6 +41,7 @@ from .patches.overlay import save_overlay
 from .pipeline import Model, RegionAnswer
 from .pipeline.answers import outlines, region_rows
 from .reports.geojson import features, save_geojson
+from .spatial.patch_table import Asked, answer_into, check_has_codes
 
 SCORES = "scores.json"
 # Of a file's name that goes into KEY: with it, no name may become longer than file systems allow.
@@ -87,24 +89,34 @@ def run_images(
     mpp: Mpp = None,
     callback: Callback = ignore,
     executor: Executor | None = None,
+    anndata: bool = False,
 ) -> RunResult:
     """Answer for every image and write the files above. The callback hears of each image.
 
     `mpp`: what is said of the pixel sizes of all of them; a record's own is a table's.
+    `anndata`: also write an .h5ad file of each; an image that has one keeps it up to date unasked.
     `executor` takes an image at a time, and what works there writes into `folder`; None: one image
     after another, with threads for the parts of each.
     """
+    if anndata:
+        check_has_codes(model)
     settings = {"model": model_digest, "version": version("histodict"), "form": _FORM}
     run = RunFolder(folder, settings, model.table)
     given = GivenSize.of(mpp)
     keys = [image_key(record.path) for record in images]
     run.begin(keys, {"--mpp": given.fill, "--override-mpp": given.override})
-    stamps = [_stamp(record, given) for record in images]
+    tasks = [
+        _Task(
+            _whole(record), given, key, model_digest, anndata or _has_table(run.kept.get(key, {}))
+        ).knowing(run.kept.get(key, {}))
+        for record, key in zip(images, keys, strict=True)
+    ]
+    stamps = [task.stamp() for task in tasks]
     finished = [run.find(key, stamp) for key, stamp in zip(keys, stamps, strict=True)]
-    missing = [_whole(r) for r, found in zip(images, finished, strict=True) if not found]
+    missing = [task for task, found in zip(tasks, finished, strict=True) if not found]
     answer = partial(_answer_one, model.with_jobs(1) if executor else model, folder.absolute())
     watch = ignore if executor else callback  # of what is done elsewhere only the end is heard
-    results = (executor or Threads(1)).map(partial(answer, given, watch), missing, lost=str)
+    results = (executor or Threads(1)).map(partial(answer, watch), missing, lost=str)
     done, failures = [], []
     # Those that are finished take no time.
     share = shares([0 if f else image_bytes(r.path) for r, f in zip(images, finished, strict=True)])
@@ -176,12 +188,53 @@ def _text(path: Path) -> str:
     return os.fsencode(path).decode("utf-8", "replace")
 
 
-def _stamp(record: Record, given: GivenSize) -> Content:
-    """Changes when the image does, or what is said of its pixel size."""
-    return {
-        "size": list(astuple(given.with_table(record.mpp))),
-        "file": file_key(record.path) if record.path.exists() else [],
-    }
+@dataclass(frozen=True)
+class _Task:
+    """An image to be answered.
+
+    key : of its files
+    tabled : whether its patches with their codes are written as AnnData, too
+    """
+
+    record: Record
+    given: GivenSize
+    key: str
+    model_digest: str
+    tabled: bool
+
+    def knowing(self, before: Content) -> _Task:
+        """With what an earlier run on the same file knew and this one was not told."""
+        record = self.record
+        if not self.tabled or before.get("stamp", {}).get("file") != _file_key(record.path):
+            return self
+        record = replace(record, patient=record.patient or before["row"].get("patient", ""))
+        known = before.get("known")
+        if known and not (record.label or record.mask):
+            mask = Path(known["mask"]) if known["mask"] else None
+            record = replace(record, label=known["label"], mask=mask)
+        return replace(self, record=record)
+
+    def stamp(self) -> Content:
+        """Changes when the image does, what is said of its pixel size or, in a table, of it."""
+        record = self.record
+        found: Content = {"size": list(astuple(self.size)), "file": _file_key(record.path)}
+        if self.tabled:
+            mask = _file_key(record.mask) if record.mask else []
+            found["anndata"] = [record.patient, record.label, mask]
+        return found
+
+    @property
+    def size(self) -> GivenSize:
+        return self.given.with_table(self.record.mpp)
+
+
+def _has_table(before: Content) -> bool:
+    """Whether an earlier run wrote its patches as AnnData."""
+    return "anndata" in before.get("stamp", {})
+
+
+def _file_key(path: Path) -> list[Any]:
+    return file_key(path) if path.exists() else []
 
 
 def _whole(record: Record) -> Record:
@@ -223,28 +276,30 @@ def _known(record: Record) -> Content:
     }
 
 
-def _answer_one(
-    model: Model, folder: Path, given: GivenSize, callback: Callback, record: Record
-) -> Content | str:
+def _answer_one(model: Model, folder: Path, callback: Callback, task: _Task) -> Content | str:
     """The rows of an image, whose files are then written; or why there are none."""
     try:
-        return _answer(model, folder, given, callback, record)
-    except (ValueError, OSError, MemoryError) as error:
+        return _answer(model, folder, callback, task)
+    except (ValueError, OSError, MemoryError, ImportError) as error:
         return str(error) or type(error).__name__
 
 
-def _answer(
-    model: Model, folder: Path, given: GivenSize, callback: Callback, record: Record
-) -> Content:
-    key = image_key(record.path)
-    answer = model.answer(record.path, mpp=given.with_table(record.mpp), callback=callback)
-    files: list[Path] = []
+def _answer(model: Model, folder: Path, callback: Callback, task: _Task) -> Content:
+    key, path, files = task.key, task.record.path, list[Path]()
+    if task.tabled:
+        table = Path("anndata", f"{key}.h5ad")
+        asked = Asked(path, key, task.size, task.record, task.model_digest)
+        answer = answer_into(folder / table, model, asked, callback)
+        files.append(table)
+    else:
+        answer = model.answer(path, mpp=task.size, callback=callback)
     if answer.patch_map is not None:
-        overlay, outlined, mapped = files = [
+        overlay, outlined, mapped = drawings = [
             Path("overlays", f"{key}.png"),
             Path("geojson", f"{key}.geojson"),
             Path("maps", f"{key}.npz"),
         ]
+        files += drawings
         with ThreadPoolExecutor(2) as pool:  # of a slide each takes its time
             drawn = pool.submit(
                 save_overlay, folder / overlay, answer.patch_map, answer.words(), outlines(answer)

@@ -12,6 +12,7 @@ from ..execution.outputs import check_new_folder, check_room
 from ..execution.texts import counted
 from .console import end_with, keeps, plain_errors, print_json, print_table, printable, warn
 from .options import (
+    AnnDataOption,
     FinderOptions,
     ImageOptions,
     JsonOption,
@@ -32,6 +33,7 @@ def predict(
     output: ResultsOutput,
     images: ImageOptions,
     work: WorkOptions,
+    anndata: AnnDataOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Classify images and slides.
@@ -45,7 +47,7 @@ def predict(
     with plain_errors():
         digest = _digest(used.model)
         trained = _load(used, work.jobs, finds_regions=False)
-        result = _run(trained, digest, images, output, work)
+        result = _run(trained, digest, images, output, work, anndata=anndata)
     _tell(result, _counts(result), f"{output / 'predictions.csv'}", as_json)
 
 
@@ -55,6 +57,7 @@ def detect(
     output: ResultsOutput,
     images: ImageOptions,
     work: WorkOptions,
+    anndata: AnnDataOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Find regions in images and slides.
@@ -69,7 +72,7 @@ def detect(
     with plain_errors():
         digest = _digest(used.model)
         trained = _load(used, work.jobs, finds_regions=True)
-        result = _run(trained, digest, images, output, work)
+        result = _run(trained, digest, images, output, work, anndata=anndata)
     words = f"{counted(len(result.regions), 'region')}; {_counts(result)}"
     _tell(result, words, f"{output / 'detections.csv'} and regions.csv", as_json)
 
@@ -90,7 +93,13 @@ def _load(used: ModelOptions, jobs: int | None, *, finds_regions: bool) -> Model
 
 
 def _run(
-    model: Model, digest: str, images: ImageOptions, output: Path, work: WorkOptions
+    model: Model,
+    digest: str,
+    images: ImageOptions,
+    output: Path,
+    work: WorkOptions,
+    *,
+    anndata: bool,
 ) -> RunResult:
     from ..batch import run_images
     from ..images.pixel_size import PixelSize
@@ -108,6 +117,7 @@ def _run(
             mpp=images.size,
             callback=begun.callback,
             executor=begun.executor,
+            anndata=anndata,
         )
     warn_of_sizes(model, [PixelSize(row["mpp"], row["mpp_from"]) for row in result.rows])
     return result
