@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -25,6 +26,7 @@ RECIPE = Recipe(
     vectors="centred",
     neighbours=1,
 )
+HEAD = Recipe("nearest-mean", patch_px=12, rule="margin", patches_per_class=200)
 
 
 def read(element):
@@ -172,7 +174,7 @@ def test_a_large_picture_is_reduced_and_its_scale_said(model, tissue, tmp_path):
 
 
 def test_of_a_panel_the_codes_are_the_first_members(manifest, image, tmp_path):
-    panel = Panel([RECIPE, Recipe("lbp-colour")], folds=2, n_jobs=1).fit(manifest)
+    panel = Panel([RECIPE, replace(HEAD, stain="none")], folds=2, n_jobs=1).fit(manifest)
     _, table = table_of(panel, image, tmp_path / "a.h5ad", mpp=0.5)
     np.testing.assert_array_equal(table["varm"]["atoms"], panel.members_[0].model_.atoms().D)
     assert "probability_inflamed" in table["uns"]["histodict"]["answer"]
@@ -193,7 +195,7 @@ def test_regions_and_what_a_mask_says_of_each_patch(tissue, tmp_path):
 
 
 def test_a_head_has_scores_as_codes_and_no_atoms(manifest, image, tmp_path):
-    head = TissueClassifier(Recipe("nearest-mean", patch_px=12, rule="margin")).fit(manifest)
+    head = TissueClassifier(HEAD).fit(manifest)
     _, table = table_of(head, image, tmp_path / "a.h5ad", mpp=0.5)
     assert table["X"].shape[1] == 2 and table["varm"] == {}
     assert table["var"]["_index"] == ["code_0", "code_1"] and "class" not in table["var"]
@@ -230,7 +232,7 @@ def test_what_is_known_of_the_image_is_in_every_row(model, image, tmp_path):
 
 
 def test_a_method_of_whole_images_is_refused_and_leaves_no_file(manifest, image, tmp_path):
-    whole = TissueClassifier("fast", method="lbp-colour").fit(manifest)
+    whole = TissueClassifier("fast", method="mean-logistic").fit(manifest)
     with pytest.raises(ValueError, match="looks at the image as a whole"):
         answer_into(tmp_path / "a.h5ad", whole, Asked(image, "slide", 0.5))
     assert list(tmp_path.iterdir()) == []
