@@ -31,6 +31,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 _NEARLY_FULL = 2**20
 # Slides of which the file that is named is but the index of others in its folder.
 _INDEXES = (".dcm", ".vms", ".vmu")
+_STORES = (".zarr",)  # folders that stand for a file
 
 
 class WriteError(OSError):
@@ -124,7 +125,7 @@ def file_key(path: Path) -> list[Any]:
     One look at the disk will do: after each, a thread of a busy server waits for its turn.
     """
     device, number, *sizes = file_state(path)
-    states = [[p.name, *_sizes(p.stat())] for p in _beside(path)]
+    states = [[_name_in(path, p), *_sizes(p.stat())] for p in _beside(path)]
     return [_true_place(str(path.absolute()), device, number), *sizes, *states]
 
 
@@ -137,9 +138,19 @@ def _true_place(path: str, device: int, number: int) -> str:
     return os.path.realpath(path)
 
 
+def is_there(path: Path) -> bool:
+    """Whether it is a file, or a folder that stands for one."""
+    try:
+        return path.is_file() or (path.suffix.lower() in _STORES and path.is_dir())
+    except OSError:  # a name that no system would take
+        return False
+
+
 def _beside(path: Path) -> list[Path]:
-    """The other files of a slide that lies in several."""
+    """The other files of a slide that lies in several; all of a folder that stands for a file."""
     kind = path.suffix.lower()
+    if kind in _STORES and path.is_dir():
+        return sorted(other for other in path.rglob("*") if other.is_file())
     if kind not in (*_INDEXES, ".mrxs"):
         return []
     folder = path.with_suffix("") if kind == ".mrxs" else path.parent
@@ -147,13 +158,17 @@ def _beside(path: Path) -> list[Path]:
     return [other for other in files if other != path and other.is_file()]
 
 
+def _name_in(path: Path, other: Path) -> str:
+    return other.relative_to(path).as_posix() if other.is_relative_to(path) else other.name
+
+
 def content_digest(path: Path) -> str:
     """SHA-256 of a file; read once as long as its size and its times stay as they are.
 
     Of a slide that lies in several files the others count by their names, sizes and times.
     """
-    own = _digest(str(path.absolute()), *file_state(path))
-    others = [[p.name, *_sizes(p.stat())[:2]] for p in _beside(path)]
+    own = "" if path.is_dir() else _digest(str(path.absolute()), *file_state(path))
+    others = [[_name_in(path, p), *_sizes(p.stat())[:2]] for p in _beside(path)]
     return hashlib.sha256(f"{own} {others}".encode()).hexdigest() if others else own
 
 

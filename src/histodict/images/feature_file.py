@@ -1,0 +1,258 @@
+"""Vectors of a slide's patches that were computed before: a file of them, opened by its suffix.
+
+A feature file stands where an image stands: it holds what the patches look like to an encoder, and
+where they lie, but no pixels. FORMATS says how a file is opened, by its suffix; another format is
+a function more in it, which gives a `Content`. What a content must be is checked here, once.
+
+    features   (n, length) or (1, n, length), of floating point
+    coords     (n, 2) or (1, n, 2): x and y of the patches' upper left corners, in level-0 pixels
+    attributes what else the file says, by the names that TRIDENT and CLAM have for it: patch_size,
+               patch_size_level0, overlap, target_magnification, level0_width, level0_height,
+               encoder; of CLAM patch_level, downsample and level_dim
+
+Learnt from the source of TRIDENT (IO.py: coords_to_h5, save_h5; WSI.py: extract_patch_features),
+which writes None as the text 'None', and of CLAM (file_utils.py: save_hdf5; extract_features_fp.py:
+its features have no attributes; WholeSlideImage.py: its coords have).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..execution.files import is_there
+from ..execution.texts import parse_json
+from .errors import ImageError
+from .feature_formats import Content, open_hdf5, open_npz, open_zarr, reading
+
+# How a file of features is opened, by its suffix.
+FORMATS: dict[str, Callable[[Path], AbstractContextManager[Content]]] = {
+    ".h5": open_hdf5,
+    ".hdf5": open_hdf5,
+    ".npz": open_npz,
+    ".zarr": open_zarr,
+}
+OWN = "histodict"  # the attribute of files that were made here: with which settings, as JSON
+_BLOCK_BYTES = 8 * 2**20
+_MOST_GAP = 8  # rows that are read though nobody asked, rather than in two goes
+
+
+@dataclass(frozen=True)
+class Origin:
+    """How vectors were made, as far as a file tells: what must be the same for all of a model's.
+
+    length : of a vector
+    patch_px, magnification : side of a patch in pixels, and at which magnification
+    """
+
+    length: int
+    encoder: str | None = None
+    patch_px: int | None = None
+    magnification: float | None = None
+
+    def differences(self, other: Origin) -> list[str]:
+        """In words what sets this apart; what one of the two does not tell is no difference."""
+        pairs = [(f.name, getattr(self, f.name), getattr(other, f.name)) for f in fields(self)]
+        return [
+            f"{_WORDS[name]} {own}, not {known}"
+            for name, own, known in pairs
+            if own is not None and known is not None and own != known
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+
+_WORDS = {
+    "length": "vectors of length",
+    "encoder": "the encoder",
+    "patch_px": "patches of so many pixels across:",
+    "magnification": "the magnification",
+}
+
+
+class FeatureFile:
+    """An open feature file whose content is what it must be.
+
+    coords : (n, 2) of int64, level-0 x and y
+    size : (width, height) of the slide in level-0 pixels, where the file says it
+    side, overlap : of patches in level-0 pixels, where the file says it
+    settings : of a file that was made here, what it was made with; else empty
+    """
+
+    def __init__(self, path: Path, content: Content) -> None:
+        self.path = path
+        self._vectors, self._is_nested = _vectors_of(path, content.vectors)
+        self.n_rows, length = self._vectors.shape[-2:]
+        self.coords = _coords_of(path, content.coords, self.n_rows)
+        told = {name: _plain(value) for name, value in content.attributes.items()}
+        self.settings = _own_settings(path, told.get(OWN))
+        patch_px = _whole(told.get("patch_size"))
+        self.side = _side(told, patch_px)
+        self.overlap = _overlap(told, patch_px, self.side)
+        self.size = _size(told)
+        self.mpp = _number(told.get("level0_mpp"))
+        encoder = told.get("encoder")
+        self.origin = Origin(
+            length,
+            encoder if isinstance(encoder, str) and encoder else None,
+            patch_px,
+            _number(told.get("target_magnification")),
+        )
+
+    def read(self, rows: slice) -> NDArray[np.float32]:
+        """Some vectors (n, length); refuses such as are no finite numbers."""
+        with reading(self.path):
+            found = self._vectors[0, rows] if self._is_nested else self._vectors[rows]
+            vectors = np.asarray(found).astype(np.float32)
+        bad = ~np.isfinite(vectors).all(axis=1)
+        if bad.any():
+            first = (rows.start or 0) + int(np.argmax(bad))
+            raise ImageError(
+                f"{self.path}: the vector of patch {first} is not of finite numbers (NaN or "
+                "infinity): compute its features again"
+            )
+        return vectors
+
+    def read_some(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+        """The vectors of these rows, in this order; rows that lie together are read together."""
+        found = np.empty((len(rows), self.origin.length), np.float32)
+        order = np.argsort(rows, kind="stable")
+        ends = np.flatnonzero(np.diff(rows[order]) > _MOST_GAP) + 1
+        for own in np.split(order, ends) if len(rows) else ():
+            first, last = int(rows[own[0]]), int(rows[own[-1]])
+            found[own] = self.read(slice(first, last + 1))[rows[own] - first]
+        return found
+
+    def blocks(self) -> Iterator[slice]:
+        """All rows, a few megabytes at a time."""
+        step = max(1, _BLOCK_BYTES // (4 * self.origin.length))
+        for start in range(0, self.n_rows, step):
+            yield slice(start, min(start + step, self.n_rows))
+
+    def check(self) -> None:
+        """Reads all of it once; refuses what no model could learn from."""
+        if not self.n_rows:
+            raise ImageError(
+                f"{self.path}: holds no vectors; no tissue was found when they were computed"
+            )
+        for rows in self.blocks():
+            self.read(rows)
+
+
+@contextmanager
+def open_features(path: Path) -> Iterator[FeatureFile]:
+    """The features in a file; raises ImageError if they cannot be read."""
+    if not is_there(path):
+        raise ImageError(f"{path}: there is no such file; check the name and the folder")
+    with FORMATS[path.suffix.lower()](path) as content:
+        yield FeatureFile(path, content)
+
+
+def is_feature_file(path: Path) -> bool:
+    """By its name alone."""
+    return path.suffix.lower() in FORMATS
+
+
+# --- what a content must be ---------------------------------------------------------------------
+
+
+def _vectors_of(path: Path, vectors: Any) -> tuple[Any, bool]:
+    """The vectors, and whether they lie in one more bracket."""
+    shape = tuple(vectors.shape)
+    is_nested = len(shape) == 3 and shape[0] == 1
+    if len(shape) == 1:
+        raise ImageError(
+            f"{path}: holds one vector of {shape[0]} numbers for the slide as a whole: the "
+            "features of its patches are needed"
+        )
+    if (len(shape) != 2 and not is_nested) or not shape[-1]:
+        raise ImageError(
+            f"{path}: its features are of shape {shape}: they must be (patches, numbers)"
+        )
+    if np.dtype(vectors.dtype).kind != "f":
+        raise ImageError(f"{path}: its features are {vectors.dtype}, not of floating point")
+    return vectors, is_nested
+
+
+def _coords_of(path: Path, coords: NDArray[Any] | None, n_rows: int) -> NDArray[np.int64]:
+    if coords is None:
+        raise ImageError(
+            f"{path}: says nothing of where the patches lie; it must have `coords`, x and y of "
+            "each in level-0 pixels, beside `features`"
+        )
+    coords = coords[0] if coords.ndim == 3 and len(coords) == 1 else coords
+    if coords.shape != (n_rows, 2):
+        raise ImageError(
+            f"{path}: its coords are of shape {coords.shape}, for {n_rows} vectors: they must be "
+            f"({n_rows}, 2)"
+        )
+    if coords.dtype.kind not in "iuf" or not np.isfinite(coords).all() or (coords < 0).any():
+        raise ImageError(f"{path}: its coords must be level-0 pixels, whole numbers from 0 on")
+    return np.rint(coords).astype(np.int64)
+
+
+def _own_settings(path: Path, text: Any) -> dict[str, Any]:
+    if not text:
+        return {}
+    try:
+        settings = parse_json(str(text))
+    except ValueError as error:
+        raise ImageError(
+            f"{path}: what it was made with cannot be read ({error}): make it again"
+        ) from error
+    return settings if isinstance(settings, dict) else {}
+
+
+# --- what a file says of itself -----------------------------------------------------------------
+
+
+def _plain(value: Any) -> Any:
+    """As Python has it; TRIDENT writes None as a text."""
+    if isinstance(value, bytes):
+        value = value.decode("utf-8", "replace")
+    if isinstance(value, np.generic | np.ndarray):
+        value = value.tolist()
+    return None if isinstance(value, str) and value == "None" else value
+
+
+def _number(value: Any) -> float | None:
+    """A positive number; of several, as CLAM has for x and y, the first."""
+    first = value[0] if isinstance(value, list | tuple) and value else value
+    try:
+        number = float(first)
+    except (TypeError, ValueError):
+        return None
+    return number if 0 < number < float("inf") else None
+
+
+def _whole(value: Any) -> int | None:
+    number = _number(value)
+    return round(number) if number is not None and round(number) > 0 else None
+
+
+def _side(told: Mapping[str, Any], patch_px: int | None) -> float | None:
+    """Of a patch in level-0 pixels; CLAM gives it in pixels of a level, and how many these are."""
+    side = _number(told.get("patch_size_level0"))
+    if side is None and patch_px is not None and "patch_level" in told:
+        reduced = _number(told.get("downsample")) or (1.0 if told["patch_level"] == 0 else None)
+        reduced = reduced and reduced * (_number(told.get("custom_downsample")) or 1.0)
+        side = patch_px * reduced if reduced else None
+    return side
+
+
+def _overlap(told: Mapping[str, Any], patch_px: int | None, side: float | None) -> float:
+    """In level-0 pixels; TRIDENT gives it in pixels of a patch."""
+    overlap = _number(told.get("overlap"))
+    return overlap * side / patch_px if overlap and patch_px and side else 0.0
+
+
+def _size(told: Mapping[str, Any]) -> tuple[int, int] | None:
+    width, height = _whole(told.get("level0_width")), _whole(told.get("level0_height"))
+    return (width, height) if width and height else None

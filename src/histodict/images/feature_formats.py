@@ -1,0 +1,113 @@
+"""The formats of feature files: HDF5, as TRIDENT and CLAM write it, Zarr, and NumPy's .npz.
+
+Each is opened as a `Content`; h5py and zarr are needed for their formats alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..execution.files import DAMAGED_ARRAYS
+from .errors import ImageError
+
+FEATURES, COORDS = "features", "coords"
+_EXTRA = "pip install 'histodict[features]'"
+
+
+@dataclass(frozen=True)
+class Content:
+    """What a file holds, as it is; see `feature_file` for what it must be.
+
+    vectors : an array, or what has a shape and a dtype and gives an array for a slice of rows
+    coords : None where there are none
+    """
+
+    vectors: Any
+    coords: NDArray[Any] | None
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+
+
+@contextmanager
+def open_hdf5(path: Path) -> Iterator[Content]:
+    h5py = _library("h5py", path)
+    try:
+        file = h5py.File(path, "r")
+    except OSError as error:
+        if isinstance(error, FileNotFoundError | PermissionError):
+            raise
+        raise ImageError(
+            f"{path}: is no HDF5 file, or a damaged one ({error}): compute its features again"
+        ) from error
+    with file:
+        yield _of_group(path, file, h5py.Dataset)
+
+
+@contextmanager
+def open_zarr(path: Path) -> Iterator[Content]:
+    zarr = _library("zarr", path)
+    try:
+        group = zarr.open_group(str(path), mode="r")
+    except Exception as error:  # of a store that is none, zarr raises all sorts
+        raise ImageError(f"{path}: is no Zarr group ({error}): make it again") from error
+    yield _of_group(path, group, zarr.Array)
+
+
+@contextmanager
+def open_npz(path: Path) -> Iterator[Content]:
+    """Its arrays are read whole; attributes are further arrays, of one value each."""
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+            found = {name: arrays[name] for name in arrays.files}
+    except (FileNotFoundError, PermissionError):
+        raise
+    except DAMAGED_ARRAYS as error:
+        raise ImageError(f"{path}: is no .npz file, or a damaged one: make it again") from error
+    told = {name: array for name, array in found.items() if array.size <= 2}
+    yield Content(_named(path, found, FEATURES), found.get(COORDS), told)
+
+
+def _of_group(path: Path, group: Any, kind: type) -> Content:
+    """Attributes of the file, of the features and of the coords, the latter first."""
+    with reading(path):
+        arrays = {name: group[name] for name in group if isinstance(group[name], kind)}
+        vectors, coords = _named(path, arrays, FEATURES), arrays.get(COORDS)
+        homes = [group, vectors, *([] if coords is None else [coords])]
+        told = {name: value for home in homes for name, value in dict(home.attrs).items()}
+        return Content(vectors, None if coords is None else np.asarray(coords[...]), told)
+
+
+def _named(path: Path, arrays: Mapping[str, Any], name: str) -> Any:
+    if name not in arrays:
+        there = ", ".join(sorted(arrays)) or "none"
+        raise ImageError(f"{path}: has no array `{name}`; there are: {there}")
+    return arrays[name]
+
+
+def _library(name: str, path: Path) -> Any:
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise ImageError(
+            f"{path}: is read with {name}, which is not installed ({error}): {_EXTRA}"
+        ) from error
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """What a library says of a file whose beginning alone is whole, in words."""
+    try:
+        yield
+    except ImageError:
+        raise
+    except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:
+        raise ImageError(
+            f"{path}: a part of it cannot be read ({error}): compute its features again"
+        ) from error
