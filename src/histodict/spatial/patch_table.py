@@ -152,8 +152,10 @@ class _Table:
 
     def _corners(self) -> NDArray[np.float64]:
         """x and y, as the pixels were read."""
-        corners: NDArray[np.float64] = np.rint(self.cells[:, ::-1] * self.patch_map.grid.step)
-        return corners
+        grid = self.patch_map.grid
+        x = np.array([grid.corner(0, column)[0] for column in range(grid.n_columns)], np.float64)
+        y = np.array([grid.corner(row, 0)[1] for row in range(grid.n_rows)], np.float64)
+        return np.stack([x[self.cells[:, 1]], y[self.cells[:, 0]]], axis=1)
 
     def _centres(self) -> NDArray[np.float64]:
         return self._corners() + self.patch_map.grid.patch_side / 2
@@ -181,7 +183,7 @@ class _Table:
     # --- the image and the model ----------------------------------------------------------------
 
     def _uns(self) -> dict[str, Any]:
-        with open_image(self.asked.image) as source:
+        with open_image(self.patch_map.path) as source:
             picture, size = source.thumbnail(min(_PICTURE_PX, max(source.size))), source.size
         scales = {
             "tissue_hires_scalef": max(picture.shape[:2]) / max(size),
