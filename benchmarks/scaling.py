@@ -32,7 +32,7 @@ from histodict.methods.class_sums import Coding, add_up
 from histodict.methods.dfdl import DFDL, _sample_weights
 from histodict.methods.labelled_blocks import in_units, open_arrays
 from histodict.patches.vectors import VECTORS
-from histodict.pipeline.view import open_view
+from histodict.pipeline.opening import open_view
 from histodict.recipes import preset
 
 from .machine import machine_facts

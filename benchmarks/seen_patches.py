@@ -19,7 +19,7 @@ from histodict.methods.patch_classifier import PatchClassifier
 from histodict.methods.registry import method_entry
 from histodict.networks import vectors_named
 from histodict.patches.projection import Projection
-from histodict.pipeline.view import open_view
+from histodict.pipeline.opening import open_view
 from histodict.recipes import Recipe
 
 from .kept_pieces import Facts

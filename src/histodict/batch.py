@@ -19,6 +19,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple, dataclass, replace
@@ -38,15 +39,16 @@ from .images.layout import images_below
 from .images.manifest import Record
 from .images.pixel_size import GivenSize, Mpp
 from .patches.overlay import save_overlay
-from .pipeline import Model, RegionAnswer
+from .patches.patch_map import PatchMap
+from .pipeline import Answer, Model, RegionAnswer
 from .pipeline.answers import outlines, region_rows
 from .reports.geojson import features, save_geojson
-from .spatial.patch_table import Asked, answer_into, check_has_codes
+from .spatial.patch_table import About, answer_into, check_has_codes
 
 SCORES = "scores.json"
 # Of a file's name that goes into KEY: with it, no name may become longer than file systems allow.
 _MOST_BYTES = 200
-_FORM = 7  # goes up when an image's files are written otherwise
+_FORM = 8  # goes up when an image's files are written otherwise
 
 
 @dataclass(frozen=True)
@@ -105,12 +107,11 @@ def run_images(
     given = GivenSize.of(mpp)
     keys = [image_key(record.path) for record in images]
     run.begin(keys, {"--mpp": given.fill, "--override-mpp": given.override})
-    tasks = [
-        _Task(
-            _whole(record), given, key, model_digest, anndata or _has_table(run.kept.get(key, {}))
-        ).knowing(run.kept.get(key, {}))
-        for record, key in zip(images, keys, strict=True)
-    ]
+    tasks = []
+    for record, key in zip(images, keys, strict=True):
+        before = run.kept.get(key, {})
+        tabled = anndata or "anndata" in before.get("stamp", {})
+        tasks.append(_Task(_whole(record), given, key, model_digest, tabled).knowing(before))
     stamps = [task.stamp() for task in tasks]
     finished = [run.find(key, stamp) for key, stamp in zip(keys, stamps, strict=True)]
     missing = [task for task, found in zip(tasks, finished, strict=True) if not found]
@@ -221,16 +222,11 @@ class _Task:
         if self.tabled:
             mask = _file_key(record.mask) if record.mask else []
             found["anndata"] = [record.patient, record.label, mask]
-        return found
+        return found | ({"image": file_key(record.image)} if record.image else {})
 
     @property
     def size(self) -> GivenSize:
         return self.given.with_table(self.record.mpp)
-
-
-def _has_table(before: Content) -> bool:
-    """Whether an earlier run wrote its patches as AnnData."""
-    return "anndata" in before.get("stamp", {})
 
 
 def _file_key(path: Path) -> list[Any]:
@@ -239,8 +235,8 @@ def _file_key(path: Path) -> list[Any]:
 
 def _whole(record: Record) -> Record:
     """Another machine may work in another folder: paths that are sent are whole."""
-    mask = record.mask.absolute() if record.mask else None
-    return replace(record, path=record.path.absolute(), mask=mask)
+    mask, image = (file.absolute() if file else None for file in (record.mask, record.image))
+    return replace(record, path=record.path.absolute(), mask=mask, image=image)
 
 
 def _with_truth(
@@ -278,21 +274,33 @@ def _known(record: Record) -> Content:
 
 def _answer_one(model: Model, folder: Path, callback: Callback, task: _Task) -> Content | str:
     """The rows of an image, whose files are then written; or why there are none."""
+    if task.record.trouble:
+        return task.record.trouble
     try:
         return _answer(model, folder, callback, task)
     except (ValueError, OSError, MemoryError, ImportError) as error:
         return str(error) or type(error).__name__
 
 
+def _ask(task: _Task, callback: Callback, model: Model) -> Answer:
+    """The answer, its map over the image where one lies beside a feature file."""
+    image = task.record.image
+    answer: Answer = model.answer(task.record.path, mpp=task.size, callback=callback)
+    if image is not None and answer.patch_map is not None:
+        found = _laid_over(image, answer.patch_map)
+        if not model.finds_regions or found.offset == answer.patch_map.offset:
+            answer = replace(answer, patch_map=found)
+    return answer
+
+
 def _answer(model: Model, folder: Path, callback: Callback, task: _Task) -> Content:
-    key, path, files = task.key, task.record.path, list[Path]()
+    key, ask, files = task.key, partial(_ask, task, callback), list[Path]()
     if task.tabled:
-        table = Path("anndata", f"{key}.h5ad")
-        asked = Asked(path, key, task.size, task.record, task.model_digest)
-        answer = answer_into(folder / table, model, asked, callback)
-        files.append(table)
+        files.append(Path("anndata", f"{key}.h5ad"))
+        about = About(key, task.record, task.model_digest)
+        answer = answer_into(folder / files[0], model, ask, about)
     else:
-        answer = model.answer(path, mpp=task.size, callback=callback)
+        answer = ask(model)
     if answer.patch_map is not None:
         overlay, outlined, mapped = drawings = [
             Path("overlays", f"{key}.png"),
@@ -313,3 +321,12 @@ def _answer(model: Model, folder: Path, callback: Callback, task: _Task) -> Cont
         "regions": region_rows(answer),
         "files": {file.as_posix(): content_digest(folder / file) for file in files},
     }
+
+
+def _laid_over(image: Path, patch_map: PatchMap) -> PatchMap:
+    """The map of a feature file over its image; an image that cannot be read takes no answer."""
+    try:
+        return patch_map.laid_over(image)
+    except (ValueError, OSError) as error:
+        warnings.warn(f"{error}; the map is drawn without it", stacklevel=2)
+        return patch_map

@@ -12,7 +12,7 @@ from .decisions.image_rules import RULES
 from .execution.texts import parse_json
 from .images.stain import NORMALISERS
 from .methods.registry import METHODS, method_entry
-from .networks import BORDERS, missing_module, vectors_named
+from .networks import BORDERS, GIVEN, missing_module, vectors_named
 from .parameters import check_choice, check_kind, check_names, check_number, check_whole_number
 from .patches.vectors import VECTORS
 
@@ -92,7 +92,13 @@ class Recipe:
                 "a network's cells know their surroundings: set context=1, or take the preset "
                 "embeddings"
             )
-        channels = method_entry(self.method).channels
+        entry = method_entry(self.method)
+        if kind.are_given and (entry.channels or not entry.sees_patches):
+            raise ValueError(
+                f"the method {self.method!r} looks at pixels, of which feature files have none: "
+                "choose one that works on patch vectors, such as dfdl or mean-logistic"
+            )
+        channels = entry.channels
         if channels and self.method_parameters.get(channels, 3) == 9 - self.n_channels:
             raise ValueError(
                 f"{self.method} codes every colour channel by itself; there are three, or six with "
@@ -236,6 +242,14 @@ PRESETS = {
         components=200,
         rule="proportion",
     ),
+    # Vectors of feature files, learnt from as cells of a network are.
+    "given": Recipe(
+        method_parameters={"rho": 0.1},
+        patches_per_class=6_000,
+        vectors=GIVEN,
+        components=200,
+        rule="proportion",
+    ),
     # For regions: a patch alone says little where tissue is mixed, so it is seen with its
     # surroundings, and its neighbours have a say.
     "regions": Recipe(
@@ -300,7 +314,7 @@ def takes_network(settings: Mapping[str, Any], methods: Iterable[str] = ()) -> t
     network's cells do not have.
     """
     asked = {name: settings[name] for name in _OF_PATCHES if name in settings}
-    if "vectors" in asked and asked["vectors"] not in VECTORS:
+    if "vectors" in asked and asked["vectors"] not in (*VECTORS, GIVEN):
         return True, f"as {asked['vectors']} is a network"
     if asked:
         return False, f"of pixels, as {next(iter(asked))} is set"

@@ -13,7 +13,7 @@ from histodict.images.manifest import read_manifest
 from histodict.pipeline import TissueClassifier
 from histodict.recipes import Recipe
 from histodict.spatial.h5ad import SparseRows, mark, write
-from histodict.spatial.patch_table import Asked, answer_into
+from histodict.spatial.patch_table import About, answer_into
 
 h5py = pytest.importorskip("h5py")
 
@@ -72,7 +72,8 @@ def test_what_predict_wrote_is_read_again(tmp_path):
     )
     model = TissueClassifier(recipe).fit(manifest := read_manifest(tissue / "manifest.csv"))
     path, image = tmp_path / "a.h5ad", manifest.records[0].path
-    answer = answer_into(path, model, Asked(image, "a", 0.5, model_digest="0123456789abcdef"))
+    about = About("a", model_digest="0123456789abcdef")
+    answer = answer_into(path, model, lambda heard: heard.answer(image, mpp=0.5), about)
     grid = answer.patch_map.grid
     with open_features(path) as file, h5py.File(path) as again:
         cells = zip(again["obs/array_row"], again["obs/array_col"], strict=True)

@@ -188,7 +188,7 @@ def test_chunks_do_not_show_in_the_cells(network, tmp_path, rng):
     """A network sees the surroundings of a chunk: the same cell whichever chunk it is read in."""
     from PIL import Image
 
-    from histodict.pipeline.view import open_view
+    from histodict.pipeline.opening import open_view
 
     pixels = rng.integers(60, 200, (20 * CELL, 20 * CELL, 3)).astype(np.uint8)
     pixels[..., 1] //= 2
@@ -213,7 +213,7 @@ def test_cells_at_the_border_are_of_tissue(tmp_path, side):
     """Of an image of one colour all cells are the same; a network by itself sees a frame."""
     from PIL import Image
 
-    from histodict.pipeline.view import open_view
+    from histodict.pipeline.opening import open_view
 
     Image.new("RGB", (side * CELL, side * CELL), (180, 90, 160)).save(tmp_path / "a.png")
     register_network("padded", padded_network)
@@ -237,7 +237,7 @@ def test_cells_along_the_border_are_not_learnt_from(network, tmp_path, rng, side
     """Unless there are no others; they are judged as if they had been."""
     from PIL import Image
 
-    from histodict.pipeline.view import open_view
+    from histodict.pipeline.opening import open_view
 
     pixels = rng.integers(60, 200, (side * CELL, side * CELL, 3)).astype(np.uint8)
     Image.fromarray(pixels).save(tmp_path / "a.png")
@@ -257,7 +257,7 @@ def test_cells_along_the_border_are_not_learnt_from(network, tmp_path, rng, side
 def test_where_tissue_lies_along_the_border_alone_it_is_learnt_from(network, tmp_path):
     from PIL import Image
 
-    from histodict.pipeline.view import open_view
+    from histodict.pipeline.opening import open_view
 
     pixels = np.full((5 * CELL, 5 * CELL, 3), 250, np.uint8)
     pixels[:CELL] = (180, 90, 160)
@@ -270,7 +270,7 @@ def test_a_turned_network_does_not_care_which_way_the_diagonal_lies(network, tmp
     from PIL import Image
 
     from histodict.execution.array_cache import ArrayCache
-    from histodict.pipeline.view import open_view
+    from histodict.pipeline.opening import open_view
 
     pixels = rng.integers(60, 200, (6 * CELL, 9 * CELL, 3)).astype(np.uint8)
     Image.fromarray(pixels).save(tmp_path / "a.png")

@@ -72,12 +72,16 @@ def test_colours_are_the_classes_and_stronger_where_it_was_clear(patch_map):
 
 def test_every_pixel_of_the_image_belongs_to_the_cell_nearest_to_it():
     """By brute force: of overlapping patches the one whose centre is nearest, up to the border."""
-    for grid in (GRID, PatchGrid(3, 4, 16, 16, 1.0), PatchGrid(3, 4, 16, 24, 3.3)):
-        count = grid.n_columns
-        places = np.arange(0, 200) + 0.37
-        centres = np.arange(count) * grid.step + grid.patch_side / 2
-        nearest = np.abs(places[:, None] - centres).argmin(axis=1)
-        np.testing.assert_array_equal(grid.cells_at(places, count), nearest)
+    places = np.arange(0, 200) + 0.37
+    grids = [GRID, PatchGrid(3, 4, 16, 16, 1.0), PatchGrid(3, 4, 16, 24, 3.3)]
+    for grid in [*grids, replace(GRID, left=5.0, top=9.5)]:
+        for found, count, start in (
+            (grid.columns_at(places), grid.n_columns, grid.left),
+            (grid.rows_at(places), grid.n_rows, grid.top),
+        ):
+            centres = start + np.arange(count) * grid.step + grid.patch_side / 2
+            nearest = np.abs(places[:, None] - centres).argmin(axis=1)
+            np.testing.assert_array_equal(found, nearest)
 
 
 def test_what_is_no_map_is_said(tmp_path):

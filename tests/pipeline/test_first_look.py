@@ -12,7 +12,7 @@ from histodict.images.readers import open_image
 from histodict.images.stain import NORMALISERS
 from histodict.pipeline import first_look as module
 from histodict.pipeline.first_look import first_look
-from histodict.pipeline.view import open_view
+from histodict.pipeline.opening import open_view
 from histodict.recipes import preset
 
 

@@ -11,7 +11,7 @@ from histodict.demo.sets import write_synthetic_set
 from histodict.images.manifest import Record, read_manifest
 from histodict.pipeline import TissueClassifier
 from histodict.pipeline.gallery import N_PATCHES, Gallery
-from histodict.pipeline.view import open_view
+from histodict.pipeline.opening import open_view
 from histodict.recipes import Recipe
 
 RECIPE = Recipe(

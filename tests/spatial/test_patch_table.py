@@ -13,9 +13,9 @@ from histodict.demo.sets import write_synthetic_set
 from histodict.images.manifest import Record, read_manifest
 from histodict.patches.patch_map import BLANK
 from histodict.pipeline import Panel, RegionDetector, TissueClassifier
-from histodict.pipeline.view import open_view
+from histodict.pipeline.opening import open_view
 from histodict.recipes import Recipe
-from histodict.spatial.patch_table import Asked, answer_into
+from histodict.spatial.patch_table import About, answer_into
 
 h5py = pytest.importorskip("h5py")
 
@@ -53,8 +53,10 @@ def read(element):
     return element[()]
 
 
-def table_of(model, image, path, **known):
-    answer = answer_into(path, model, Asked(image, "slide", **known))
+def table_of(model, image, path, mpp=None, **known):
+    answer = answer_into(
+        path, model, lambda heard: heard.answer(image, mpp=mpp), About("slide", **known)
+    )
     with h5py.File(path) as file:
         return answer, read(file)
 
@@ -234,11 +236,11 @@ def test_what_is_known_of_the_image_is_in_every_row(model, image, tmp_path):
 def test_a_method_of_whole_images_is_refused_and_leaves_no_file(manifest, image, tmp_path):
     whole = TissueClassifier("fast", method="mean-logistic").fit(manifest)
     with pytest.raises(ValueError, match="looks at the image as a whole"):
-        answer_into(tmp_path / "a.h5ad", whole, Asked(image, "slide", 0.5))
+        table_of(whole, image, tmp_path / "a.h5ad", 0.5)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_without_h5py_one_is_told_what_to_install(model, image, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "h5py", None)
     with pytest.raises(ImportError, match=r"pip install 'histodict\[anndata\]'"):
-        answer_into(tmp_path / "a.h5ad", model, Asked(image, "slide", 0.5))
+        table_of(model, image, tmp_path / "a.h5ad", 0.5)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from histodict.patches.patch_map import BLANK
-from histodict.pipeline.view import open_view
+from histodict.pipeline.opening import open_view
 from histodict.web.explain import _words, explain
 
 

@@ -7,7 +7,7 @@ from PIL import Image
 from histodict.images.manifest import Record, read_manifest
 from histodict.images.pixel_size import PixelSize, common_size, size_warnings
 from histodict.pipeline import TissueClassifier
-from histodict.pipeline.view import open_view
+from histodict.pipeline.opening import open_view
 from histodict.recipes import Recipe
 from histodict.web.words import for_the_page
 

@@ -1,11 +1,13 @@
 """The command line: each command is a few lines over the pipeline, in the file of its group.
 
 options    what several commands take
+work       where the work is done
 console    what they say
 help       what `--help` says
 learn      train
 adapt      adapt
 answer     predict, detect
+extract    features
 look       info, atoms, methods
 compare    evaluate, reproduce
 open       demo, serve
@@ -20,6 +22,7 @@ import typer
 from .adapt import adapt
 from .answer import detect, predict
 from .compare import evaluate, reproduce
+from .extract import features
 from .help import WIDTH, Commands
 from .learn import train
 from .look import atoms, info, methods
@@ -27,7 +30,7 @@ from .open import demo, serve
 from .options import flat
 
 _GROUPS = {
-    "From images to answers": (train, predict, detect, adapt),
+    "From images to answers": (train, predict, detect, adapt, features),
     "What is in a model": (info, atoms, methods),
     "How good is it": (evaluate, reproduce),
     "Try it": (demo, serve),

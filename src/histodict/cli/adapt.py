@@ -14,13 +14,13 @@ from ..execution.texts import counted
 from .console import plain_errors, print_json, progress_bars, warn
 from .options import (
     ImageOptions,
-    JobsOption,
     JsonOption,
     ModelOptions,
     ModelOutput,
     SkipBadOption,
 )
 from .reading import warn_of_sizes, warn_of_skipped
+from .work import JobsOption
 
 if TYPE_CHECKING:
     from ..decisions.unlabelled import Adaptation

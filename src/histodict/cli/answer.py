@@ -18,9 +18,9 @@ from .options import (
     JsonOption,
     ModelOptions,
     ResultsOutput,
-    WorkOptions,
 )
 from .reading import warn_of_sizes
+from .work import WorkOptions
 
 if TYPE_CHECKING:
     from ..batch import RunResult

@@ -14,14 +14,13 @@ from .options import (
     CacheOption,
     DataOptions,
     FolderOutput,
-    JobsOption,
     JsonOption,
     PositiveOption,
     RegionsOption,
     SettingOption,
-    WorkOptions,
 )
 from .reading import chosen_preset, pairs, warn_of_masks, whole_numbers, with_positive
+from .work import JobsOption, WorkOptions
 
 if TYPE_CHECKING:
     from ..evaluation.splits import Splits
@@ -44,19 +43,20 @@ class MethodsOptions:
             help="What to compare, separated by commas: methods; presets; or PRESET:METHOD, such "
             "as paper:dfdl. With +unlabelled the threshold is adapted to the test images, whose "
             "labels it does not see. The first is compared with all others. Left out: what `train` "
-            "makes, and lbp-colour; with --regions dfdl, by pixels and by what a network sees."
+            "makes, and lbp-colour, with --features mean-logistic; with --regions dfdl, by pixels "
+            "and by what a network sees."
         ),
     ] = None
     preset: Annotated[
         str | None,
         typer.Option(
-            help="The preset of methods that name none; left out: fast, one model each; or with "
-            "--regions the one that `train --regions` takes."
+            help="The preset of methods that name none; left out: fast, one model each; with "
+            "--features given; or with --regions the one that `train --regions` takes."
         ),
     ] = None
     setting: SettingOption = None
 
-    def plans(self, region: str | None) -> dict[str, Plan]:
+    def plans(self, region: str | None, features: Path | None) -> dict[str, Plan]:
         from ..compare.choices import choose_plans
 
         settings = pairs("--set", self.setting)
@@ -64,16 +64,17 @@ class MethodsOptions:
         asked = [name.strip() for name in (self.methods or "").split(",")]
         named = self.preset or ("regions" if all(":" in name for name in asked) else None)
         named = named if region else self.preset
-        preset = chosen_preset(named, settings, asked, regions=bool(region))
-        names = self.methods.split(",") if self.methods else self._usual(region, preset)
+        preset = chosen_preset(named, settings, asked, regions=bool(region), features=features)
+        names = self.methods.split(",") if self.methods else self._usual(region, preset, features)
         if region is None:
-            preset = self.preset or "fast"
+            preset = self.preset or ("given" if features else "fast")
         return choose_plans(names, preset, settings, region)
 
-    def _usual(self, region: str | None, preset: str) -> list[str]:
+    def _usual(self, region: str | None, preset: str, features: Path | None) -> list[str]:
         """What is compared where no method is named."""
         if region is None:
-            return [preset if self.preset is None else "dfdl", "lbp-colour"]
+            simple = "mean-logistic" if features else "lbp-colour"
+            return [preset if self.preset is None else "dfdl", simple]
         # Is the network worth it? Only where it was taken without being asked for.
         both = preset == "embeddings" and self.preset is None
         return ["embeddings:dfdl", "regions:dfdl"] if both else ["dfdl"]
@@ -169,6 +170,10 @@ def evaluate(
     Dice, sensitivity and specificity:
 
         histodict evaluate tiles.csv --regions tumour -o out/
+
+    From vectors that an encoder computed before, no image is needed:
+
+        histodict evaluate slides.csv --features features_uni_v1/ -o out/
     """
     from ..compare.evaluation import evaluate as run_evaluation
     from ..compare.example import train_example
@@ -177,7 +182,7 @@ def evaluate(
     with plain_errors():
         check_new_folder(output)
         check_room(output, _REPORT_BYTES)
-        plans = compared.plans(data.regions)
+        plans = compared.plans(data.regions, data.features)
         manifest = data.read(whole_paths=work.cluster is not None)
         splits = protocol.splits(manifest)
         seeds = whole_numbers("--seeds", protocol.seeds)

@@ -21,9 +21,9 @@ from .options import (
     RegionsOption,
     SettingOption,
     TrustOption,
-    WorkOptions,
 )
 from .reading import chosen_preset, pairs, warn_of_masks, with_positive
+from .work import WorkOptions
 
 if TYPE_CHECKING:
     from ..pipeline import Model, Plan
@@ -44,7 +44,9 @@ class LearnOptions:
             "pixels and textures, and without the network where none is installed, as pixels is; "
             "fast: one dictionary of pixels; embeddings: one of a network's cells; "
             "paper: as published; or a .json file of settings. With --regions: embeddings where a "
-            "network is installed, else regions, which is of pixels."
+            "network is installed, else regions, which is of pixels. With --features: features, "
+            "one model of the files' vectors that also says how sure it is; given is the same "
+            "without that."
         ),
     ] = None
     method: Annotated[
@@ -67,12 +69,13 @@ class LearnOptions:
     trust_weights: TrustOption = False
     seed: Annotated[int, typer.Option(help="The same seed gives the same model.")] = 0
 
-    def model(self, jobs: int | None, cache: Path | None) -> Model:
-        """What is to learn."""
-        plan = self._plan(settings := pairs("--set", self.setting)).with_settings(settings)
+    def model(self, jobs: int | None, cache: Path | None, features: Path | None) -> Model:
+        """What is to learn; `features`: the folder of feature files, where it is from such."""
+        settings = pairs("--set", self.setting)
+        plan = self._plan(settings, features).with_settings(settings)
         return plan.model(region=self.regions, random_state=self.seed, n_jobs=jobs, cache=cache)
 
-    def _plan(self, settings: dict[str, str]) -> Plan:
+    def _plan(self, settings: dict[str, str], features: Path | None) -> Plan:
         from ..pipeline import Plan, load_model
 
         if self.start_from is not None and self.preset is None and self.method is None:
@@ -84,7 +87,7 @@ class LearnOptions:
                 )
             return Plan(start.recipe, calibration_folds=start.training_.get("folds", 0))
         methods, regions = [self.method or ""], self.regions is not None
-        name = chosen_preset(self.preset, settings, methods, regions=regions)
+        name = chosen_preset(self.preset, settings, methods, regions=regions, features=features)
         return Plan.named(name, self.method, regions=regions)
 
     def start(self, model: Model) -> Any:
@@ -122,13 +125,17 @@ def train(
     out (one sub-folder of crops), and give it a name:
 
         histodict train tiles.csv --regions tumour --output tumour.histodict
+
+    From vectors that an encoder computed before, no image is needed:
+
+        histodict train slides.csv --features features_uni_v1/ --output slides.histodict
     """
     from ..pipeline import save_model
 
     with plain_errors():
         started = time.perf_counter()
         check_new_file(output)
-        model = learning.model(work.jobs, cache)
+        model = learning.model(work.jobs, cache, data.features)
         manifest = data.read(whole_paths=work.cluster is not None)
         if learning.regions is None:
             warn_of_masks(manifest)

@@ -11,13 +11,13 @@ from ..execution.outputs import check_new_file, check_room
 from .console import keeps, plain_errors, print_json, progress_bars, warn
 from .options import (
     CacheOption,
-    JobsOption,
     JsonOption,
     ModelArgument,
     ModelOptions,
     PartOptions,
 )
 from .reading import warn_of_sizes
+from .work import JobsOption
 
 _PAGE_BYTES = 20 * 2**20
 

@@ -6,8 +6,7 @@ options of their own, which is what typer asks for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, is_dataclass
 from functools import wraps
 from inspect import Parameter, Signature, signature
@@ -18,11 +17,9 @@ import typer
 
 from .console import progress_bars, warn
 from .leaving import leaving
-from .reading import check_sizes, in_split, note_tables, pairs, warn_of_skipped
+from .reading import check_sizes, in_split, named, note_tables, pairs, warn_of_skipped
 
 if TYPE_CHECKING:
-    from ..execution.executor import Executor
-    from ..execution.work import Work
     from ..images.manifest import Manifest, Record
     from ..images.pixel_size import GivenSize
     from ..pipeline import Model
@@ -86,7 +83,6 @@ TrustOption = Annotated[
         "model whose maker you trust.",
     ),
 ]
-JobsOption = Annotated[int | None, typer.Option("--jobs", help="Threads; all cores if not given.")]
 CacheOption = Annotated[
     Path | None,
     typer.Option(
@@ -133,6 +129,15 @@ SplitOption = Annotated[
     str | None, typer.Option(help="Use only rows with this value in the CSV's split column.")
 ]
 
+FeaturesOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR",
+        help="Folder of feature files (.h5 as TRIDENT, CLAM or `histodict features` write it, "
+        ".zarr, .npz), which stand for the slides of the same name: no image is read. A CSV may "
+        "then have a column slide in place of path.",
+    ),
+]
 MppOption = Annotated[
     float | None,
     typer.Option(
@@ -187,6 +192,7 @@ class DataOptions:
         typer.Argument(metavar="DATA", help="Folder with one sub-folder per class, or a CSV."),
     ]
     column: ColumnOption = None
+    features: FeaturesOption = None
     mpp: MppOption = None
     override_mpp: OverrideMppOption = None
     skip_bad: SkipBadOption = False
@@ -201,7 +207,9 @@ class DataOptions:
 
         check_sizes(self.mpp, self.override_mpp)
         source = self.data.absolute() if whole_paths else self.data
-        manifest = self.choose(read_manifest(source, pairs("--column", self.column)))
+        features = self.features.absolute() if whole_paths and self.features else self.features
+        columns = pairs("--column", self.column)
+        manifest = self.choose(read_manifest(source, columns, features=features))
         for warning in manifest.warnings:
             warn(warning)
         manifest = self._readable(manifest)
@@ -235,8 +243,8 @@ class PartOptions(DataOptions):
 
 
 @dataclass(frozen=True)
-class ImageOptions:
-    """Images to be answered."""
+class PictureOptions:
+    """Images whose pixels are looked at."""
 
     paths: Annotated[
         list[Path],
@@ -252,6 +260,11 @@ class ImageOptions:
     split: SplitOption = None
 
     @property
+    def standing_in(self) -> Path | None:
+        """Folder of feature files in their place."""
+        return None
+
+    @property
     def size(self) -> GivenSize:
         """What is said of all of them."""
         from ..images.pixel_size import GivenSize
@@ -262,7 +275,7 @@ class ImageOptions:
     def find(self) -> list[Record]:
         """The images, each once, with what a table says of them."""
         from ..batch import find_images
-        from ..images.manifest import TABLES, Record
+        from ..images.manifest import TABLES
         from ..images.records import some_of
 
         if not any(path.exists() for path in self.paths):
@@ -279,14 +292,15 @@ class ImageOptions:
         if left_out:
             names = some_of([str(path) for path in left_out])
             warn(f"left out, as no format that is read, or as masks: {names}")
-        found = [*(Record(path, "", "") for path in images), *listed]
+        found = [*named(images, self.standing_in), *listed]
         return list({record.path.resolve(): record for record in found}.values())
 
     def _listed(self, table: Path) -> Sequence[Record]:
         """The images of a CSV; what is said of it is what matters to answers."""
         from ..images.manifest import read_manifest
 
-        manifest = read_manifest(table, pairs("--column", self.column), labelled=False)
+        columns = pairs("--column", self.column)
+        manifest = read_manifest(table, columns, labelled=False, features=self.standing_in)
         records = in_split(manifest, table, self.split).records
         if any(record.label or record.mask for record in records):
             for warning in manifest.warnings:
@@ -295,36 +309,11 @@ class ImageOptions:
 
 
 @dataclass(frozen=True)
-class WorkOptions:
-    """Where the work is done."""
+class ImageOptions(PictureOptions):
+    """Images to be answered, or feature files; such may also be named among them."""
 
-    jobs: JobsOption = None
-    cluster: Annotated[
-        str | None,
-        typer.Option(
-            metavar="WHERE",
-            help="Work on a Dask cluster: tcp://HOST:PORT of its scheduler, local:N for N "
-            "processes here, or a .yaml file for a batch system. All must see the same files.",
-        ),
-    ] = None
+    features: FeaturesOption = None
 
-    @contextmanager
-    def begin(
-        self, cache: Path | None = None, weights: Mapping[str, float] | None = None
-    ) -> Iterator[Work]:
-        """While it is open, the cluster is, and bars say how far the work has come.
-
-        `weights`: of stages that follow each other, about how long they take.
-        """
-        from ..execution.work import Work
-
-        with self._executor() as executor, progress_bars(weights) as callback:
-            yield Work(self.jobs, cache, callback, executor)
-
-    def _executor(self) -> AbstractContextManager[Executor | None]:
-        """The cluster that was asked for; None stands for this machine's threads."""
-        if self.cluster is None:
-            return nullcontext()
-        from ..execution.cluster import open_cluster
-
-        return open_cluster(self.cluster)
+    @property
+    def standing_in(self) -> Path | None:
+        return self.features

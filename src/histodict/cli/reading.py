@@ -10,7 +10,7 @@ from ..execution.texts import counted
 from .console import warn
 
 if TYPE_CHECKING:
-    from ..images.manifest import Manifest
+    from ..images.manifest import Manifest, Record
     from ..images.pixel_size import PixelSize
     from ..pipeline import Model
 
@@ -33,17 +33,25 @@ def with_positive(manifest: Manifest, positive: str | None) -> Manifest:
 
 
 def chosen_preset(
-    preset: str | None, settings: dict[str, str], methods: list[str], *, regions: bool
+    preset: str | None,
+    settings: dict[str, str],
+    methods: list[str],
+    *,
+    regions: bool,
+    features: Path | None,
 ) -> str:
     """The preset that was named; else the best one, and what it is is said.
 
     `methods`: those that are to be used with it. Who names a method, and no preset, gets one model
-    by that method and nothing else.
+    by that method and nothing else. `features`: feature files leave no choice.
     """
+    from ..networks import GIVEN
     from ..recipes import regions_preset, takes_network
 
     if preset is not None:
         return preset
+    if features is not None and settings.get("vectors", GIVEN) == GIVEN:
+        return "given" if regions or any(methods) else "features"
     if regions:
         chosen, why = regions_preset(settings, methods)
         warn(f"regions are found by the preset {chosen}, {why}; see --preset", "Note")
@@ -55,6 +63,15 @@ def chosen_preset(
         return "default"
     warn(f"the preset is pixels, a panel {why}; see --preset", "Note")
     return "pixels"
+
+
+def named(images: Sequence[Path], features: Path | None) -> Sequence[Record]:
+    """Images that were named, or the feature files of the same names."""
+    from ..images.feature_folder import FeatureFolder
+    from ..images.manifest import Record
+
+    found = [Record(path, "", "") for path in images]
+    return FeatureFolder(features).standing_for(found) if features else found
 
 
 def in_split(manifest: Manifest, source: Path, split: str | None) -> Manifest:
@@ -102,7 +119,10 @@ def warn_of_skipped(reasons: list[str], n_images: int) -> None:
 def warn_of_sizes(model: Model, sizes: Sequence[PixelSize]) -> None:
     """One line for all the images of a run."""
     from ..images.pixel_size import size_warnings
+    from ..networks import vectors_named
 
+    if vectors_named(model.recipe.vectors).are_given:
+        return  # they decided nothing
     for words in size_warnings(sizes, model.model_.mpp_, model.recipe.mpp):
         warn(words)
 

@@ -11,6 +11,7 @@ from ..evaluation.intervals import PatientDraws
 from ..evaluation.splits import SplitError, Splits, check_splits
 from ..images.manifest import Manifest
 from ..images.pixel_size import common_size
+from ..networks import vectors_named
 from ..pipeline.plan import Plan
 from ..pipeline.region_truth import sides
 from .patch_measures import KINDS
@@ -54,7 +55,9 @@ def _check_regions(manifest: Manifest, splits: Splits, region: str) -> None:
 
 def check_sizes(manifest: Manifest, plans: Iterable[Plan]) -> None:
     """The images' pixel sizes are what every plan can learn from."""
-    for works_at in {recipe.mpp for plan in plans for recipe in plan.recipes}:
+    recipes = [recipe for plan in plans for recipe in plan.recipes]
+    of_pixels = [r for r in recipes if not vectors_named(r.vectors).are_given]
+    for works_at in {recipe.mpp for recipe in of_pixels}:
         common_size(manifest.records, works_at)
 
 

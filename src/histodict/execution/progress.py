@@ -39,6 +39,7 @@ STAGES = {
     "rule": "Fitting the rule",
     "draw": "Drawing tissue",
     "answer": "Answering",
+    "vectors": "Computing vectors",
     "slide": "Looking at tissue",
     "evaluate": "Training and testing",
     "unseen patients": "Checking on unseen patients",
@@ -47,7 +48,9 @@ STAGES = {
 }
 # What is counted in them, where it is not steps.
 COUNTED = {
-    **dict.fromkeys(("look", "patches", "features", "rule", "answer", "gallery"), "images"),
+    **dict.fromkeys(
+        ("look", "patches", "features", "rule", "answer", "vectors", "gallery"), "images"
+    ),
     "slide": "megapixels",
     **dict.fromkeys(("evaluate", "unseen patients", "models"), "trainings"),
 }

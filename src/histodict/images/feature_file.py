@@ -17,17 +17,19 @@ its features have no attributes; WholeSlideImage.py: its coords have).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..execution.files import is_there
+from ..execution.files import file_key, is_there
 from ..execution.texts import parse_json
+from ..parameters import check_kind
 from .errors import ImageError
 from .feature_anndata import open_h5ad
 from .feature_formats import Content, open_hdf5, open_npz, open_zarr, reading
@@ -41,6 +43,7 @@ FORMATS: dict[str, Callable[[Path], AbstractContextManager[Content]]] = {
     ".zarr": open_zarr,
 }
 OWN = "histodict"  # the attribute of files that were made here: with which settings, as JSON
+_USUAL_PX = 256  # side of a single patch of which nothing is known
 _BLOCK_BYTES = 8 * 2**20
 _MOST_GAP = 8  # rows that are read though nobody asked, rather than in two goes
 
@@ -67,8 +70,25 @@ class Origin:
             if own is not None and known is not None and own != known
         ]
 
+    def filled_from(self, other: Origin) -> Origin:
+        """With what the other tells and this does not."""
+        known = asdict(other) | self.to_dict()
+        return replace(self, **known)
+
     def to_dict(self) -> dict[str, Any]:
         return {name: value for name, value in asdict(self).items() if value is not None}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Origin:
+        """The reverse; a ValueError says what makes no sense."""
+        check_kind("vectors", values, "dict[str, Any]")
+        known = {own.name for own in fields(cls)}
+        if "length" not in values or set(values) - known:
+            raise ValueError(f"vectors are told of by {sorted(known)}, not {sorted(values)}")
+        made = cls(**values)
+        for own in fields(cls):
+            check_kind(own.name, getattr(made, own.name), str(own.type))
+        return made
 
 
 _WORDS = {
@@ -84,7 +104,7 @@ class FeatureFile:
 
     coords : (n, 2) of int64, level-0 x and y
     size : (width, height) of the slide in level-0 pixels, where the file says it
-    side, overlap : of patches in level-0 pixels, where the file says it
+    side, overlap : of patches in level-0 pixels; where the file does not say, as they lie
     settings : of a file that was made here, what it was made with; else empty
     """
 
@@ -96,7 +116,7 @@ class FeatureFile:
         told = {name: _plain(value) for name, value in content.attributes.items()}
         self.settings = _own_settings(path, told.get(OWN))
         patch_px = _whole(told.get("patch_size"))
-        self.side = _side(told, patch_px)
+        self.side = _side(told, patch_px) or self.step or _USUAL_PX
         self.overlap = _overlap(told, patch_px, self.side)
         self.size = _size(told)
         self.mpp = _number(told.get("level0_mpp"))
@@ -107,6 +127,31 @@ class FeatureFile:
             patch_px,
             _number(told.get("target_magnification")),
         )
+
+    @cached_property
+    def step(self) -> float | None:
+        """The most frequent distance of neighbours in a row or a column; None if none has any."""
+        found = []
+        for along, across in ((0, 1), (1, 0)):
+            ordered = self.coords[np.lexsort((self.coords[:, along], self.coords[:, across]))]
+            in_line = np.diff(ordered[:, across]) == 0
+            found.append(np.diff(ordered[:, along])[in_line])
+        steps, counts = np.unique(np.concatenate(found), return_counts=True)
+        steps, counts = steps[steps > 0], counts[steps > 0]
+        return float(steps[np.argmax(counts)]) if len(steps) else None
+
+    @property
+    def offset(self) -> tuple[int, int]:
+        """Where the image's (0, 0) lies among the coords, of a file that was made here."""
+        x, y = self.settings.get("offset", (0, 0))
+        return int(x), int(y)
+
+    @property
+    def extent(self) -> tuple[int, int]:
+        """(width, height) of the image: as the file says, else as far as there are patches."""
+        far = self.coords.max(axis=0, initial=0) + round(self.side)
+        width, height = self.size or (int(far[0]), int(far[1]))
+        return width - self.offset[0], height - self.offset[1]
 
     def read(self, rows: slice) -> NDArray[np.float32]:
         """Some vectors (n, length); refuses such as are no finite numbers."""
@@ -157,9 +202,44 @@ def open_features(path: Path) -> Iterator[FeatureFile]:
         yield FeatureFile(path, content)
 
 
-def is_feature_file(path: Path) -> bool:
+def check_features(path: Path) -> None:
+    """Reads all of a file once; raises ImageError if no model could learn from it."""
+    with open_features(path) as file:
+        file.check()
+
+
+def is_feature_file(path: object) -> bool:
     """By its name alone."""
-    return path.suffix.lower() in FORMATS
+    return isinstance(path, Path) and path.suffix.lower() in FORMATS
+
+
+def common_origin(paths: Iterable[object]) -> Origin | None:
+    """How the vectors of all feature files among these were made; None if there is no such file.
+
+    Refuses a mixture, of which a model would learn who made the vectors.
+    """
+    first, found = None, None
+    for path in paths:
+        if not is_feature_file(path):
+            continue
+        assert isinstance(path, Path)
+        own = _origin_of(path, repr(file_key(path)) if is_there(path) else "")
+        if found is None:
+            first, found = path, own
+        others = own.differences(found)
+        if others:
+            raise ImageError(
+                f"{path}: its features were made otherwise than those of {first}: "
+                f"{'; '.join(others)}. Learn from such as were made alike"
+            )
+        found = found.filled_from(own)
+    return found
+
+
+@lru_cache(maxsize=100_000)
+def _origin_of(path: Path, state: str) -> Origin:
+    with open_features(path) as file:
+        return file.origin
 
 
 # --- what a content must be ---------------------------------------------------------------------

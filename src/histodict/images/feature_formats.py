@@ -5,7 +5,7 @@ Each is opened as a `Content`; h5py and zarr are needed for their formats alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -19,6 +19,7 @@ from ..execution.files import DAMAGED_ARRAYS
 from .errors import ImageError
 
 FEATURES, COORDS = "features", "coords"
+_ROWS_TOGETHER = 64  # that lie together in a file that is written here
 _EXTRA = "pip install 'histodict[features]'"
 
 
@@ -118,3 +119,31 @@ def reading(path: Path) -> Iterator[None]:
         raise ImageError(
             f"{path}: a part of it cannot be read ({error}): compute its features again"
         ) from error
+
+
+def write_hdf5(
+    path: Path,
+    parts: Iterable[tuple[NDArray[Any], NDArray[np.int64]]],
+    dtype: type,
+    attributes: Mapping[str, Mapping[str, Any]],
+) -> int:
+    """Vectors and coords, part by part, as TRIDENT names them; how many there are.
+
+    `attributes`: of features, of coords, and under "" of the file itself. Of no vectors at all no
+    dataset is made, as their length is not known.
+    """
+    h5py = _library("h5py", path)
+    with h5py.File(path, "w") as file:
+        for vectors, coords in parts:
+            for name, rows in ((FEATURES, vectors.astype(dtype)), (COORDS, coords)):
+                if name not in file:
+                    some = (min(_ROWS_TOGETHER, len(rows)), rows.shape[1])
+                    endless = (None, rows.shape[1])
+                    file.create_dataset(name, data=rows, maxshape=endless, chunks=some)
+                    continue
+                file[name].resize(len(file[name]) + len(rows), axis=0)
+                file[name][-len(rows) :] = rows
+        for name, told in attributes.items():
+            home = file.get(name or "/", file)
+            home.attrs.update(told)
+        return len(file[COORDS]) if COORDS in file else 0

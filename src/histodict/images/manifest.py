@@ -117,6 +117,7 @@ def read_manifest(
     columns: Mapping[str, str] | None = None,
     *,
     labelled: bool = True,
+    features: Path | str | None = None,
 ) -> Manifest:
     """The images of a CSV file, or of a folder: its manifest.csv, or one sub-folder per class.
 
@@ -134,18 +135,38 @@ def read_manifest(
         other names they may have. The label may be left out where there is a mask.
     columns : names of columns by field, such as {"patient": "source_image"}
     labelled : whether a table must have labels or masks; to be answered for, images need none
+    features : folder of feature files, which have the names of the slides (column path or, where
+        there is none, slide) and stand for them; the images need not be there
 
     Images without a patient count as one patient each; a warning says so. Raises ManifestError.
     """
+    if features is not None:
+        from .feature_folder import FeatureFolder
+
+        folder = FeatureFolder(Path(features))
+        named = _read(source, columns or {}, labelled, by_name=True)
+        records = folder.standing_for(named.records)
+        return replace(named, records=records, root=folder.folder)
+    return _read(source, columns or {}, labelled)
+
+
+def _read(
+    source: Path | str | Frame,
+    columns: Mapping[str, str],
+    labelled: bool,
+    *,
+    by_name: bool = False,
+) -> Manifest:
+    """`by_name`: the images need not be there, nor a column of their paths: slides have names."""
     if not isinstance(source, str | Path):
-        return _from_rows(Path(FRAME_NAME), frame_rows(source), columns or {}, labelled)
+        return _from_rows(Path(FRAME_NAME), frame_rows(source), columns, labelled, by_name)
     source = Path(os.path.normpath(source))
     if not source.exists():
         raise ManifestError(f"{source}: there is no such file or folder")
     if source.is_dir() and (source / MANIFEST_NAME).is_file():
         source = source / MANIFEST_NAME
     if source.is_file():
-        return _from_rows(source, _rows(source), columns or {}, labelled)
+        return _from_rows(source, _rows(source), columns, labelled, by_name)
     if columns:
         raise ManifestError(f"{source}: columns are named, but the folder has no {MANIFEST_NAME}")
     return _from_folder(source)
@@ -186,14 +207,18 @@ def _from_folder(folder: Path) -> Manifest:
 
 
 def _from_rows(
-    path: Path, rows: list[tuple[int, list[str]]], columns: Mapping[str, str], labelled: bool
+    path: Path,
+    rows: list[tuple[int, list[str]]],
+    columns: Mapping[str, str],
+    labelled: bool,
+    by_name: bool,
 ) -> Manifest:
     """From (line, cells), the first of them the columns' names."""
     if not rows:
         raise ManifestError(f"{path}: the file is empty; its first line must name the columns")
     (_, header), *rows = rows
     needed = ("path", "label") if labelled else ("path",)
-    places = _places(path, header, columns, needed)
+    places = _places(path, header, columns, needed, by_name)
     table = [(line, _cells(path, line, row, header, places)) for line, row in rows]
     if not table:
         raise ManifestError(f"{path}: there are no images below the header")
@@ -201,7 +226,7 @@ def _from_rows(
     records = [_record(f"{path}, line {line}", path.parent, c, needed) for line, c in table]
     lines = [line for line, _ in table]
     check_duplicates(path, lines, records)
-    check_files(path, lines, records)
+    check_files(path, lines, records, by_name)
     n_nameless = sum(not cells.get("patient", "").strip() for _, cells in table)
     warnings = [no_patients(path, n_nameless)] if n_nameless else []
     return Manifest(tuple(records), (*warnings, *lonely_classes(path, records)), path.parent)
@@ -235,7 +260,11 @@ def _rows(path: Path) -> list[tuple[int, list[str]]]:
 
 
 def _places(
-    path: Path, header: list[str], columns: Mapping[str, str], needed: Sequence[str]
+    path: Path,
+    header: list[str],
+    columns: Mapping[str, str],
+    needed: Sequence[str],
+    by_name: bool,
 ) -> dict[str, int]:
     """Which column holds which field."""
     names = [name.strip().casefold() for name in header]
@@ -257,6 +286,8 @@ def _places(
             raise ManifestError(
                 f"{path}: there is no column {columns[field]!r}; there are {one_line(header)}"
             )
+    if by_name and "slide" in places:
+        places.setdefault("path", places["slide"])
     missing = [field for field in needed if field not in places]
     if "mask" in places and missing == ["label"]:
         return places

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from ..execution.files import is_there
 from ..execution.texts import counted, one_line
 from .records import ManifestError, Record, some_of
 
@@ -21,25 +22,19 @@ def check_duplicates(path: Path, lines: list[int], records: list[Record]) -> Non
             )
 
 
-def check_files(path: Path, lines: list[int], records: list[Record]) -> None:
+def check_files(path: Path, lines: list[int], records: list[Record], by_name: bool) -> None:
+    """`by_name`: only their masks must be there."""
     missing = [
         f"{file} (line {line})"
         for line, record in zip(lines, records, strict=True)
-        for file in (record.path, record.mask)
-        if file is not None and not _is_there(file)
+        for file in (None if by_name else record.path, record.mask)
+        if file is not None and not is_there(file)
     ]
     if missing:
         raise ManifestError(
             f"{path}: {counted(len(missing), 'file')} not there: {some_of(missing)}. Paths are "
             f"relative to the folder {path.parent.absolute()}"
         )
-
-
-def _is_there(file: Path) -> bool:
-    try:
-        return file.is_file()
-    except OSError:  # a name that no system would take
-        return False
 
 
 def check_spelling(source: Path, labels: list[str]) -> None:

@@ -20,7 +20,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from ..execution.files import file_key
+from ..execution.files import file_key, is_there
 from ..execution.texts import counted
 from ..parameters import check_number
 from .in_memory import ImageFile, MemoryImage
@@ -99,7 +99,7 @@ def own_size(path: ImageFile) -> float | None:
     """The pixel size that the image gives; a file is read once as long as it stays as it is."""
     if isinstance(path, MemoryImage):
         return path.mpp
-    state = repr(file_key(path)) if path.is_file() else ""
+    state = repr(file_key(path)) if is_there(path) else ""
     return _own_size(str(path), state)
 
 

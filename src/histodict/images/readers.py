@@ -18,6 +18,7 @@ from typing import Protocol
 import numpy as np
 
 from ..parameters import check_number
+from .blank_sheet import BlankSheet
 from .decoding import (
     MOST_SQUEEZED,
     check_file,
@@ -26,6 +27,7 @@ from .decoding import (
     read_header,
 )
 from .errors import ImageError
+from .feature_file import is_feature_file
 from .in_memory import ImageFile, MemoryImage
 from .picture import Picture
 from .reduction import Piece
@@ -108,6 +110,8 @@ class ImageSource(Protocol):
 def open_image(path: ImageFile | str, mpp: float | None = None) -> ImageSource:
     """The image or slide in a file, or in memory; raises ImageError if it cannot be read.
 
+    Of a feature file, a white sheet.
+
     Parameters
     ----------
     path : its suffix (any case) chooses among READERS
@@ -119,6 +123,8 @@ def open_image(path: ImageFile | str, mpp: float | None = None) -> ImageSource:
     if isinstance(path, MemoryImage):
         return MemoryReader(path, mpp)
     path = Path(path)
+    if is_feature_file(path):
+        return BlankSheet(path, mpp)
     check_file(path)
     reader = READERS.get(path.suffix.lower())
     if reader is None:

@@ -17,7 +17,11 @@ class ManifestError(ValueError):
 
 @dataclass(frozen=True)
 class Record:
-    """One image. `label` is empty where only a mask says what is where."""
+    """One image. `label` is empty where only a mask says what is where.
+
+    image : where its pixels are, if `path` is a feature file and they are anywhere
+    trouble : why there is nothing to be read of it, if that is known before
+    """
 
     path: Path
     label: str
@@ -27,6 +31,13 @@ class Record:
     mpp: float | None = None
     split: str | None = None
     mask: Path | None = None
+    image: Path | None = None
+    trouble: str = ""
+
+    @property
+    def picture(self) -> Path:
+        """What to show of it."""
+        return self.image or self.path
 
 
 def name_in(root: Path, path: Path) -> str:

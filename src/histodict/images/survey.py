@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
-from ..execution.files import content_digest, file_key
+from ..execution.files import content_digest, file_key, is_there
 from ..execution.local import map_blocks
 from ..execution.progress import Callback, Progress, ignore
 from ..execution.texts import counted
+from .feature_file import check_features, is_feature_file
 from .manifest import Manifest
 from .masks import RegionMask
 from .pixel_size import GivenSize
@@ -57,8 +58,8 @@ def readable(
 ) -> tuple[Manifest, list[str]]:
     """The images that can be read, and why the others cannot; these are named in the manifest."""
     bad = survey(manifest.records, n_jobs, callback).bad
-    names = {record.path for record, _ in bad}
-    kept = [place for place, record in enumerate(manifest.records) if record.path not in names]
+    lost = {record for record, _ in bad}
+    kept = [place for place, record in enumerate(manifest.records) if record not in lost]
     left_out = tuple(manifest.name(record) for record, _ in bad)
     chosen = replace(manifest.select(kept), left_out=manifest.left_out + left_out)
     return chosen, [reason for _, reason in bad]
@@ -83,9 +84,11 @@ def _with_size(record: Record, mpp: float | None, override_mpp: float | None) ->
 
 def _why_not(record: Record) -> str:
     """Why an image, or its mask, cannot be read; nothing if it can."""
+    if record.trouble:
+        return record.trouble
     try:
         for file in (record.path, record.mask):
-            if file is not None and not file.is_file():
+            if file is not None and not is_there(file):
                 raise ImageError(f"{file}: there is no such file; check the name and the folder")
         mask = record.mask
         _try(str(record.path), repr(file_key(record.path)), mask, repr(mask and file_key(mask)))
@@ -100,6 +103,8 @@ def _try(path: str, state: str, mask: Path | None, mask_state: str) -> None:
     """Reads it, once as long as it stays as it is."""
     with open_image(path) as source:
         source.read(0, 0, 1, 1)  # of a plain image, this decodes all of it
+        if is_feature_file(Path(path)):
+            check_features(Path(path))
         if mask is not None:
             RegionMask.read(mask, source.size)
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from reprlib import repr as short
 
-from ..patches.vectors import VECTORS, Vectors
+from ..patches.vectors import VECTORS, GivenVectors, Vectors
 from .cells import BORDERS, NetworkVectors
 from .network import (
     FAMILIES,
@@ -32,6 +32,7 @@ from .network import (
 
 __all__ = [
     "BORDERS",
+    "GIVEN",
     "NETWORKS",
     "Network",
     "forget_networks",
@@ -43,12 +44,17 @@ __all__ = [
 ]
 
 
+GIVEN = "given"
+
+
 def vectors_named(name: str) -> Vectors:
-    """What a name of vectors stands for: of pixels, or of a network."""
+    """What a name of vectors stands for: of pixels, of a network, or given in feature files."""
     if name in VECTORS:
         return VECTORS[name]
+    if name == GIVEN:
+        return GivenVectors()
     family, colon, _ = name.partition(":")
     if name in NETWORKS or (colon and family in FAMILIES):
         return NetworkVectors(name)
-    known = [*VECTORS, *NETWORKS, *(f"{family}:NAME" for family in FAMILIES)]
+    known = [*VECTORS, *NETWORKS, GIVEN, *(f"{family}:NAME" for family in FAMILIES)]
     raise ValueError(f"vectors must be one of {sorted(known)}, not {short(name)}")

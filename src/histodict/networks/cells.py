@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from numpy.random import Generator
@@ -10,7 +12,7 @@ from numpy.typing import NDArray
 
 from ..patches.grid import PatchGrid
 from ..patches.sampling import Allowed
-from ..patches.vectors import Tissue, Vectors
+from ..patches.vectors import AtHand, Tissue, Vectors
 from .network import Network, open_network
 
 # Of a slide, training cells come from at most so many chunks.
@@ -23,6 +25,8 @@ _AROUND_PX = 64
 LEFT_OUT, FILLED, MIRRORED = "left-out", "filled", "mirrored"
 BORDERS = (LEFT_OUT, FILLED, MIRRORED)
 
+OfChunk = Callable[[slice, slice], tuple[NDArray[np.bool_], NDArray[np.float32]]]
+
 
 class NetworkVectors(Vectors):
     """The cells of a network's map; it is opened when they are asked for.
@@ -33,6 +37,7 @@ class NetworkVectors(Vectors):
     are_pictures = False
     take_surroundings = False
     alone = False
+    precision = np.float16  # to which the cells of a map are rounded
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -68,40 +73,14 @@ class NetworkVectors(Vectors):
 
         Those along the border are left out, unless the image has no others to give.
         """
-        kept_from = 1 if tissue.border == LEFT_OUT else 0
-        found = self._sample(tissue, grid, n, rng, allowed, kept_from)
-        if kept_from and not len(found):
-            found = self._sample(tissue, grid, n, rng, allowed, 0)
-        return found
+        of_chunk = partial(self.of_chunk, tissue, grid)
+        return _sample(of_chunk, tissue.border, grid, n, rng, allowed)
 
-    def _sample(
-        self,
-        tissue: Tissue,
-        grid: PatchGrid,
-        n: int,
-        rng: Generator,
-        allowed: Allowed | None,
-        kept_from: int,
+    def sample_kept(
+        self, kept: AtHand, grid: PatchGrid, n: int, rng: Generator, allowed: Allowed | None
     ) -> NDArray[np.float32]:
-        """Cells at least `kept_from` others away from the border."""
-        found: list[NDArray[np.float32]] = []
-        missing = n
-        chunks = list(grid.chunks())
-        ends = np.array([grid.n_rows, grid.n_columns]) - 1
-        for place in rng.permutation(len(chunks))[:_MOST_CHUNKS]:
-            rows, columns = chunks[place]
-            here, vectors = self.of_chunk(tissue, grid, rows, columns)
-            at = np.argwhere(here) + np.array([rows.start, columns.start])
-            keep = (np.minimum(at, ends - at) >= kept_from).all(axis=1)
-            if allowed is not None and len(at):
-                keep &= allowed(at[:, ::-1] * grid.stride_px)
-            places = rng.permutation(np.flatnonzero(keep))[:missing]
-            if len(places):
-                found.append(vectors[places])
-                missing -= len(places)
-            if missing == 0:
-                break
-        return np.concatenate(found) if found else np.empty((0, 0), np.float32)
+        of_chunk = partial(kept.chunk_vectors, grid)
+        return _sample(of_chunk, kept.border, grid, n, rng, allowed)
 
     def _cells(
         self, tissue: Tissue, grid: PatchGrid, rows: slice, columns: slice
@@ -136,6 +115,50 @@ class NetworkVectors(Vectors):
             mirrored = network.cells(area.swapaxes(0, 1)).swapaxes(0, 1)
             cells = (cells + mirrored) / np.float32(2)
         return cells[tuple(span.own for span in spans)]
+
+
+def _sample(
+    of_chunk: OfChunk,
+    border: str,
+    grid: PatchGrid,
+    n: int,
+    rng: Generator,
+    allowed: Allowed | None,
+) -> NDArray[np.float32]:
+    kept_from = 1 if border == LEFT_OUT else 0
+    found = _sample_inside(of_chunk, grid, n, rng, allowed, kept_from)
+    if kept_from and not len(found):
+        found = _sample_inside(of_chunk, grid, n, rng, allowed, 0)
+    return found
+
+
+def _sample_inside(
+    of_chunk: OfChunk,
+    grid: PatchGrid,
+    n: int,
+    rng: Generator,
+    allowed: Allowed | None,
+    kept_from: int,
+) -> NDArray[np.float32]:
+    """Cells at least `kept_from` others away from the border."""
+    found: list[NDArray[np.float32]] = []
+    missing = n
+    chunks = list(grid.chunks())
+    ends = np.array([grid.n_rows, grid.n_columns]) - 1
+    for place in rng.permutation(len(chunks))[:_MOST_CHUNKS]:
+        rows, columns = chunks[place]
+        here, vectors = of_chunk(rows, columns)
+        at = np.argwhere(here) + np.array([rows.start, columns.start])
+        keep = (np.minimum(at, ends - at) >= kept_from).all(axis=1)
+        if allowed is not None and len(at):
+            keep &= allowed(at[:, ::-1] * grid.stride_px)
+        places = rng.permutation(np.flatnonzero(keep))[:missing]
+        if len(places):
+            found.append(vectors[places])
+            missing -= len(places)
+        if missing == 0:
+            break
+    return np.concatenate(found) if found else np.empty((0, 0), np.float32)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from ..execution.tables import Row
 from ..images.manifest import Record
 from ..images.readers import open_image
 from ..pipeline import TissueClassifier
-from ..pipeline.view import open_view
+from ..pipeline.opening import open_view
 from .look import grid, style
 from .outcome import Outcome
 from .published import paper_name

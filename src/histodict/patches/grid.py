@@ -29,13 +29,20 @@ class Pixels(Protocol):
 
 @dataclass(frozen=True)
 class PatchGrid:
-    """n_rows × n_columns patches of patch_px, one every stride_px."""
+    """n_rows × n_columns patches of patch_px, one every stride_px.
+
+    left, top : level-0 corner of the first, where it does not lie in that of the image
+    chunk_px : side of what is read together
+    """
 
     n_rows: int
     n_columns: int
     patch_px: int
     stride_px: int
     downsample: float
+    left: float = 0.0
+    top: float = 0.0
+    chunk_px: int = _CHUNK_PX
 
     @classmethod
     def over(
@@ -56,7 +63,7 @@ class PatchGrid:
 
     def chunks(self) -> Iterator[tuple[slice, slice]]:
         """Ranges of grid rows and columns whose patches are read together."""
-        per_side = max(1, (_CHUNK_PX - self.patch_px) // self.stride_px + 1)
+        per_side = max(1, (self.chunk_px - self.patch_px) // self.stride_px + 1)
         for row in range(0, self.n_rows, per_side):
             for column in range(0, self.n_columns, per_side):
                 yield (
@@ -85,7 +92,7 @@ class PatchGrid:
 
     def corner(self, row: int, column: int) -> tuple[int, int]:
         """Level-0 x and y of a patch's upper left corner."""
-        return round(column * self.step), round(row * self.step)
+        return round(self.left + column * self.step), round(self.top + row * self.step)
 
     @property
     def patch_side(self) -> float:
@@ -104,10 +111,17 @@ class PatchGrid:
 
     def cell_corner(self, corner: tuple[int, int]) -> tuple[float, float]:
         """Level-0 (x, y) of a corner (column, row) of the cells."""
-        return corner[0] * self.step + self.shift, corner[1] * self.step + self.shift
+        x, y = (at * self.step + self.shift for at in corner)
+        return x + self.left, y + self.top
 
-    def cells_at(self, places: NDArray[np.float64], count: int) -> NDArray[np.int64]:
-        """The cell, of `count` in a row or column, that is nearest to level-0 places."""
+    def rows_at(self, y: NDArray[np.float64]) -> NDArray[np.int64]:
+        """The rows of cells that are nearest to level-0 places."""
+        return self._nearest(y - self.top, self.n_rows)
+
+    def columns_at(self, x: NDArray[np.float64]) -> NDArray[np.int64]:
+        return self._nearest(x - self.left, self.n_columns)
+
+    def _nearest(self, places: NDArray[np.float64], count: int) -> NDArray[np.int64]:
         index = np.floor((places - self.shift) / self.step).astype(np.int64)
         return np.clip(index, 0, count - 1)
 

@@ -54,12 +54,9 @@ def draw_overlay(
 def _lay_over(picture: NDArray[np.uint8], patch_map: PatchMap, size: tuple[int, int]) -> None:
     """Colours the picture of an image of this level-0 size, up to its border."""
     colours, opacity = patch_map.colours()
-    rows, columns = (
-        patch_map.grid.cells_at((np.arange(pixels) + 0.5) * length / pixels, count)
-        for pixels, length, count in zip(
-            picture.shape, size[::-1], patch_map.winners.shape, strict=False
-        )
-    )
+    grid, (height, width) = patch_map.grid, picture.shape[:2]
+    rows = grid.rows_at((np.arange(height) + 0.5) * size[1] / height)
+    columns = grid.columns_at((np.arange(width) + 0.5) * size[0] / width)
     for line, row in zip(picture, rows, strict=True):  # one by one: as floats all would be large
         a = opacity[row, columns][:, None]
         line[:] = np.rint(line * (1 - a) + a * colours[row, columns])

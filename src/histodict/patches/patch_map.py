@@ -13,6 +13,7 @@ from scipy import ndimage
 
 from ..execution.files import DAMAGED_ARRAYS, written_whole
 from ..images.in_memory import ImageFile
+from ..images.readers import open_image
 from .grid import PatchGrid
 from .outlines import label_regions, polygons
 
@@ -95,13 +96,28 @@ class PatchMap:
         margins = _held(np.where(self.tissue[..., None], values, 0))
         return replace(self, winners=winners, margins=margins)
 
+    def laid_over(self, image: Path) -> PatchMap:
+        """The map of a feature file over the image that its patches were cut from.
+
+        It stays as it is where that cannot be: its patches lie beyond the image.
+        """
+        with open_image(image) as source:
+            size, offset = source.size, source.offset
+        grid, (x, y) = self.grid, (own - at for own, at in zip(self.offset, offset, strict=True))
+        moved = replace(grid, left=grid.left + x, top=grid.top + y)
+        found = replace(self, grid=moved, path=image, offset=offset)
+        ends = [float(at[self.tissue].max(initial=0)) for at in found.corners()]
+        is_inside = all(end < side for end, side in zip(ends, size, strict=True))
+        return found if is_inside else self
+
     # --- in the image ---------------------------------------------------------------------------
 
     def corners(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Level-0 x and y of all patches' upper left corners, each (n_rows, n_columns)."""
-        step = self.grid.step
+        grid = self.grid
         x, y = np.meshgrid(
-            np.arange(self.grid.n_columns) * step, np.arange(self.grid.n_rows) * step
+            np.arange(grid.n_columns) * grid.step + grid.left,
+            np.arange(grid.n_rows) * grid.step + grid.top,
         )
         return x, y
 

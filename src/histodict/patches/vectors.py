@@ -52,17 +52,38 @@ class Tissue(Pixels, Protocol):
     ) -> NDArray[np.bool_]: ...
 
 
+class AtHand(Protocol):
+    """An image whose patches' vectors are there already: `pipeline.given_view` is one.
+
+    border : as of `Tissue`
+    cells : per vector the row and column of its patch (n, 2)
+    """
+
+    border: str
+    cells: NDArray[np.int64]
+
+    def chunk_vectors(
+        self, grid: PatchGrid, rows: slice, columns: slice
+    ) -> tuple[NDArray[np.bool_], NDArray[np.float32]]: ...
+
+    def vectors_of(self, places: NDArray[np.int64]) -> NDArray[np.float32]: ...
+
+
 class Vectors:
     """What stands for a patch, and how it is cut; every kind of vectors derives from it.
 
     are_pictures : atoms of such vectors can be looked at
     take_surroundings : a patch may be seen with what lies around it (`context`)
     alone : a patch has the same vector whatever is read with it
+    are_given : they come from feature files, and nothing is known of pixels
+    precision : what holds every number of them, so that they can be kept
     """
 
     are_pictures: bool = True
     take_surroundings: bool = True
     alone: bool = True
+    are_given: bool = False
+    precision: type = np.float32
 
     def weights(self) -> str:
         """A digest of what was learnt to compute them; empty where nothing was."""
@@ -86,6 +107,44 @@ class Vectors:
     ) -> NDArray[np.float32]:
         """Up to n vectors of random patches on tissue, at places that `allowed` accepts."""
         raise NotImplementedError
+
+    def sample_kept(
+        self, kept: AtHand, grid: PatchGrid, n: int, rng: Generator, allowed: Allowed | None
+    ) -> NDArray[np.float32]:
+        """What `sample` gives of an image, from its vectors that were kept."""
+        raise ValueError(
+            "vectors of pixels are learnt from patches between those of the grid, which feature "
+            "files do not have: learn from the images, or leave out --preset and --set vectors, so "
+            "that the files' vectors are taken as they are"
+        )
+
+
+class GivenVectors(Vectors):
+    """Vectors of feature files, whoever made them; of pixels there are none."""
+
+    are_pictures = False
+    take_surroundings = False
+    are_given = True
+
+    def of_chunk(
+        self, tissue: Tissue, grid: PatchGrid, rows: slice, columns: slice
+    ) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
+        raise ValueError(NO_FILE)
+
+    def sample_kept(
+        self, kept: AtHand, grid: PatchGrid, n: int, rng: Generator, allowed: Allowed | None
+    ) -> NDArray[np.float32]:
+        """Of all patches alike, each once; whatever their order in the file."""
+        places = np.lexsort((kept.cells[:, 1], kept.cells[:, 0]))
+        if allowed is not None:
+            places = places[allowed(kept.cells[places, ::-1] * grid.stride_px)]
+        return kept.vectors_of(places[np.sort(rng.permutation(len(places))[:n])])
+
+
+NO_FILE = (
+    "its vectors are to come from a feature file, and this is none: name the folder of such files "
+    "with --features (in Python read_manifest(…, features=…))"
+)
 
 
 class PixelVectors(Vectors):

@@ -19,8 +19,8 @@ from ..execution.progress import Callback, ignore
 from ..images.manifest import Record
 from ..methods.patch_classifier import PatchClassifier
 from .image_model import ImageModel
+from .opening import open_view
 from .training_patches import for_every
-from .view import open_view
 
 N_PATCHES = 2000
 _MOST_CHUNKS = 4  # of an image; a slide has hundreds
@@ -153,7 +153,9 @@ def _of_image(
     """Patches of a few chunks of the image, taken at random."""
     found: list[NDArray[np.int64]] = []
     vectors: list[NDArray[np.float32]] = []
-    with open_view(record.path, record.mpp, model.recipe, model.mpp_, model.cache) as view:
+    with open_view(
+        record.path, record.mpp, model.recipe, model.mpp_, model.cache, model.origin_
+    ) as view:
         grid = view.grid()
         chunks = list(grid.chunks())
         for number in rng.permutation(len(chunks))[:_MOST_CHUNKS]:

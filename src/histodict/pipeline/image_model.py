@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from typing import Any, Self
@@ -15,8 +15,10 @@ from ..decisions.image_rules import Evidence, ImageRule
 from ..execution.array_cache import ArrayCache
 from ..execution.executor import Executor
 from ..execution.progress import Callback, ignore
+from ..images.feature_file import Origin, common_origin
 from ..images.in_memory import ImageFile
-from ..images.manifest import Manifest
+from ..images.manifest import Manifest, Record
+from ..images.pixel_size import common_size
 from ..learnt_arrays import Learnt
 from ..methods.registry import method_entry
 from ..model_content import ModelContent
@@ -57,12 +59,14 @@ class ImageModel:
     ----------
     method_ : the trained method
     mpp_ : pixel size of the training images, where all have the same
+    origin_ : of feature files, how their vectors were made; None where it learnt from images
     rule_ : from the patches' answers to the image's; None for a method of the whole image
     codes_to : who hears of the codes of an image's patches, which nobody keeps
     """
 
     method_: Any
     mpp_: float | None
+    origin_: Origin | None = None
     rule_: ImageRule | None = None
     codes_to: CodesTo | None = None
 
@@ -90,6 +94,13 @@ class ImageModel:
     ) -> dict[str, Any]:
         """Learn to score images; what there is to say of the training, for the record."""
         raise NotImplementedError
+
+    def _look_at_files(self, records: Sequence[Record]) -> None:
+        """What the training images must have in common; a ValueError says what they have not."""
+        self.origin_ = common_origin(record.path for record in records)
+        given = vectors_named(self.recipe.vectors).are_given
+        # The pixel size decides how an image is cut, and others have done that.
+        self.mpp_ = None if given else common_size(records, self.recipe.mpp)
 
     def look(self, path: ImageFile, mpp: float | None = None, callback: Callback = ignore) -> Look:
         """The callback hears how far it is in a slide."""
@@ -143,7 +154,7 @@ class ImageModel:
             n_features=self.method_.n_features_in_,
             weights=vectors_named(self.recipe.vectors).weights(),
             decision=decision,
-            training=training,
+            training=training | ({"vectors": self.origin_.to_dict()} if self.origin_ else {}),
             arrays=self.arrays(),
         )
 
@@ -158,6 +169,8 @@ class ImageModel:
     def restore(self, content: ModelContent, others: Mapping[str, Learnt] | None = None) -> None:
         """The reverse of `content`; `others`: arrays that are not this model's own affair."""
         self.mpp_ = content.mpp
+        told = content.training.get("vectors")
+        self.origin_ = Origin.from_dict(told) if told else None
         self.recipe.check_method()
         method = method_entry(self.recipe.method).load()(**self.recipe.method_parameters)
         declared = {f"method.{name}": what for name, what in method.fitted_arrays.items()}

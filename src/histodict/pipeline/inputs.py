@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from ..images.classes import positive_by_name
+from ..images.errors import ImageError
 from ..images.frames import Frame, is_frame
 from ..images.in_memory import ImageFile, MemoryImage
 from ..images.layout import images_below
@@ -82,8 +83,11 @@ def asked(images: Any) -> Asked:
     An array is (height, width, 3) of uint8; with one more dimension in front, several images.
     """
     if isinstance(images, Manifest) or is_frame(images) or _is_table(images):
-        records = images if isinstance(images, Manifest) else read_manifest(images, labelled=False)
-        return Asked([(record.path, record.mpp) for record in records.records])
+        found = images if isinstance(images, Manifest) else read_manifest(images, labelled=False)
+        for record in found.records:
+            if record.trouble:
+                raise ImageError(record.trouble)
+        return Asked([(record.path, record.mpp) for record in found.records])
     if _is_one(images):
         return Asked([(_image(images, "image"), None)], is_one=True)
     if isinstance(images, str | os.PathLike):

@@ -27,7 +27,6 @@ from ..execution.local import map_blocks
 from ..execution.progress import Callback, ignore
 from ..images.in_memory import ImageFile, image_bytes
 from ..images.manifest import Manifest, Record
-from ..images.pixel_size import common_size
 from ..learnt_arrays import Learnt
 from ..methods.patch_classifier import PatchClassifier
 from ..methods.registry import method_entry
@@ -38,9 +37,10 @@ from ..patches.patch_map import BLANK, PatchMap
 from ..patches.projection import Projection
 from ..recipes import Recipe
 from .image_model import Atoms, ImageModel, Look
+from .opening import open_view
 from .reach import Reach
 from .training_patches import PatchSource, for_every, sample_training
-from .view import View, open_view
+from .view import View
 
 Chunk = tuple[slice, slice]
 
@@ -89,7 +89,7 @@ class PatchModel(ImageModel):
         `start_from`: a model of the same recipe and classes, whose dictionaries are gone on from.
         """
         start = self._start(start_from) if start_from is not None else None
-        self.mpp_ = common_size([source.record for source in sources], self.recipe.mpp)
+        self._look_at_files([source.record for source in sources])
         found = sample_training(
             sources,
             self.recipe,
@@ -163,7 +163,7 @@ class PatchModel(ImageModel):
     ) -> tuple[PatchMap, Evidence]:
         method = copy(self.method_).set_params(n_jobs=1)  # the chunks are what runs in parallel
         codes = np.zeros(method.n_codes_)
-        with open_view(path, mpp, self.recipe, self.mpp_, self.cache) as view:
+        with open_view(path, mpp, self.recipe, self.mpp_, self.cache, self.origin_) as view:
             grid = view.grid()
             winners = np.full((grid.n_rows, grid.n_columns), BLANK, np.int16)
             margins = np.zeros((grid.n_rows, grid.n_columns, len(self.classes)), np.float32)

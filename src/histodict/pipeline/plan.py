@@ -119,8 +119,9 @@ class Plan:
 
 _OWN = {f.name: str(f.type) for f in fields(Plan) if f.name != "recipe"}
 # Presets of several views of the tissue that decide together, with probabilities from unseen
-# patients: the best there is here, with a network's cells where one is installed; and of pixels.
-PANELS = {"default", "pixels"}
+# patients: the best there is here, with a network's cells where one is installed; of pixels; and of
+# feature files, which offer one view alone.
+PANELS = {"default", "pixels", "features"}
 _FOLDS = 3
 
 

@@ -10,6 +10,7 @@ from ..execution.progress import Callback
 from ..images.manifest import Manifest
 from ..images.pixel_size import size_warnings
 from ..images.survey import check_contents, survey
+from ..networks import vectors_named
 from .answers import Answer
 
 
@@ -26,5 +27,7 @@ def left_out(manifest: Manifest) -> dict[str, Any]:
 
 def warn_of_sizes(answers: Sequence[Answer], model: Any) -> None:
     """In a line, through `warnings`, where a model of any kind took pixel sizes for granted."""
+    if vectors_named(model.recipe.vectors).are_given:
+        return  # they decided nothing
     for words in size_warnings([a.size for a in answers], model.model_.mpp_, model.recipe.mpp):
         warnings.warn(words, stacklevel=4)  # to whoever called predict

@@ -14,9 +14,11 @@ from ..execution.executor import Executor
 from ..execution.progress import Callback, Progress, shares
 from ..images.manifest import Record
 from ..images.masks import RegionMask
+from ..patches.grid import PatchGrid
 from ..patches.sampling import Allowed
 from ..recipes import Recipe
-from .view import View, open_view
+from .opening import open_view
+from .view import View
 
 HALF = 0.5  # a patch belongs to a mask's region if at least so much of it does
 
@@ -55,8 +57,8 @@ def sample_training(
         rng = np.random.default_rng([random_state, place])
         record = source.record
         with open_view(record.path, record.mpp, recipe, cache=cache) as view:
-            view.grid()  # says so if the image is too small
-            allowed = _allowed_corners(source, view, recipe.patch_px)
+            grid = view.grid()  # says so if the image is too small
+            allowed = _allowed_corners(source, view, grid)
             return view.sample_vectors(wanted[place], rng, allowed)
 
     parts = for_every(work, len(sources), "patches", callback, executor)
@@ -86,7 +88,7 @@ def for_every(
     return results
 
 
-def _allowed_corners(source: PatchSource, view: View, patch_px: int) -> Allowed | None:
+def _allowed_corners(source: PatchSource, view: View, grid: PatchGrid) -> Allowed | None:
     """Which reduced-pixel corners have their patch inside (at least half), or fully outside."""
     if source.inside is None:
         return None
@@ -94,8 +96,8 @@ def _allowed_corners(source: PatchSource, view: View, patch_px: int) -> Allowed 
     mask = RegionMask.read(source.record.mask, view.size)
 
     def allowed(corners: NDArray[np.int64]) -> NDArray[np.bool_]:
-        x, y = (corners * view.downsample).T
-        share = mask.share(x, y, patch_px * view.downsample)
+        x, y = (corners * grid.downsample + np.array([grid.left, grid.top])).T
+        share = mask.share(x, y, grid.patch_side)
         return share >= HALF if source.inside else share == 0
 
     return allowed

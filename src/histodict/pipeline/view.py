@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -12,14 +11,14 @@ from numpy.typing import NDArray
 
 from ..execution.array_cache import ArrayCache
 from ..images.glass import Glass
-from ..images.in_memory import ImageFile, image_key, settled_key
 from ..images.pixel_size import HOW_TO_GIVE
-from ..images.readers import ImageError, ImageSource, open_image
+from ..images.readers import ImageError, ImageSource
 from ..images.stain import Remembered, StainTransform
 from ..images.tissue import tissue_fraction, window_fraction
 from ..networks import vectors_named
 from ..patches.grid import PatchGrid
 from ..patches.sampling import Allowed
+from ..patches.vectors import NO_FILE
 from ..recipes import Recipe
 from .first_look import THUMBNAIL_SIDE, first_look
 
@@ -44,6 +43,8 @@ class View:
         self._image = image or []
         self._recipe = recipe
         self._vectors = vectors_named(recipe.vectors)
+        if self._vectors.are_given:
+            raise ImageError(f"{source.path}: {NO_FILE}")
         self._vectors.check(recipe.patch_px, recipe.grid_stride_px)
         self.context, self.turned, self.cache = recipe.context, recipe.turn_patches, cache
         self.border = recipe.border
@@ -123,21 +124,6 @@ class View:
 
     def tissue_share(self, patches: NDArray[np.uint8]) -> NDArray[np.float64]:
         return tissue_fraction(patches, self._tissue)
-
-
-@contextmanager
-def open_view(
-    path: ImageFile,
-    mpp: float | None,
-    recipe: Recipe,
-    trained_mpp: float | None = None,
-    cache: ArrayCache | None = None,
-) -> Iterator[View]:
-    """The image at `path`; mpp overrides its pixel size, trained_mpp is what it must match."""
-    # First: it may be replaced while it is open.
-    key = image_key(path) if cache else settled_key(path)
-    with open_image(path, mpp) as source:
-        yield View(source, recipe, trained_mpp, cache, key)
 
 
 def _around(maybe: NDArray[np.bool_], rows: slice, columns: slice) -> tuple[slice, slice]:

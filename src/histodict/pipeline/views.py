@@ -5,6 +5,7 @@ They differ in what they look at, in scale and in stain correction, so that thei
 - beside cells of a network: the same cells of images whose stain was not corrected (each is right
   where the other is not), a dictionary of pixels, and textures and colours of the image as a whole
   (`lbp-colour`) at half the scale;
+- beside vectors of feature files: nobody, as these have no pixels;
 - beside a dictionary of pixels: such textures at two scales, the coarser without stain correction.
 
 What was changed in the recipe is changed in the others, where they have it.
@@ -47,6 +48,8 @@ def panel_recipe(
     if given == FORMER_PIXELS:
         warnings.warn(f"the preset {given!r} is called 'pixels' now", stacklevel=3)
         given = "pixels"
+    if given == "features":
+        return recipe_of("given", method)
     if given not in ("default", "pixels"):
         return recipe_of(given, method)
     if given == "default" and takes_network(settings or {}, [method or ""])[0]:
@@ -68,6 +71,8 @@ def _others(base: Recipe) -> Iterator[Recipe]:
     if not method_entry(base.method).sees_patches:
         yield from _whole_images(base)
         return
+    if vectors_named(base.vectors).are_given:
+        return  # there is nothing else to look at
     if not vectors_named(base.vectors).take_surroundings:
         yield replace(base, stain=_CORRECTED if base.stain == "none" else "none")
         pixels = _beside_network(base)

@@ -15,9 +15,9 @@ from ..execution.array_cache import ArrayCache
 from ..execution.executor import Executor
 from ..execution.local import map_blocks
 from ..execution.progress import Callback, Progress, ignore
+from ..images.feature_file import Origin
 from ..images.in_memory import ImageFile
 from ..images.manifest import Manifest
-from ..images.pixel_size import common_size
 from ..images.readers import ImageError
 from ..learnt_arrays import Learnt
 from ..methods.registry import MEAN_VECTOR, method_entry
@@ -25,7 +25,8 @@ from ..model_content import ModelContent
 from ..patches.grid import PatchGrid
 from ..recipes import Recipe
 from .image_model import ImageModel, Look
-from .view import View, open_view
+from .opening import open_view
+from .view import View
 
 _MOST_PIXELS = 50_000_000
 # Of an image with more pixels, so many squares of tissue stand for all of it.
@@ -49,7 +50,7 @@ class WholeImageModel(ImageModel):
         if start_from is not None:
             raise ValueError(f"the method {self.recipe.method!r} cannot go on from another model")
         records = manifest.records
-        self.mpp_ = common_size(records, self.recipe.mpp)
+        self._look_at_files(records)
         X = self._vectors({r.path: r.mpp for r in records}, None, callback)
         seen = ~np.isnan(X[:, 0])  # the others show only glass
         blank = np.setdiff1d(labels, labels[seen])
@@ -89,7 +90,7 @@ class WholeImageModel(ImageModel):
         features = method_entry(self.recipe.method).features
         assert features is not None
         if features == MEAN_VECTOR:
-            work = partial(_mean_vector, self.recipe, trained_mpp, self.cache)
+            work = partial(_mean_vector, self.recipe, trained_mpp, self.cache, self.origin_)
             means: list[NDArray[np.float64]] = []
             callback(Progress("features", 0, len(images)))
             for mean in map_blocks(lambda item: work(*item), images.items(), self.n_jobs):
@@ -167,12 +168,13 @@ def _mean_vector(
     recipe: Recipe,
     trained_mpp: float | None,
     cache: ArrayCache | None,
+    origin: Origin | None,
     path: ImageFile,
     mpp: float | None,
 ) -> NDArray[np.float64]:
     """The mean of the vectors of an image's patches on tissue; NaN where there is none."""
     total, n_patches = np.zeros(1), 0
-    with open_view(path, mpp, recipe, trained_mpp, cache) as view:
+    with open_view(path, mpp, recipe, trained_mpp, cache, origin) as view:
         grid = view.grid()
         for chunk in view.chunks(grid):
             _, vectors = view.chunk_vectors(grid, *chunk)

@@ -11,6 +11,7 @@ from typing import Any
 from ..execution.array_cache import ArrayCache
 from ..execution.progress import Callback, ignore
 from ..images.manifest import Manifest, Record
+from ..networks import vectors_named
 from ..parameters import check_whole_number
 from ..patches.patch_map import colour_of
 from ..patches.pictures import png_uri, vector_picture
@@ -18,6 +19,7 @@ from ..pipeline import Model
 from ..pipeline.atoms import AtomUse, ClassUse, most_used, patch_labels
 from ..pipeline.gallery import Gallery
 from ..pipeline.image_model import Atoms
+from ..recipes import Recipe
 from .pages import write_page
 from .patch_pictures import patch_pictures
 
@@ -79,10 +81,21 @@ def write_atoms_page(
         "is_pair": recipe.context > 1,
         "vectors": recipe.vectors,
         "atom_classes": shown,
-        "settings": f"Method {recipe.method}; patches of {recipe.patch_px} x {recipe.patch_px} "
-        f"pixels, outlined; stain correction {recipe.stain}. Pictures show the images as they are.",
+        "settings": f"Method {recipe.method}; {_patch_words(recipe)}",
     }
     write_page(path, "reports/atoms.html.j2", content)
+
+
+def _patch_words(recipe: Recipe) -> str:
+    if vectors_named(recipe.vectors).are_given:
+        return (
+            "vectors of feature files. Patches are shown, outlined, where the image is there; else "
+            "where they lie, by their upper left corner in level-0 pixels."
+        )
+    return (
+        f"patches of {recipe.patch_px} x {recipe.patch_px} pixels, outlined; stain correction "
+        f"{recipe.stain}. Pictures show the images as they are."
+    )
 
 
 def atom_rows(
@@ -171,6 +184,7 @@ def _row(
         "patches": [
             {
                 "uri": uris[patch],
+                **dict(zip("xy", found.gallery.corners[patch].tolist(), strict=True)),
                 "image": names[int(found.gallery.images[patch])],
                 "label": found.labels[patch],
                 "weight": weight,

@@ -151,8 +151,8 @@ def _card(done: Evaluation, image: Sequence[Said], with_picture: bool) -> dict[s
 
 def _pictures(image: Sequence[Said]) -> tuple[str, str | None, str | None]:
     """The image; the patch map behind the first wrong answer that has one, and whose it is."""
-    path = image[0].record.path
-    with open_image(path) as source:
+    record = image[0].record
+    with open_image(record.picture) as source:
         pixels = source.thumbnail(min(SHOWN_PX, max(source.size)))
         picture = image_uri(pixels, quality=82)
     for said in (said for said in image if said.is_wrong):
@@ -160,6 +160,8 @@ def _pictures(image: Sequence[Said]) -> tuple[str, str | None, str | None]:
         if patch_map is not None:
             score = max(said.result.answered.scores[said.i])
             words = f"{said.label}, score {score:+.2f}"
-            drawn = draw_overlay(replace(patch_map, path=path), words, longest_side=SHOWN_PX)
+            patch_map = replace(patch_map, path=record.path)
+            shown = patch_map.laid_over(record.image) if record.image else patch_map
+            drawn = draw_overlay(shown, words, longest_side=SHOWN_PX)
             return picture, image_uri(drawn, quality=82), said.whose
     return picture, None, None

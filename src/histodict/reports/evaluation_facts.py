@@ -11,6 +11,7 @@ from ..execution.tables import Row
 from ..execution.texts import counted
 from ..images.manifest import Record
 from ..images.pixel_size import GivenSize
+from ..networks import vectors_named
 from ..pipeline import Plan
 from ..recipes import Recipe
 
@@ -49,7 +50,10 @@ def recipe_words(recipe: Recipe) -> str:
     """A recipe's settings on one line; those of the patches only where there are patches."""
     parameters = listed(recipe.method_parameters)
     parts = [parameters or "no parameters", scale_words(recipe), f"stain correction {recipe.stain}"]
-    if recipe.on_patches:
+    if vectors_named(recipe.vectors).are_given:
+        parts[1:] = ["vectors of feature files"]
+        parts += [f"rule {recipe.rule}"] if recipe.on_patches else []
+    elif recipe.on_patches:
         patches = f"patches of {recipe.patch_px} px every {recipe.grid_stride_px} px"
         if recipe.context > 1:
             patches += f" with {recipe.context} times as wide surroundings"

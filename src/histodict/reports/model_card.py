@@ -8,8 +8,10 @@ from typing import Any
 from ..compare.evaluation import Evaluation
 from ..decisions.regions import decision_words
 from ..execution.texts import counted
+from ..images.feature_file import Origin
 from ..images.records import some_of
 from ..methods.registry import method_entry
+from ..networks import vectors_named
 from ..recipes import Recipe
 from . import evaluation_facts as facts
 from .evaluation_facts import Fact
@@ -33,6 +35,7 @@ def describe_model(header: Mapping[str, Any]) -> list[Fact]:
     recipe, training = Recipe.from_dict(header["recipe"]), header["training"]
     parameters = facts.listed(recipe.method_parameters)
     adapted = counted(training.get("adapted", {}).get("n_images", 0), "image")
+    given = vectors_named(recipe.vectors).are_given
     known = [
         ("Kind", header["kind"]),
         ("What it does", _purpose_words(header)),
@@ -40,12 +43,13 @@ def describe_model(header: Mapping[str, Any]) -> list[Fact]:
         ("Learnt from", _learnt_words(training)),
         ("Left out", _left_out_words(training)),
         ("Method", f"{recipe.method} ({parameters})" if parameters else recipe.method),
-        ("Scale", facts.scale_words(recipe)),
-        ("Patches", _patch_words(recipe)),
-        ("Stain correction", recipe.stain),
+        ("Vectors", _origin_words(header)),
+        ("Scale", "" if given else facts.scale_words(recipe)),
+        ("Patches", "" if given else _patch_words(recipe)),
+        ("Stain correction", "" if given else recipe.stain),
         ("Decision", _decision_words(header, recipe)),
         ("Adapted to", f"{adapted} without labels" if "adapted" in training else ""),
-        ("Pixel size", f"{header['mpp']:g} µm" if header["mpp"] else "not known"),
+        ("Pixel size", "" if given else _size_words(header["mpp"])),
         ("Seed", str(training["random_state"])),
         ("Made with", facts.listed(header["versions"])),
         ("Images (digest)", training["manifest_digest"][:16]),
@@ -70,6 +74,23 @@ def describe_members(header: Mapping[str, Any]) -> list[Fact]:
             words = f"{heard['weight']:4.0%}  {words}"
         members.append((value, words))
     return members
+
+
+def _size_words(mpp: float | None) -> str:
+    return f"{mpp:g} µm" if mpp else "not known"
+
+
+def _origin_words(header: Mapping[str, Any]) -> str:
+    """How the vectors of feature files were made, as far as these told; of a panel its first's."""
+    homes = [header, *header["members"]]
+    told = next((h["training"]["vectors"] for h in homes if "vectors" in h["training"]), None)
+    if not told:
+        return ""
+    made = Origin.from_dict(told)
+    words = [f"of feature files, of length {made.length}", f"encoder {made.encoder or 'not named'}"]
+    words += [f"patches of {made.patch_px} pixels"] if made.patch_px else []
+    words += [f"magnification {made.magnification:g}"] if made.magnification else []
+    return ", ".join(words)
 
 
 def _purpose_words(header: Mapping[str, Any]) -> str:

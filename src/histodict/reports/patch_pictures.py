@@ -10,6 +10,7 @@ from PIL import Image, ImageDraw
 
 from ..execution.executor import Threads
 from ..execution.progress import Callback, ignore
+from ..images.feature_file import is_feature_file
 from ..images.manifest import Record
 from ..images.readers import ImageSource, open_image
 from ..patches.pictures import image_uri
@@ -28,15 +29,21 @@ def patch_pictures(
     n_jobs: int | None = None,
     callback: Callback = ignore,
 ) -> dict[int, str]:
-    """The pictures of these patches as data URIs; every image is opened once."""
+    """The pictures of these patches as data URIs; every image is opened once.
+
+    Of a feature file whose image is not there they are empty.
+    """
     wanted = np.unique(list(patches)).astype(np.int64)
     places = np.unique(gallery.images[wanted])
 
     def work(number: int) -> dict[int, str]:
         record = records[places[number]]
         own = wanted[gallery.images[wanted] == places[number]].tolist()
-        with open_image(record.path, record.mpp) as source:
-            return {p: image_uri(_picture(source, gallery, p), quality=85) for p in own}
+        if is_feature_file(record.picture):
+            return dict.fromkeys(own, "")
+        with open_image(record.picture, record.mpp) as source:
+            at = _moved_by(record, source)
+            return {p: image_uri(_picture(source, gallery, p, at), quality=85) for p in own}
 
     found = for_every(work, len(places), "cut-outs", callback, Threads(n_jobs))
     return {patch: uri for part in found for patch, uri in part.items()}
@@ -61,8 +68,19 @@ def outlined(pixels: NDArray[np.uint8], times: int, thick: int = 1) -> NDArray[n
     return np.asarray(drawn)
 
 
-def _picture(source: ImageSource, gallery: Gallery, patch: int) -> NDArray[np.uint8]:
-    corner, wide = square_around(gallery, patch, _TIMES)
-    pixels = source.read(*corner, wide, wide, max(1.0, wide / _SHOWN_PX))
+def _moved_by(record: Record, source: ImageSource) -> tuple[int, int]:
+    """From places in a feature file to those in the image, of which slides leave out a margin."""
+    if record.image is None:
+        return 0, 0
+    with open_image(record.path) as sheet:
+        return sheet.offset[0] - source.offset[0], sheet.offset[1] - source.offset[1]
+
+
+def _picture(
+    source: ImageSource, gallery: Gallery, patch: int, moved_by: tuple[int, int]
+) -> NDArray[np.uint8]:
+    (x, y), wide = square_around(gallery, patch, _TIMES)
+    x, y = x + moved_by[0], y + moved_by[1]
+    pixels = source.read(x, y, wide, wide, max(1.0, wide / _SHOWN_PX))
     shown = Image.fromarray(pixels).resize((_SHOWN_PX, _SHOWN_PX), Image.Resampling.BICUBIC)
     return outlined(np.asarray(shown), _TIMES, thick=2)

@@ -13,7 +13,7 @@ from ..images.pixel_size import Mpp
 from ..images.readers import ImageError
 from ..pipeline import Model
 from ..pipeline.inputs import asked
-from .patch_table import Asked, answer_into
+from .patch_table import About, answer_into
 
 # The names that wsidata, and so LazySlide, gives to patches and to a table of them.
 _TILES, _TABLE, _TILE_ID = "tiles", "histodict_tiles", "tile_id"
@@ -46,7 +46,7 @@ def to_anndata(model: Model, image: Any, *, mpp: Mpp = None, library_id: str | N
     name = library_id or Path(str(one)).stem
     with TemporaryDirectory() as folder:
         path = Path(folder, "patches.h5ad")
-        answer_into(path, model, Asked(one, name, mpp))
+        answer_into(path, model, lambda heard: heard.answer(one, mpp=mpp), About(name))
         return anndata.read_h5ad(path)
 
 

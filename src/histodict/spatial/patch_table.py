@@ -16,7 +16,7 @@ A model without atoms that belong to classes leaves out what is said of these.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -29,10 +29,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from ..execution.files import written_whole
-from ..execution.progress import Callback, ignore
-from ..images.in_memory import ImageFile
 from ..images.manifest import Record
-from ..images.pixel_size import Mpp
 from ..images.readers import open_image
 from ..patches.patch_map import COLOURS, PatchMap
 from ..pipeline import NO_TISSUE, Answer, Model
@@ -43,17 +40,15 @@ _EMPTY = ("layers", "obsp", "varp")  # parts that every file has
 
 
 @dataclass(frozen=True)
-class Asked:
-    """An image, and what is known of it.
+class About:
+    """What is known of an image beside its pixels.
 
     library_id : the name that tells its patches from those of other images in one table
     record : what a table says of it; None where there is none
     model_digest : of the model's file, where it is from one
     """
 
-    image: ImageFile
     library_id: str
-    mpp: Mpp = None
     record: Record | None = None
     model_digest: str | None = None
 
@@ -68,8 +63,8 @@ def check_has_codes(model: Model) -> None:
         )
 
 
-def answer_into(path: Path, model: Model, asked: Asked, callback: Callback = ignore) -> Answer:
-    """The answer for an image; its patches with their codes are then in the .h5ad file.
+def answer_into(path: Path, model: Model, ask: Callable[[Model], Answer], about: About) -> Answer:
+    """What a model answers when it is asked; its patches with their codes are in the .h5ad file.
 
     Codes are written as they come, so that memory does not grow with them.
     """
@@ -85,12 +80,10 @@ def answer_into(path: Path, model: Model, asked: Asked, callback: Callback = ign
             places.append(cells.astype(np.int32))
             codes.add(S)
 
-        heard = model.with_codes_to(take)
-        answer: Answer = heard.answer(asked.image, mpp=asked.mpp, callback=callback)
+        answer = ask(model.with_codes_to(take))
         codes.end()
         assert answer.patch_map is not None
-        table = _Table(model, answer, answer.patch_map, asked, np.concatenate(places))
-        table.write(file, codes)
+        _Table(model, answer, answer.patch_map, about, np.concatenate(places)).write(file, codes)
     return answer
 
 
@@ -101,7 +94,7 @@ class _Table:
     model: Model
     answer: Answer
     patch_map: PatchMap
-    asked: Asked
+    about: About
     cells: NDArray[np.int32]
 
     def write(self, file: Any, codes: SparseRows) -> None:
@@ -126,7 +119,7 @@ class _Table:
     # --- patches --------------------------------------------------------------------------------
 
     def _names(self, rows: slice) -> list[str]:
-        library = self.asked.library_id
+        library = self.about.library_id
         return [f"{library}-{row}-{column}" for row, column in self.cells[rows].tolist()]
 
     def _obs(self, winners: NDArray[np.int16]) -> dict[str, Any]:
@@ -135,9 +128,9 @@ class _Table:
         found: dict[str, Any] = {"class": Categorical(winners, classes)}
         found |= {f"margin_{name}": margins[:, place] for place, name in enumerate(classes)}
         found |= {"array_row": self.cells[:, 0], "array_col": self.cells[:, 1]}
-        found["library_id"] = Categorical.constant(self.asked.library_id, n)
+        found["library_id"] = Categorical.constant(self.about.library_id, n)
         found["image_class"] = Categorical.constant(self.answer.label or NO_TISSUE, n)
-        record = self.asked.record
+        record = self.about.record
         if record and record.patient:
             found["patient"] = Categorical.constant(record.patient, n)
         if record and (record.label or record.mask):
@@ -191,7 +184,7 @@ class _Table:
         }
         spatial = {"images": {"hires": picture}, "scalefactors": scales, "metadata": {}}
         return {
-            "spatial": {self.asked.library_id: spatial},
+            "spatial": {self.about.library_id: spatial},
             "class_colors": [_hex(place) for place in range(self.patch_map.n_classes)],
             "histodict": self._facts(size),
         }
@@ -201,7 +194,7 @@ class _Table:
         answer: Mapping[str, Any] = self.answer.row()
         return {
             "version": version("histodict"),
-            "image": str(self.asked.image).encode("utf-8", "replace").decode(),
+            "image": str(self.patch_map.path).encode("utf-8", "replace").decode(),
             "size": np.array(size),
             "offset": np.array(self.patch_map.offset),
             "mpp": self.answer.size.mpp,
@@ -213,7 +206,7 @@ class _Table:
             "decision": self.model.decision_words(),
             "recipe": json.dumps(content.recipe),
             "training": json.dumps(content.training),
-            "model_digest": self.asked.model_digest,
+            "model_digest": self.about.model_digest,
         }
 
 

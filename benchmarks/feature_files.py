@@ -1,0 +1,126 @@
+"""Many slides as feature files: how long training and answers take beside reading the files, and
+how much memory.
+
+    python -m benchmarks.feature_files --slides 200
+
+Draws feature files of TRIDENT's layout (10,000 vectors of 1,024 numbers of half precision each;
+20 MB per slide) into a folder that is removed afterwards, then runs the commands, each in a process
+of its own. Memory is the largest that the process ever held (VmHWM), interpreter and libraries
+included.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+# Of each class, the shares of the kinds of tissue that the vectors are drawn around.
+SHARES = np.array([[0.4, 0.3, 0.25, 0.05], [0.3, 0.25, 0.2, 0.25]])
+
+
+def draw_slides(folder: Path, n_slides: int, n_rows: int, length: int) -> Path:
+    """Feature files and a table of labels; two slides of a patient."""
+    import h5py
+
+    rng = np.random.default_rng(0)
+    kinds = rng.standard_normal((SHARES.shape[1], length))
+    side = int(np.ceil(np.sqrt(1.5 * n_rows)))
+    cells = np.stack(np.meshgrid(*[np.arange(side)] * 2, indexing="ij"), axis=-1).reshape(-1, 2)
+    (folder / "features").mkdir()
+    with (folder / "slides.csv").open("w", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(("slide", "label", "patient"))
+        for n in range(n_slides):
+            label = (n // 2) % 2
+            own = rng.choice(len(kinds), n_rows, p=SHARES[label])
+            noise = rng.standard_normal((n_rows, length), np.float32)
+            vectors = (kinds[own] + 2 * noise).astype(np.float16)
+            at = np.sort(rng.choice(len(cells), n_rows, replace=False))
+            with h5py.File(folder / "features" / f"slide{n:04d}.h5", "w") as slide:
+                slide.create_dataset("features", data=vectors, chunks=(1, length))
+                slide["features"].attrs["encoder"] = "drawn"
+                coords = slide.create_dataset("coords", data=cells[at] * 512, chunks=(1, 2))
+                coords.attrs.update(
+                    patch_size=256, patch_size_level0=512, overlap=0, target_magnification=20
+                )
+            table.writerow((f"slide{n:04d}", ("healthy", "tumour")[label], f"patient{n // 2:04d}"))
+    return folder / "slides.csv"
+
+
+def read_all(folder: Path) -> int:
+    """What nobody can do without: every vector once, a file at a time; the bytes."""
+    import h5py
+
+    n_bytes = 0
+    for path in sorted(folder.iterdir()):
+        with h5py.File(path, "r") as file:
+            n_bytes += file["features"][:].nbytes
+    return n_bytes
+
+
+def run(arguments: list[str]) -> tuple[float, float, float]:
+    """Seconds, seconds of the processor and MiB at most of one command."""
+    started = time.perf_counter()
+    command = [sys.executable, "-c", PROBE, *arguments]
+    found = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    busy, kib = found.stdout.splitlines()[-1].split()
+    return time.perf_counter() - started, float(busy), int(kib) / 1024
+
+
+PROBE = """
+import re, sys, time
+from histodict.cli import app
+try:
+    app(sys.argv[1:])
+except SystemExit as end:
+    if end.code:
+        raise
+status = open("/proc/self/status").read()
+print(time.process_time(), re.search(r"VmHWM:\\s+(\\d+)", status)[1])
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--slides", type=int, default=200)
+    parser.add_argument("--rows", type=int, default=10_000)
+    parser.add_argument("--length", type=int, default=1024)
+    parser.add_argument("--folder", type=Path, help="where the disk has room")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=given.folder) as name:
+        folder = Path(name)
+        table = draw_slides(folder, given.slides, given.rows, given.length)
+        features, model = folder / "features", folder / "model.histodict"
+        read_all(features)  # as warm for all that follow
+        started, at = time.perf_counter(), time.process_time()
+        n_bytes = read_all(features)
+        seconds, busy = time.perf_counter() - started, time.process_time() - at
+        print(f"{given.slides} slides, {n_bytes / 1e9:.2f} GB; cores: {cores()}")
+        print(f"{'reading the files':24s} {seconds:8.1f} s {busy:8.1f} s of the processor")
+        common = [str(table), "--features", str(features)]
+        for words, command in (
+            ("train --preset given", ["train", *common, "--preset", "given", "-o", str(model)]),
+            ("train", ["train", *common, "-o", str(model)]),
+            ("predict", ["predict", str(model), *common, "-o", str(folder / "results")]),
+        ):
+            taken, busy, mib = run(command)
+            times = f"{taken:8.1f} s {busy:8.1f} s of the processor"
+            print(f"{words:24s} {times} {mib:8.0f} MiB", flush=True)
+
+
+def cores() -> str:
+    """How busy others keep the machine: seconds of the processor per second matter then."""
+    import os
+
+    return f"{os.cpu_count()}, load {os.getloadavg()[0]:.1f}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,79 @@
+"""Vectors of images' patches, for this and other tools: `features`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ..execution.outputs import check_new_folder
+from ..execution.texts import counted
+from .console import end_with, keeps, plain_errors, print_json, printable
+from .options import FolderOutput, JsonOption, PictureOptions, SettingOption
+from .reading import pairs
+from .work import WorkOptions
+
+if TYPE_CHECKING:
+    from ..pipeline.extraction import Extracted
+
+
+def features(
+    *,
+    output: FolderOutput,
+    vectors: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="What stands for a patch: a network such as efficientnet-lite0 or timm:NAME@FILE, "
+            "or rgb, centred, channel-centred.",
+        ),
+    ] = "efficientnet-lite0",
+    setting: SettingOption = None,
+    images: PictureOptions,
+    work: WorkOptions,
+    as_json: JsonOption = False,
+) -> None:
+    """Write the vectors of images' patches into feature files, one .h5 per image.
+
+    They are as TRIDENT writes them (features, coords and their attributes), for other tools and for
+    `--features` of train, predict, evaluate and atoms. Files that are there, made with the same
+    settings, are not made again. Bad images are listed at the end and make the exit status 1:
+
+        histodict features slides/ --vectors efficientnet-lite0 --output features/
+    """
+    from ..pipeline.extraction import extract_all, recipe_for
+
+    with plain_errors():
+        check_new_folder(output)
+        recipe = recipe_for(vectors, pairs("--set", setting))
+        found = images.find()
+        keeps()
+        with work.begin() as begun:
+            done = extract_all(
+                recipe,
+                found,
+                output,
+                mpp=images.size,
+                n_jobs=work.jobs,
+                callback=begun.callback,
+                executor=begun.executor,
+            )
+    _tell(done, as_json)
+
+
+def _tell(done: Extracted, as_json: bool) -> None:
+    if as_json:
+        failures = [
+            {"path": printable(str(path)), "reason": printable(reason)}
+            for path, reason in done.failures
+        ]
+        files = [printable(str(file)) for file in done.files]
+        print_json({"files": files, "n_skipped": done.n_skipped, "failures": failures})
+    else:
+        again = f" ({done.n_skipped} were there)" if done.n_skipped else ""
+        where = f" in {done.files[0].parent}" if done.files else ""
+        typer.echo(f"{counted(len(done.files), 'feature file')}{where}{again}")
+    end_with(
+        reason if reason.startswith(str(path)) else f"{path}: {reason}"
+        for path, reason in done.failures
+    )

@@ -1,0 +1,48 @@
+"""A feature file as an image: it knows where patches lie, and all of it is white."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .feature_file import open_features
+
+
+class BlankSheet:
+    """An image source without pixels, of the slide's size; maps are drawn on it."""
+
+    held_bytes = 0
+    low_level: float | None = None
+
+    def __init__(self, path: Path, mpp: float | None = None) -> None:
+        with open_features(path) as file:
+            self.size, self.offset = file.extent, file.offset
+            self.mpp = file.mpp if mpp is None else mpp
+        self.path = path
+
+    def read(
+        self, x: int, y: int, width: int, height: int, downsample: float = 1.0
+    ) -> NDArray[np.uint8]:
+        shape = (max(1, round(length / downsample)) for length in (height, width))
+        return np.full((*shape, 3), 255, np.uint8)
+
+    def thumbnail(self, longest_side: int) -> NDArray[np.uint8]:
+        return self.read(0, 0, *self.size, max(1.0, max(self.size) / longest_side))
+
+    def cuts_alike(self, downsample: float) -> bool:
+        return True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        pass

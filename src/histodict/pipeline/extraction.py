@@ -1,0 +1,232 @@
+"""Vectors of images' patches into feature files, one per image; what is there is not made again.
+
+    DIR/NAME.h5    features (n, length), coords (n, 2), attributes as TRIDENT has them; beside them
+                   what the file was made with (`histodict`, JSON)
+
+NAME is that of the image, without its ending. A file has its name only when it is whole, so any
+number of runs may fill a folder; one that was made otherwise is refused, and stays as it is.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, astuple, dataclass
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..execution.executor import Executor, Threads
+from ..execution.files import file_key, written_whole
+from ..execution.local import map_blocks
+from ..execution.progress import Callback, Progress, ignore, shares
+from ..images.errors import ImageError
+from ..images.feature_file import OWN, open_features
+from ..images.feature_formats import COORDS, FEATURES, write_hdf5
+from ..images.in_memory import image_bytes
+from ..images.manifest import Record
+from ..images.pixel_size import GivenSize, Mpp
+from ..networks import open_network, vectors_named
+from ..patches.grid import PatchGrid
+from ..recipes import PRESETS, Recipe
+from .given_view import made_with
+from .opening import open_view
+from .reach import Reach
+from .view import View
+
+_FORM = 1  # goes up when a file is written otherwise
+_AT_ONE_UM = 10.0  # magnification of an image of 1 µm per pixel, as it is counted
+
+
+@dataclass(frozen=True)
+class Extracted:
+    """files : of the images that have one now, in their order; failures : (image, reason)"""
+
+    files: list[Path]
+    failures: list[tuple[Path, str]]
+    n_skipped: int
+
+
+def recipe_for(vectors: str, settings: dict[str, str]) -> Recipe:
+    """What vectors of this name are made with, as the presets have it; only that may be set."""
+    kind = vectors_named(vectors)
+    if kind.are_given:
+        raise ValueError(f"vectors {vectors!r} come from feature files: name those to be computed")
+    base = PRESETS["fast" if kind.take_surroundings else "embeddings"]
+    changes = {} if kind.take_surroundings else {"patch_px": open_network(vectors).cell_px}
+    others = sorted(set(settings) - _SETTINGS)
+    if others:
+        raise ValueError(
+            f"--set {others[0]}: does not change vectors; these do: {', '.join(sorted(_SETTINGS))}"
+        )
+    recipe = base.with_changes(vectors=vectors, **changes).with_settings(settings)
+    kind.check(recipe.patch_px, recipe.grid_stride_px)
+    return recipe
+
+
+_SETTINGS = {
+    *("patch_px", "stride_px", "downsample", "mpp", "stain", "least_tissue", "context"),
+    *("turn_patches", "border"),
+}
+
+
+def extract_all(
+    recipe: Recipe,
+    images: Sequence[Record],
+    folder: Path,
+    *,
+    mpp: Mpp = None,
+    n_jobs: int | None = None,
+    callback: Callback = ignore,
+    executor: Executor | None = None,
+) -> Extracted:
+    """A feature file of every image. The callback hears of each image.
+
+    `mpp`, `executor` as of `batch.run_images`.
+    """
+    given = GivenSize.of(mpp)
+    files = _names(images, folder)
+    keys = [_key(recipe, record, given) for record in images]
+    finished = [_is_done(file, key) for file, key in zip(files, keys, strict=True)]
+    todo = [
+        (record.path.absolute(), given.with_table(record.mpp), file.absolute(), key)
+        for record, file, key, is_done in zip(images, files, keys, finished, strict=True)
+        if not is_done
+    ]
+    watch = ignore if executor else callback
+    work = partial(_extract, recipe, 1 if executor else n_jobs, watch)
+    reasons = (executor or Threads(1)).map(work, todo, lost=str)
+    share = shares([0 if f else image_bytes(r.path) for r, f in zip(images, finished, strict=True)])
+    callback(Progress("vectors", 0, len(images), work=share[0]))
+    made, failures = [], []
+    for n, (record, file, is_done) in enumerate(zip(images, files, finished, strict=True)):
+        reason = "" if is_done else next(reasons)
+        if reason:
+            failures.append((record.path, reason))
+        else:
+            made.append(file)
+        callback(Progress("vectors", n + 1, len(images), work=share[n + 1]))
+    return Extracted(made, failures, sum(finished))
+
+
+def _names(images: Sequence[Record], folder: Path) -> list[Path]:
+    """Refuses images whose files would be one."""
+    files = [folder / f"{record.path.stem}.h5" for record in images]
+    first: dict[Path, Path] = {}
+    for record, file in zip(images, files, strict=True):
+        other = first.setdefault(file, record.path)
+        if other != record.path:
+            raise ValueError(
+                f"{other} and {record.path} would both have their features in {file}: give them "
+                "other names, or do them one after the other into two folders"
+            )
+    return files
+
+
+def _key(recipe: Recipe, record: Record, given: GivenSize) -> dict[str, Any]:
+    """All that decides what is in a file."""
+    made = made_with(recipe) | {"form": _FORM, "version": version("histodict")}
+    image = file_key(record.path) if record.path.is_file() else []
+    return {
+        "recipe": made,
+        "image": image,
+        "size": list(astuple(given.with_table(record.mpp))),
+    }
+
+
+def _is_done(file: Path, key: dict[str, Any]) -> bool:
+    """Whether it is there, and of this image as it is now; refuses what was made otherwise."""
+    if not file.exists():
+        return False
+    try:
+        with open_features(file) as found:
+            before = found.settings
+    except ImageError as error:
+        raise ValueError(f"{error}. Remove it, or choose another folder (--output)") from error
+    if before.get("recipe") != key["recipe"]:
+        own = before.get("recipe", {})
+        others = [
+            f"{k} was {own[k]}, is {v}" for k, v in key["recipe"].items() if own.get(k, v) != v
+        ]
+        what = "; ".join(others) or "not by `histodict features`"
+        raise ValueError(
+            f"{file}: was made otherwise ({what}): choose another folder (--output), or remove it"
+        )
+    return before.get("image") == key["image"] and before.get("size") == key["size"]
+
+
+def _extract(
+    recipe: Recipe,
+    n_jobs: int | None,
+    callback: Callback,
+    todo: tuple[Path, GivenSize, Path, dict[str, Any]],
+) -> str:
+    """Why there is no file; nothing if it was written."""
+    image, given, file, key = todo
+    try:
+        size = given.at(image)
+        with open_view(image, size.from_outside, recipe) as view:
+            _write(file, view, recipe, key, n_jobs, callback)
+    except (ValueError, OSError, MemoryError) as error:
+        return str(error) or type(error).__name__
+    return ""
+
+
+def _write(
+    file: Path,
+    view: View,
+    recipe: Recipe,
+    key: dict[str, Any],
+    n_jobs: int | None,
+    callback: Callback,
+) -> None:
+    grid, kind = view.grid(), vectors_named(recipe.vectors)
+    own = key | {"grid": asdict(grid), "offset": list(view.offset)}
+    attributes = {
+        "": {OWN: json.dumps(own)},
+        FEATURES: {"encoder": recipe.vectors, "name": file.stem, "savetodir": str(file.parent)},
+        COORDS: _told(view, grid) | {"name": file.stem, "savetodir": str(file.parent)},
+    }
+    with written_whole(file) as partial_file:
+        parts = _parts(view, grid, n_jobs, callback)
+        if not write_hdf5(partial_file, parts, kind.precision, attributes):
+            raise ImageError(f"{key['image'][0]}: shows no tissue, so that there are no vectors")
+
+
+def _told(view: View, grid: PatchGrid) -> dict[str, Any]:
+    """Of the coords, by TRIDENT's names; what is not known is left out."""
+    side = round(grid.patch_side)
+    told: dict[str, Any] = {
+        "patch_size": grid.patch_px,
+        "patch_size_level0": side,
+        "overlap": grid.patch_px - grid.stride_px,
+        "level0_width": view.size[0] + view.offset[0],
+        "level0_height": view.size[1] + view.offset[1],
+    }
+    if view.mpp is not None:
+        told["level0_mpp"] = view.mpp
+        told["level0_magnification"] = _AT_ONE_UM / view.mpp
+        told["target_magnification"] = _AT_ONE_UM / (view.mpp * grid.downsample)
+    return told
+
+
+def _parts(
+    view: View, grid: PatchGrid, n_jobs: int | None, callback: Callback
+) -> Iterator[tuple[NDArray[np.float32], NDArray[np.int64]]]:
+    """Vectors and corners, chunk by chunk in the order of the grid."""
+
+    def work(chunk: tuple[slice, slice]) -> Any:
+        return chunk, *view.chunk_vectors(grid, *chunk)
+
+    reach = Reach(view.size, view.small_tissue, grid, callback)
+    for (rows, columns), found, vectors in map_blocks(work, view.chunks(grid), n_jobs):
+        if len(vectors):
+            cells = np.add(np.argwhere(found), (rows.start, columns.start)).tolist()
+            corners = np.array([grid.corner(row, column) for row, column in cells])
+            yield vectors, corners + np.array(view.offset)
+        reach.add(rows, columns)
+    reach.end()

@@ -1,0 +1,133 @@
+"""A feature file where an image is expected: a recipe asks the same of it, its rows answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..images.errors import ImageError
+from ..images.feature_file import FeatureFile, Origin
+from ..networks import vectors_named
+from ..patches.grid import PatchGrid
+from ..patches.placing import in_large_chunks, place
+from ..patches.sampling import Allowed
+from ..recipes import Recipe
+from .view import View
+
+NO_PATCH = -1
+
+
+class GivenView(View):
+    """The patches of a feature file, as those of an image that was cut up.
+
+    The vectors are the file's, whatever the recipe says of scale and stain. Where the recipe names
+    others than given ones, the file must have been made with just its settings (`made_with`).
+    """
+
+    def __init__(
+        self, file: FeatureFile, recipe: Recipe, mpp: float | None, trained: Origin | None
+    ) -> None:
+        self._file = file
+        self._kind = vectors_named(recipe.vectors)
+        _check(file, recipe, trained)
+        self.border, self.cache = recipe.border, None
+        self.context, self.turned = recipe.context, recipe.turn_patches
+        grid, self.cells = place(file)
+        # Vectors that a recipe names are looked at in the chunks that it would cut: the same bits.
+        self._grid = in_large_chunks(grid) if self._kind.are_given else grid
+        self._places = np.full((self._grid.n_rows, self._grid.n_columns), NO_PATCH, np.int32)
+        self._places[tuple(self.cells.T)] = np.arange(file.n_rows)
+        self.downsample = self._grid.downsample
+        self.offset, self.size = file.offset, file.extent
+        self.mpp = file.mpp if mpp is None else mpp
+
+    @property
+    def pixels_key(self) -> list[Any]:
+        raise NotImplementedError("of a feature file nothing is kept")
+
+    def read(
+        self, x: int, y: int, width: int, height: int, downsample: float = 1.0
+    ) -> NDArray[np.uint8]:
+        raise ImageError(f"{self._file.path}: is a feature file, which holds no pixels")
+
+    def grid(self) -> PatchGrid:
+        return self._grid
+
+    def chunks(self, grid: PatchGrid) -> Iterator[tuple[slice, slice]]:
+        """Chunks of the grid that have patches."""
+        for rows, columns in grid.chunks():
+            if (self._places[rows, columns] != NO_PATCH).any():
+                yield rows, columns
+
+    def chunk_vectors(
+        self, grid: PatchGrid, rows: slice, columns: slice
+    ) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
+        places = self._places[rows, columns]
+        found = places != NO_PATCH
+        return found, self.vectors_of(places[found].astype(np.int64))
+
+    def vectors_of(self, places: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Of patches at these places in the file."""
+        return self._file.read_some(places)
+
+    def sample_vectors(
+        self, n_vectors: int, rng: np.random.Generator, allowed: Allowed | None = None
+    ) -> NDArray[np.float32]:
+        return self._kind.sample_kept(self, self._grid, n_vectors, rng, allowed)
+
+    def small_tissue(self) -> NDArray[np.bool_]:
+        """Where there are patches: a cell is a pixel."""
+        return self._places != NO_PATCH
+
+
+def made_with(recipe: Recipe) -> dict[str, Any]:
+    """All settings that decide which patches of an image have vectors, and which these are."""
+    kind = vectors_named(recipe.vectors)
+    return {
+        "vectors": recipe.vectors,
+        "weights": kind.weights(),
+        "patch_px": recipe.patch_px,
+        "stride_px": recipe.grid_stride_px,
+        "downsample": None if recipe.mpp else recipe.downsample,
+        "mpp": recipe.mpp,
+        "stain": recipe.stain,
+        "least_tissue": recipe.least_tissue,
+        "context": recipe.context,
+        # Patches of pixels are turned when they are learnt from, and have no border to look beyond.
+        "turned": recipe.turn_patches and not kind.alone,
+        "mirrored": recipe.border == "mirrored" and not kind.alone,
+    }
+
+
+def _check(file: FeatureFile, recipe: Recipe, trained: Origin | None) -> None:
+    if not file.n_rows:
+        file.check()
+    others = file.origin.differences(trained) if trained else []
+    if others:
+        raise ImageError(
+            f"{file.path}: is not what the model learnt from: {'; '.join(others)}. Compute its "
+            "features as those of the training slides were"
+        )
+    if not vectors_named(recipe.vectors).are_given:
+        _check_settings(file.path, file.settings.get("recipe"), made_with(recipe))
+
+
+def _check_settings(path: Path, before: Any, today: dict[str, Any]) -> None:
+    """A recipe that names its vectors takes those that it would have computed, and no others."""
+    vectors = today["vectors"]
+    if not isinstance(before, dict):
+        raise ImageError(
+            f"{path}: does not say that it holds vectors {vectors!r}: only files that `histodict "
+            "features` made stand for those. To learn from any, leave out --preset and --set "
+            "vectors"
+        )
+    others = [f"{k} {before.get(k)!r}, not {v!r}" for k, v in today.items() if before.get(k) != v]
+    if others:
+        raise ImageError(
+            f"{path}: was made otherwise ({'; '.join(others)}): make it again with `histodict "
+            f"features --vectors {vectors}` and the same settings"
+        )

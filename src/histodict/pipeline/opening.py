@@ -1,0 +1,38 @@
+"""An image, or the feature file that stands for one, opened as a recipe sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ..execution.array_cache import ArrayCache
+from ..images.feature_file import Origin, is_feature_file, open_features
+from ..images.in_memory import ImageFile, image_key, settled_key
+from ..images.readers import open_image
+from ..recipes import Recipe
+from .given_view import GivenView
+from .view import View
+
+
+@contextmanager
+def open_view(
+    path: ImageFile,
+    mpp: float | None,
+    recipe: Recipe,
+    trained_mpp: float | None = None,
+    cache: ArrayCache | None = None,
+    trained: Origin | None = None,
+) -> Iterator[View]:
+    """The image at `path`; mpp overrides its pixel size, trained_mpp is what it must match.
+
+    `trained`: of a feature file, how the vectors were made that it must match.
+    """
+    if isinstance(path, Path) and is_feature_file(path):
+        with open_features(path) as file:
+            yield GivenView(file, recipe, mpp, trained)
+        return
+    # First: it may be replaced while it is open.
+    key = image_key(path) if cache else settled_key(path)
+    with open_image(path, mpp) as source:
+        yield View(source, recipe, trained_mpp, cache, key)

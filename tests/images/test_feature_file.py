@@ -1,0 +1,177 @@
+"""Feature files: one content in every format; what TRIDENT and CLAM say; what is refused."""
+
+from __future__ import annotations
+
+import sys
+
+import h5py
+import numpy as np
+import pytest
+import zarr
+
+from histodict.images.errors import ImageError
+from histodict.images.feature_file import (
+    Origin,
+    check_features,
+    common_origin,
+    open_features,
+)
+from histodict.images.readers import open_image
+from tests.images.feature_files import some_vectors, write_clam, write_trident
+
+VECTORS, COORDS = some_vectors()
+
+
+def write_npz(path, vectors, coords):
+    np.savez(path, features=vectors, coords=coords, patch_size_level0=512)
+    return path
+
+
+def write_zarr(path, vectors, coords):
+    group = zarr.open_group(str(path), mode="w")
+    group.create_array("features", data=vectors)
+    group.create_array("coords", data=coords).attrs["patch_size_level0"] = 512
+    return path
+
+
+FORMS = {
+    "a.h5": write_trident,
+    "b.hdf5": write_clam,
+    "c.npz": write_npz,
+    "d.zarr": write_zarr,
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize("nested", [False, True])
+def test_every_format_gives_the_same_rows(tmp_path, name, nested):
+    vectors, coords = (VECTORS[None], COORDS[None]) if nested else (VECTORS, COORDS)
+    if nested and name == "b.hdf5":
+        pytest.skip("CLAM does not write it so")
+    path = FORMS[name](tmp_path / name, vectors, coords)
+    check_features(path)
+    with open_features(path) as file:
+        np.testing.assert_array_equal(file.coords, COORDS)
+        np.testing.assert_array_equal(file.read(slice(3, 9)), VECTORS[3:9])
+        some = np.array([30, 2, 39, 3, 2, 17])
+        np.testing.assert_array_equal(file.read_some(some), VECTORS[some])
+        assert file.read_some(some[:0]).shape == (0, 6)
+        assert file.side == 512 and file.origin.length == 6
+
+
+def test_half_precision_is_read_as_it_is(tmp_path):
+    half = VECTORS.astype(np.float16)
+    with open_features(write_trident(tmp_path / "a.h5", half, COORDS)) as file:
+        found = file.read(slice(None))
+    assert found.dtype == np.float32
+    np.testing.assert_array_equal(found, half.astype(np.float32))
+
+
+def test_what_trident_says(tmp_path):
+    told = {"overlap": 64, "level0_magnification": None}
+    with open_features(write_trident(tmp_path / "a.h5", VECTORS, COORDS, **told)) as file:
+        assert file.origin == Origin(6, "uni_v1", 256, 20.0)
+        assert (file.side, file.overlap, file.size) == (512, 128, (6000, 5000))
+    with open_features(write_trident(tmp_path / "b.h5", VECTORS, COORDS, encoder=None)) as file:
+        assert file.origin.encoder is None
+
+
+def test_what_clam_says_of_its_coords(tmp_path):
+    path = write_clam(tmp_path / "a.h5", VECTORS, COORDS)
+    with open_features(path) as file:  # nothing: as the patches lie
+        assert file.side == 512 and file.size is None and file.origin == Origin(6)
+        assert file.extent == (int(COORDS[:, 0].max()) + 512, int(COORDS[:, 1].max()) + 512)
+    with h5py.File(path, "a") as file:
+        file["coords"].attrs.update(patch_size=256, patch_level=1, downsample=(4.0, 4.0))
+    with open_features(path) as file:
+        assert file.side == 1024
+
+
+def test_as_an_image_it_is_a_white_sheet_of_the_slides_size(tmp_path):
+    with open_image(write_trident(tmp_path / "a.h5", VECTORS, COORDS)) as sheet:
+        assert sheet.size == (6000, 5000)
+        small = sheet.thumbnail(600)
+    assert small.shape == (500, 600, 3) and (small == 255).all()
+
+
+# --- what is refused ----------------------------------------------------------------------------
+
+
+def nan_at(row):
+    vectors = VECTORS.copy()
+    vectors[row, 2] = np.nan
+    return vectors
+
+
+BAD = {
+    "holds no vectors": (VECTORS[:0], COORDS[:0]),
+    "patch 17 is not of finite numbers": (nan_at(17), COORDS),
+    "NaN or infinity": (np.where(VECTORS > 2, np.inf, VECTORS), COORDS),
+    "for 40 vectors": (VECTORS, COORDS[:-1]),
+    "whole numbers from 0 on": (VECTORS, COORDS - 10_000),
+    "one vector of 6 numbers for the slide": (VECTORS[0], COORDS),
+    "must be \\(patches, numbers\\)": (VECTORS.reshape(2, 20, 6), COORDS),
+    "not of floating point": (VECTORS.astype(np.int32), COORDS),
+}
+
+
+@pytest.mark.parametrize("words", BAD)
+def test_a_content_that_no_model_could_use_is_named(tmp_path, words):
+    path = write_trident(tmp_path / "a.h5", *BAD[words])
+    with pytest.raises(ImageError, match=f"a.h5: .*{words}"):
+        check_features(path)
+
+
+@pytest.mark.parametrize("name", ["a.h5", "a.npz", "a.zarr"])
+def test_a_file_that_is_no_such_file(tmp_path, name):
+    with pytest.raises(ImageError, match="there is no such file"):
+        check_features(tmp_path / name)
+    if name == "a.zarr":
+        (tmp_path / name).mkdir()
+    else:
+        (tmp_path / name).write_bytes(b"no features")
+    with pytest.raises(ImageError, match=f"{name}: is no (HDF5|.npz) file|is no Zarr group"):
+        check_features(tmp_path / name)
+
+
+def test_arrays_that_are_missing(tmp_path):
+    for name, words in (("coords", "has no array `features`; there are: coords"),):
+        with h5py.File(tmp_path / "a.h5", "w") as file:
+            file[name] = COORDS
+        with pytest.raises(ImageError, match=words):
+            check_features(tmp_path / "a.h5")
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["features"] = VECTORS
+    with pytest.raises(ImageError, match="nothing of where the patches lie; it must have `coords`"):
+        check_features(tmp_path / "a.h5")
+
+
+def test_a_file_that_was_cut_short(tmp_path):
+    vectors, coords = np.ones((3000, 64), np.float32), np.zeros((3000, 2), np.int64)
+    path = write_trident(tmp_path / "a.h5", vectors, coords)
+    path.write_bytes(path.read_bytes()[:200_000])
+    with pytest.raises(ImageError, match="a.h5: "):
+        check_features(path)
+
+
+def test_a_library_that_is_missing_is_named(tmp_path, monkeypatch):
+    path = write_trident(tmp_path / "a.h5", VECTORS, COORDS)
+    monkeypatch.setitem(sys.modules, "h5py", None)
+    with pytest.raises(ImageError, match=r"pip install 'histodict\[features\]'"):
+        check_features(path)
+
+
+# --- many files ---------------------------------------------------------------------------------
+
+
+def test_files_of_one_model_are_made_alike(tmp_path):
+    a = write_trident(tmp_path / "a.h5", VECTORS, COORDS)
+    silent = write_clam(tmp_path / "b.h5", VECTORS, COORDS)
+    assert common_origin([silent, a]) == Origin(6, "uni_v1", 256, 20.0)
+    assert common_origin([tmp_path / "c.png"]) is None
+    other = write_trident(tmp_path / "c.h5", VECTORS, COORDS, encoder="conch_v1")
+    with pytest.raises(ImageError, match=r"c.h5: .*than those of .*a.h5: the encoder conch_v1"):
+        common_origin([a, silent, other])
+    longer = write_clam(tmp_path / "d.h5", np.hstack([VECTORS, VECTORS]), COORDS)
+    with pytest.raises(ImageError, match="vectors of length 12, not 6"):
+        common_origin([silent, longer])

@@ -1,0 +1,68 @@
+"""Which feature file is a slide's: by name, with or without the image's ending."""
+
+from __future__ import annotations
+
+import pytest
+
+from histodict.images.manifest import ManifestError, read_manifest
+from histodict.images.survey import readable
+from tests.images.feature_files import some_vectors, write_trident
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "features").mkdir()
+    for name in ("S1", "TCGA-A1.DX1.uuid", "S3.ome", "S4"):
+        write_trident(tmp_path / "features" / f"{name}.h5", *some_vectors())
+    return tmp_path / "features"
+
+
+def table(tmp_path, text):
+    (tmp_path / "slides.csv").write_text(text)
+    return tmp_path / "slides.csv"
+
+
+def read(tmp_path, folder, text, **given):
+    return read_manifest(table(tmp_path, text), features=folder, **given)
+
+
+def test_slides_are_found_by_their_names(tmp_path, folder):
+    (tmp_path / "S4.png").write_bytes(b"")
+    names = ("S1.svs", "TCGA-A1.DX1.uuid", "deep/S3.ome.tiff", "S4.png")
+    text = "path,label\n" + "".join(f"{name},{n % 2}\n" for n, name in enumerate(names))
+    found = read(tmp_path, folder, text)
+    expected = ["S1.h5", "TCGA-A1.DX1.uuid.h5", "S3.ome.h5", "S4.h5"]
+    assert [found.name(record) for record in found.records] == expected
+    assert not any(record.trouble for record in found.records)
+    assert found.records[3].image == tmp_path / "S4.png"
+    assert found.records[3].picture == tmp_path / "S4.png"
+    assert found.records[0].image is None and found.records[0].picture == folder / "S1.h5"
+
+
+def test_a_column_slide_is_enough(tmp_path, folder):
+    found = read(tmp_path, folder, "slide_id,case_id,label\nS1,a,x\nS4,b,y\n")
+    assert [r.path.name for r in found.records] == ["S1.h5", "S4.h5"]
+    assert found.patients == ["a", "b"]
+    with pytest.raises(ManifestError, match="no column for path"):
+        read_manifest(tmp_path / "slides.csv")
+
+
+def test_who_has_no_file_or_two_is_in_trouble_alone(tmp_path, folder):
+    (folder / "S4.npz").write_bytes(b"")
+    found = read(tmp_path, folder, "slide,label\nS1,x\nS2,x\nS4,y\nS1.svs,y\n")
+    words = [record.trouble for record in found.records]
+    assert words[0] == ""
+    assert "there is no feature file of this slide" in words[1]
+    assert "has several feature files" in words[2] and "S4.h5, S4.npz" in words[2]
+    assert "is also that of" in words[3]
+    kept, reasons = readable(found)
+    assert [record.path.name for record in kept.records] == ["S1.h5"]
+    assert reasons == words[1:] and len(kept.left_out) == 3
+
+
+def test_a_folder_without_feature_files_says_where_some_are(tmp_path, folder):
+    text = "slide,label\nS1,x\n"
+    with pytest.raises(ManifestError, match="no feature files in this folder.*some are in"):
+        read(tmp_path, tmp_path, text)
+    with pytest.raises(ManifestError, match="no such folder"):
+        read(tmp_path, tmp_path / "nowhere", text)

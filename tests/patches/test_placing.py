@@ -1,0 +1,79 @@
+"""From corners of patches to a grid: exact where there is one, each patch in its own cell else."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from histodict.images.errors import ImageError
+from histodict.images.feature_file import open_features
+from histodict.patches.placing import place
+from tests.images.feature_files import write_clam, write_trident
+
+
+def placed(path, coords, **told):
+    vectors = np.zeros((len(coords), 2), np.float32)
+    write = write_trident if told else write_clam
+    with open_features(write(path, vectors, coords, **told)) as file:
+        return place(file)
+
+
+def some_cells(rng, n=12):
+    cells = np.stack(np.meshgrid(np.arange(n), np.arange(n)), -1).reshape(-1, 2)
+    return cells[rng.permutation(len(cells))[: len(cells) // 2]]
+
+
+def corners(grid, cells):
+    return [grid.corner(row, column) for row, column in cells.tolist()]
+
+
+@pytest.mark.parametrize("origin", [(0, 0), (37, 401)])
+@pytest.mark.parametrize("told", [{}, {"overlap": 0}, {"level0_width": None}])
+def test_corners_of_a_grid_are_found_to_the_pixel(tmp_path, origin, told):
+    cells = some_cells(np.random.default_rng(0))
+    coords = cells * 512 + np.array(origin)
+    grid, found = placed(tmp_path / "a.h5", coords, **told)
+    assert corners(grid, found) == [tuple(at) for at in coords.tolist()]
+    assert grid.patch_side == grid.step == 512
+
+
+def test_overlapping_patches_of_trident(tmp_path):
+    """Its first row and column lie by the overlap further up and left than the others say."""
+    axis = np.array([n * 512 - 128 * max(n - 1, 0) for n in range(10)])
+    coords = np.stack(np.meshgrid(axis, axis), -1).reshape(-1, 2)
+    grid, found = placed(tmp_path / "a.h5", coords, overlap=64)
+    assert grid.step == 384 and grid.patch_side == 512
+    inner = (coords > 0).all(axis=1)
+    assert [corners(grid, found[inner])] == [[tuple(at) for at in coords[inner].tolist()]]
+    assert len(np.unique(found, axis=0)) == len(coords)
+
+
+def test_several_grids_as_clam_cuts_them(tmp_path):
+    rng = np.random.default_rng(1)
+    pieces = [some_cells(rng) * 256 + np.array(at) for at in ((100, 30), (100 + 12 * 256, 511))]
+    coords = np.concatenate(pieces)
+    grid, found = placed(tmp_path / "a.h5", coords)
+    away = np.abs(np.array(corners(grid, found)) - coords).max(axis=1)
+    assert grid.step == grid.patch_side == 256 and away.max() <= 256
+    assert np.mean(away <= 128) > 0.9
+    assert len(np.unique(found, axis=0)) == len(coords)
+
+
+@pytest.mark.parametrize("coords", [np.zeros((50, 2), np.int64), np.array([[7, 5]])])
+def test_patches_in_one_place_have_a_cell_each(tmp_path, coords):
+    grid, found = placed(tmp_path / "a.h5", coords)
+    assert len(np.unique(found, axis=0)) == len(coords)
+    assert (found < [grid.n_rows, grid.n_columns]).all()
+
+
+def test_patches_at_random_places_stay_near_them(tmp_path):
+    coords = np.random.default_rng(2).integers(0, 6000, (600, 2))
+    grid, found = placed(tmp_path / "a.h5", coords, overlap=0)
+    away = np.abs(np.array(corners(grid, found)) - coords).max(axis=1)
+    assert away.max() <= 512 and len(np.unique(found, axis=0)) == len(coords)
+
+
+def test_coords_in_another_unit_are_refused(tmp_path):
+    coords = np.array([[0, 0], [1, 0], [80_000_000, 90_000_000]])
+    with pytest.raises(ImageError, match="level-0 pixels"):
+        placed(tmp_path / "a.h5", coords)

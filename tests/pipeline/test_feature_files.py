@@ -1,0 +1,264 @@
+"""Vectors kept in feature files: the same answers as from pixels, bit for bit, whoever wrote them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import h5py
+import numpy as np
+import pytest
+
+from histodict import Panel, TissueClassifier
+from histodict.batch import run_images
+from histodict.demo.sets import write_synthetic_set
+from histodict.execution.executor import Threads
+from histodict.images.errors import ImageError
+from histodict.images.feature_file import open_features
+from histodict.images.manifest import Record, read_manifest
+from histodict.networks import NETWORKS, forget_networks, register_network
+from histodict.patches.patch_map import PatchMap
+from histodict.pipeline import load_model
+from histodict.pipeline.extraction import extract_all, recipe_for
+from histodict.pipeline.gallery import Gallery
+from histodict.recipes import PRESETS, Recipe
+from tests.images.feature_files import write_trident
+
+SMALL = {"n_atoms": 12, "n_iter": 3}
+SETTINGS = {"patches_per_class": 120, "components": 6}
+
+
+class TinyNetwork:
+    """Means and spreads of the colours of a cell and of its quarters: no torch, but a network."""
+
+    cell_px, digest = 16, "tiny-1"
+
+    def cells(self, pixels):
+        h, w = (n // 8 for n in pixels.shape[:2])
+        parts = pixels.reshape(h, 8, w, 8, 3).astype(np.float32) / 255
+        found = np.concatenate([parts.mean(axis=(1, 3)), parts.std(axis=(1, 3))], axis=-1)
+        quarters = found.reshape(h // 2, 2, w // 2, 2, 6).transpose(0, 2, 1, 3, 4)
+        return quarters.reshape(h // 2, w // 2, 24)
+
+
+@pytest.fixture(autouse=True)
+def tiny():
+    register_network("tiny", TinyNetwork)
+    yield
+    del NETWORKS["tiny"]
+    forget_networks()
+
+
+@pytest.fixture(scope="module")
+def tissue(tmp_path_factory):
+    return write_synthetic_set(tmp_path_factory.mktemp("set") / "tissue", 3, 3, size=(240, 180))
+
+
+def recipe(vectors="tiny", **changes):
+    made = recipe_for(vectors, {}) if vectors != "given" else PRESETS["given"]
+    return replace(made, method_parameters=SMALL, **(SETTINGS | changes))
+
+
+def extracted(tissue, folder, vectors="tiny", **how):
+    records = read_manifest(tissue / "manifest.csv").records
+    done = extract_all(recipe_for(vectors, {}), records, folder, **how)
+    assert not done.failures and len(done.files) == len(records)
+    return done
+
+
+def same_answers(first, second):
+    for a, b in zip(first, second, strict=True):
+        assert (a.label, a.scores, a.n_patches) == (b.label, b.scores, b.n_patches)
+        for name in ("winners", "margins"):
+            np.testing.assert_array_equal(
+                getattr(a.patch_map, name), getattr(b.patch_map, name), strict=True
+            )
+
+
+def test_a_network_kept_in_files_gives_the_bits_of_the_network(tissue, tmp_path):
+    extracted(tissue, tmp_path / "f", n_jobs=2)
+    table = tissue / "manifest.csv"
+    kept = read_manifest(table, features=tmp_path / "f")
+    from_pixels = TissueClassifier(recipe(), n_jobs=1).fit(read_manifest(table))
+    from_files = TissueClassifier(recipe(), n_jobs=1).fit(kept)
+    arrays, others = from_pixels.content().arrays, from_files.content().arrays
+    for name in arrays:
+        np.testing.assert_array_equal(arrays[name], others[name], strict=True)
+    asked = read_manifest(table)
+    same_answers(from_pixels.predict(asked), from_files.predict(kept))
+    same_answers(from_pixels.predict(asked), from_pixels.predict(kept))  # one learnt from pixels
+
+
+def test_vectors_of_pixels_are_answered_alike_and_not_learnt_from(tissue, tmp_path):
+    extracted(tissue, tmp_path / "f", "centred")
+    own = replace(recipe_for("centred", {}), method_parameters=SMALL, patches_per_class=120)
+    kept = read_manifest(tissue / "manifest.csv", features=tmp_path / "f")
+    model = TissueClassifier(own, n_jobs=1).fit(tissue / "manifest.csv")
+    same_answers(model.predict(read_manifest(tissue / "manifest.csv")), model.predict(kept))
+    with pytest.raises(ValueError, match="between those of the grid"):
+        TissueClassifier(own).fit(kept)
+
+
+def as_trident(source, target, rng=None):
+    """The same vectors in TRIDENT's words alone, in another order of rows."""
+    target.mkdir()
+    for path in source.iterdir():
+        with h5py.File(path) as file:
+            vectors, coords = file["features"][:], file["coords"][:]
+            told = dict(file["coords"].attrs)
+        order = rng.permutation(len(vectors)) if rng else np.arange(len(vectors))
+        write_trident(target / path.name, vectors[order], coords[order], "tiny", **told)
+
+
+@pytest.mark.parametrize("method", ["dfdl", "logistic", "mean-logistic"])
+def test_others_files_give_the_answers_of_ours(tissue, tmp_path, method):
+    extracted(tissue, tmp_path / "ours")
+    as_trident(tmp_path / "ours", tmp_path / "theirs", np.random.default_rng(0))
+    answers = []
+    for name in ("ours", "theirs"):
+        kept = read_manifest(tissue / "manifest.csv", features=tmp_path / name)
+        small = {k: v for k, v in SMALL.items() if method == "dfdl"}
+        made = replace(recipe("given"), method=method, method_parameters=small)
+        model = TissueClassifier(made, n_jobs=1).fit(kept)
+        answers.append(model.predict(kept))
+    if method == "mean-logistic":
+        assert [a.scores for a in answers[0]] == [a.scores for a in answers[1]]
+        return
+    for a, b in zip(*answers, strict=True):
+        assert (a.label, a.scores) == (b.label, b.scores)
+        ours, theirs = a.patch_map, b.patch_map
+        shape = tuple(map(min, ours.winners.shape, theirs.winners.shape))
+        part = tuple(slice(n) for n in shape)
+        np.testing.assert_array_equal(ours.margins[part], theirs.margins[part])
+        assert ours.n_patches == theirs.n_patches
+
+
+def test_a_calibrated_model_of_files_is_saved_and_knows_what_it_learnt_from(tissue, tmp_path):
+    extracted(tissue, tmp_path / "f")
+    kept = read_manifest(tissue / "manifest.csv", features=tmp_path / "f")
+    model = Panel([recipe("given")], folds=2, n_jobs=1).fit(kept)
+    again = load_model(model.save(tmp_path / "a.histodict"))
+    same_answers(model.predict(kept), again.predict(kept))
+    told = again.members_[0].model_.origin_
+    assert (told.length, told.encoder, told.patch_px) == (24, "tiny", 16)
+    assert all(0 <= p <= 1 for p in again.predict_proba(kept).ravel())
+    with pytest.raises(ImageError, match="--features"):
+        again.predict(read_manifest(tissue / "manifest.csv"))
+
+
+def test_other_vectors_than_those_learnt_from_are_refused(tissue, tmp_path):
+    extracted(tissue, tmp_path / "f")
+    kept = read_manifest(tissue / "manifest.csv", features=tmp_path / "f")
+    model = TissueClassifier(recipe("given")).fit(kept)
+    vectors, coords = np.ones((4, 30), np.float32), np.arange(8).reshape(4, 2) * 512
+    other = write_trident(tmp_path / "a.h5", vectors, coords, None, patch_size=16)
+    with pytest.raises(ImageError, match="a.h5: .*vectors of length 30, not 24"):
+        model.predict(other)
+    other = write_trident(tmp_path / "b.h5", vectors[:, :24], coords, "uni_v1", patch_size=16)
+    with pytest.raises(ImageError, match="the encoder uni_v1, not tiny"):
+        model.predict(other)
+    with pytest.raises(ImageError, match="only files that `histodict features` made"):
+        TissueClassifier(recipe()).fit(read_manifest(tissue / "manifest.csv")).predict(other)
+    stained = TissueClassifier(recipe(stain="none"))
+    with pytest.raises(ImageError, match="stain 'reinhard', not 'none'"):
+        stained.fit(kept)
+
+
+def test_methods_that_need_pixels_are_refused():
+    for method in ("lbp-colour", "shirc"):
+        with pytest.raises(ValueError, match="looks at pixels"):
+            Recipe(method=method, vectors="given")
+
+
+def test_atoms_are_shown_by_patches_of_the_files(tissue, tmp_path):
+    extracted(tissue, tmp_path / "f")
+    kept = read_manifest(tissue / "manifest.csv", features=tmp_path / "f")
+    model = TissueClassifier(recipe("given"), n_jobs=1).fit(kept)
+    gallery = Gallery.of(model.model_, kept.records, 0)
+    with open_features(kept.records[0].path) as file:
+        corners = {tuple(at) for at in file.coords.tolist()}
+    own = gallery.corners[gallery.images == 0].tolist()
+    assert own and {tuple(at) for at in own} <= corners
+    assert (gallery.side == 16).all()
+
+
+# --- extraction ---------------------------------------------------------------------------------
+
+
+def test_files_are_made_once_and_again_only_if_the_image_changed(tissue, tmp_path):
+    first = extracted(tissue, tmp_path / "f", executor=Threads(2))
+    states = {file: file.stat().st_mtime_ns for file in first.files}
+    assert extracted(tissue, tmp_path / "f").n_skipped == len(first.files)
+    assert all(file.stat().st_mtime_ns == states[file] for file in first.files)
+    image = read_manifest(tissue / "manifest.csv").records[0].path
+    content = image.read_bytes()
+    try:
+        image.write_bytes(content)  # another time of change
+        assert extracted(tissue, tmp_path / "f").n_skipped == len(first.files) - 1
+    finally:
+        image.write_bytes(content)
+    (tmp_path / "f" / ".0123456789abcdef.partial.h5").write_bytes(b"of a run that was killed")
+    assert extracted(tissue, tmp_path / "f", mpp=None).n_skipped == len(first.files) - 1
+
+
+def test_files_that_were_made_otherwise_are_left_alone(tissue, tmp_path):
+    extracted(tissue, tmp_path / "f")
+    records = read_manifest(tissue / "manifest.csv").records
+    with pytest.raises(ValueError, match="stain was reinhard, is none"):
+        extract_all(recipe_for("tiny", {"stain": "none"}), records, tmp_path / "f")
+    (tmp_path / "g").mkdir()
+    foreign = tmp_path / "g" / f"{records[0].path.stem}.h5"
+    write_trident(foreign, np.ones((2, 3), np.float32), np.array([[0, 0], [0, 512]]))
+    before = foreign.read_bytes()
+    with pytest.raises(ValueError, match="not by `histodict features`"):
+        extract_all(recipe_for("tiny", {}), records, tmp_path / "g")
+    assert foreign.read_bytes() == before
+    with pytest.raises(ValueError, match="does not change vectors"):
+        recipe_for("tiny", {"n_atoms": "3"})
+
+
+def test_bad_images_and_glass_do_not_stop_the_others(tissue, tmp_path):
+    from PIL import Image
+
+    good = read_manifest(tissue / "manifest.csv").records[0]
+    (tmp_path / "torn.png").write_bytes(b"\x89PNG torn")
+    Image.new("RGB", (240, 180), "white").save(tmp_path / "glass.png")
+    bad = [Record(tmp_path / name, "", "") for name in ("torn.png", "glass.png", "gone.png")]
+    done = extract_all(recipe_for("tiny", {}), [*bad, good], tmp_path / "f")
+    assert [file.stem for file in done.files] == [good.path.stem]
+    reasons = dict(done.failures)
+    assert "no tissue" in reasons[bad[1].path] and len(reasons) == 3
+    assert [path.name for path in (tmp_path / "f").iterdir()] == [done.files[0].name]
+    twins = [good, replace(good, path=tmp_path / good.path.name)]
+    with pytest.raises(ValueError, match="would both have their features in"):
+        extract_all(recipe_for("tiny", {}), twins, tmp_path / "f")
+
+
+def test_files_say_what_trident_says(tissue, tmp_path):
+    record = replace(read_manifest(tissue / "manifest.csv").records[0], mpp=0.5)
+    (path,) = extract_all(recipe_for("tiny", {"downsample": "2"}), [record], tmp_path / "f").files
+    with h5py.File(path) as file:
+        told = dict(file["coords"].attrs)
+        assert file["features"].dtype == np.float16 and file["features"].attrs["encoder"] == "tiny"
+        assert (file["coords"][:] % 32 == 0).all()
+    assert (told["patch_size"], told["patch_size_level0"], told["overlap"]) == (16, 32, 0)
+    assert (told["level0_width"], told["level0_height"]) == (240, 180)
+    assert (told["level0_magnification"], told["target_magnification"]) == (20, 10)
+
+
+# --- maps over images ---------------------------------------------------------------------------
+
+
+def test_a_map_of_files_lies_over_the_image_if_that_is_there(tissue, tmp_path):
+    extracted(tissue, tmp_path / "f")
+    kept = read_manifest(tissue / "manifest.csv", features=tmp_path / "f")
+    model = TissueClassifier(recipe("given"), n_jobs=1).fit(kept)
+    with_image, alone = kept.records[0], replace(kept.records[1], image=None)
+    result = run_images(model, "digest", [with_image, alone], tmp_path / "out")
+    assert not result.failures
+    first, second = (
+        PatchMap.load(tmp_path / "out" / "maps" / f"{row['key']}.npz") for row in result.rows
+    )
+    assert first.path == with_image.image.absolute() and second.path == alone.path.absolute()
+    from_pixels = TissueClassifier(recipe(), n_jobs=1).fit(tissue / "manifest.csv")
+    expected = from_pixels.predict(with_image.image).patch_map
+    np.testing.assert_array_equal(first.tissue, expected.tissue)  # where the tissue is
