@@ -36,6 +36,7 @@ LAYERS = (
     "pipeline",
     "compare",
     "reports",
+    "spatial",
     "batch",
     "demo",
     "paper",

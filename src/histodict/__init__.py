@@ -43,6 +43,10 @@ Below: classifiers of patch vectors
     >>> dfdl.predict(X_new)
     >>> dfdl.dictionaries_  # (n_classes, n_atoms, n_features): atoms are patches to look at
 
+For other programs
+    `to_anndata` and `to_spatialdata` give an image's patches, their answers, codes and atoms to
+    scanpy, squidpy and whatever else reads such tables: `to_anndata(model, "new.png")`.
+
 The command `histodict` does all this without Python: `histodict --help`.
 """
 
@@ -65,6 +69,7 @@ if TYPE_CHECKING:
     from .pipeline import Panel, Plan, RegionDetector, TissueClassifier
     from .pipeline import load_model as load
     from .recipes import Recipe
+    from .spatial.objects import to_anndata, to_spatialdata
 
     __version__: str
 
@@ -86,6 +91,8 @@ __all__ = [
     "__version__",
     "load",
     "read_manifest",
+    "to_anndata",
+    "to_spatialdata",
 ]
 
 _HOMES = {
@@ -105,6 +112,8 @@ _HOMES = {
     "WNDCHARM": ".methods.wndcharm",
     "load": ".pipeline.saving:load_model",
     "read_manifest": ".images.manifest",
+    "to_anndata": ".spatial.objects",
+    "to_spatialdata": ".spatial.objects",
 }
 
 

@@ -6,6 +6,7 @@
     DIR/maps/KEY.npz                 the patch map, for `PatchMap.load`
     DIR/geojson/KEY.geojson          areas of a class, the regions, or patches, for QuPath (.gz)
     DIR/qupath/                      a QuPath project of all images, where it was asked for
+    DIR/anndata/KEY.h5ad             the patches with their codes, for scanpy and squidpy, if asked
     DIR/scores.json                  how good the answers are, where it is known what they should be
     DIR/done/KEY.json                one image's rows, and the digests of its files; what is there
                                      and whole is not done again
@@ -40,10 +41,11 @@ from .images.manifest import Record
 from .images.pixel_size import GivenSize, Mpp
 from .patches.overlay import save_overlay
 from .patches.patch_map import PatchMap
-from .pipeline import Model, RegionAnswer
+from .pipeline import Answer, Model, RegionAnswer
 from .pipeline.answers import outlines, region_rows
 from .reports.geojson import ForQuPath, features, save_geojson
 from .reports.qupath_project import ProjectImage, save_project
+from .spatial.patch_table import About, answer_into, check_has_codes
 
 SCORES = "scores.json"
 # Of a file's name that goes into KEY: with it, no name may become longer than file systems allow.
@@ -94,26 +96,36 @@ def run_images(
     qupath: ForQuPath = _AREAS,
     callback: Callback = ignore,
     executor: Executor | None = None,
+    anndata: bool = False,
 ) -> RunResult:
     """Answer for every image and write the files above. The callback hears of each image.
 
     `mpp`: what is said of the pixel sizes of all of them; a record's own is a table's.
     `qupath`: an image whose outlines were written otherwise is done again; a project has all images
     that the folder holds answers for.
+    `anndata`: also write an .h5ad file of each; an image that has one keeps it up to date unasked.
     `executor` takes an image at a time, and what works there writes into `folder`; None: one image
     after another, with threads for the parts of each.
     """
+    if anndata:
+        check_has_codes(model)
     settings = {"model": model_digest, "version": version("histodict"), "form": _FORM}
     run = RunFolder(folder, settings, model.table)
     given = GivenSize.of(mpp)
     keys = [image_key(record.path) for record in images]
     run.begin(keys, {"--mpp": given.fill, "--override-mpp": given.override})
-    stamps = [_stamp(record, given, qupath) for record in images]
+    tasks = []
+    for record, key in zip(images, keys, strict=True):
+        before = run.kept.get(key, {})
+        tabled = anndata or "anndata" in before.get("stamp", {})
+        task = _Task(_whole(record), given, key, model_digest, qupath, tabled)
+        tasks.append(task.knowing(before))
+    stamps = [task.stamp() for task in tasks]
     finished = [run.find(key, stamp) for key, stamp in zip(keys, stamps, strict=True)]
-    missing = [_whole(r) for r, found in zip(images, finished, strict=True) if not found]
-    work = _Work(model.with_jobs(1) if executor else model, folder.absolute(), given, qupath)
+    missing = [task for task, found in zip(tasks, finished, strict=True) if not found]
+    answer = partial(_answer_one, model.with_jobs(1) if executor else model, folder.absolute())
     watch = ignore if executor else callback  # of what is done elsewhere only the end is heard
-    results = (executor or Threads(1)).map(partial(_answer_one, work, watch), missing, lost=str)
+    results = (executor or Threads(1)).map(partial(answer, watch), missing, lost=str)
     done, failures = [], []
     # Those that are finished take no time.
     share = shares([0 if f else image_bytes(r.path) for r, f in zip(images, finished, strict=True)])
@@ -196,14 +208,53 @@ def _text(path: Path) -> str:
     return os.fsencode(path).decode("utf-8", "replace")
 
 
-def _stamp(record: Record, given: GivenSize, qupath: ForQuPath) -> Content:
-    """Changes when the image does, what is said of its pixel size, or the form of its files."""
-    stamp = {
-        "size": list(astuple(given.with_table(record.mpp))),
-        "outlines": qupath.form,
-        "file": file_key(record.path) if record.path.exists() else [],
-    }
-    return stamp | ({"image": file_key(record.image)} if record.image else {})
+@dataclass(frozen=True)
+class _Task:
+    """An image to be answered.
+
+    key : of its files
+    tabled : whether its patches with their codes are written as AnnData, too
+    """
+
+    record: Record
+    given: GivenSize
+    key: str
+    model_digest: str
+    qupath: ForQuPath
+    tabled: bool
+
+    def knowing(self, before: Content) -> _Task:
+        """With what an earlier run on the same file knew and this one was not told."""
+        record = self.record
+        if not self.tabled or before.get("stamp", {}).get("file") != _file_key(record.path):
+            return self
+        record = replace(record, patient=record.patient or before["row"].get("patient", ""))
+        known = before.get("known")
+        if known and not (record.label or record.mask):
+            mask = Path(known["mask"]) if known["mask"] else None
+            record = replace(record, label=known["label"], mask=mask)
+        return replace(self, record=record)
+
+    def stamp(self) -> Content:
+        """Changes when the image does, what is said of its pixel size or, in a table, of it."""
+        record = self.record
+        found: Content = {
+            "size": list(astuple(self.size)),
+            "outlines": self.qupath.form,
+            "file": _file_key(record.path),
+        }
+        if self.tabled:
+            mask = _file_key(record.mask) if record.mask else []
+            found["anndata"] = [record.patient, record.label, mask]
+        return found | ({"image": file_key(record.image)} if record.image else {})
+
+    @property
+    def size(self) -> GivenSize:
+        return self.given.with_table(self.record.mpp)
+
+
+def _file_key(path: Path) -> list[Any]:
+    return file_key(path) if path.exists() else []
 
 
 def _whole(record: Record) -> Record:
@@ -245,41 +296,43 @@ def _known(record: Record) -> Content:
     }
 
 
-@dataclass(frozen=True)
-class _Work:
-    """What is the same for all images of a run; travels to other machines."""
-
-    model: Model
-    folder: Path
-    given: GivenSize
-    qupath: ForQuPath
-
-
-def _answer_one(work: _Work, callback: Callback, record: Record) -> Content | str:
+def _answer_one(model: Model, folder: Path, callback: Callback, task: _Task) -> Content | str:
     """The rows of an image, whose files are then written; or why there are none."""
-    if record.trouble:
-        return record.trouble
+    if task.record.trouble:
+        return task.record.trouble
     try:
-        return _answer(work, callback, record)
-    except (ValueError, OSError, MemoryError) as error:
+        return _answer(model, folder, callback, task)
+    except (ValueError, OSError, MemoryError, ImportError) as error:
         return str(error) or type(error).__name__
 
 
-def _answer(work: _Work, callback: Callback, record: Record) -> Content:
-    key, model, folder = image_key(record.path), work.model, work.folder
-    answer = model.answer(record.path, mpp=work.given.with_table(record.mpp), callback=callback)
-    if record.image is not None and answer.patch_map is not None:
-        found = _laid_over(record.image, answer.patch_map)
+def _ask(task: _Task, callback: Callback, model: Model) -> Answer:
+    """The answer, its map over the image where one lies beside a feature file."""
+    image = task.record.image
+    answer: Answer = model.answer(task.record.path, mpp=task.size, callback=callback)
+    if image is not None and answer.patch_map is not None:
+        found = _laid_over(image, answer.patch_map)
         if not model.finds_regions or found.offset == answer.patch_map.offset:
             answer = replace(answer, patch_map=found)
-    files: list[Path] = []
+    return answer
+
+
+def _answer(model: Model, folder: Path, callback: Callback, task: _Task) -> Content:
+    key, ask, files = task.key, partial(_ask, task, callback), list[Path]()
+    if task.tabled:
+        files.append(Path("anndata", f"{key}.h5ad"))
+        about = About(key, task.record, task.model_digest)
+        answer = answer_into(folder / files[0], model, ask, about)
+    else:
+        answer = ask(model)
     if answer.patch_map is not None:
-        overlay, outlined, mapped = files = [
+        overlay, outlined, mapped = drawings = [
             Path("overlays", f"{key}.png"),
-            Path("geojson", f"{key}{work.qupath.ending}"),
+            Path("geojson", f"{key}{task.qupath.ending}"),
             Path("maps", f"{key}.npz"),
         ]
-        kind = {"of_regions": model.finds_regions, "of_patches": work.qupath.of_patches}
+        files += drawings
+        kind = {"of_regions": model.finds_regions, "of_patches": task.qupath.of_patches}
         with ThreadPoolExecutor(2) as pool:  # of a slide each takes its time
             drawn = pool.submit(
                 save_overlay, folder / overlay, answer.patch_map, answer.words(), outlines(answer)

@@ -13,6 +13,7 @@ from ..execution.outputs import check_new_folder, check_room
 from ..execution.texts import counted
 from .console import end_with, keeps, plain_errors, print_json, print_table, printable, warn
 from .options import (
+    AnnDataOption,
     FinderOptions,
     ImageOptions,
     JsonOption,
@@ -71,6 +72,7 @@ def predict(
     images: ImageOptions,
     qupath: QuPathOptions,
     work: WorkOptions,
+    anndata: AnnDataOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Classify images and slides.
@@ -84,7 +86,7 @@ def predict(
     with plain_errors():
         digest = _digest(used.model)
         trained = _load(used, work.jobs, finds_regions=False)
-        result = _run(trained, digest, images, output, qupath, work)
+        result = _run(trained, digest, images, output, qupath, work, anndata=anndata)
     _tell(result, _counts(result), f"{output / 'predictions.csv'}{qupath.words}", as_json)
 
 
@@ -95,6 +97,7 @@ def detect(
     images: ImageOptions,
     qupath: QuPathOptions,
     work: WorkOptions,
+    anndata: AnnDataOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Find regions in images and slides.
@@ -109,7 +112,7 @@ def detect(
     with plain_errors():
         digest = _digest(used.model)
         trained = _load(used, work.jobs, finds_regions=True)
-        result = _run(trained, digest, images, output, qupath, work)
+        result = _run(trained, digest, images, output, qupath, work, anndata=anndata)
     words = f"{counted(len(result.regions), 'region')}; {_counts(result)}"
     _tell(result, words, f"{output / 'detections.csv'} and regions.csv{qupath.words}", as_json)
 
@@ -136,6 +139,8 @@ def _run(
     output: Path,
     qupath: QuPathOptions,
     work: WorkOptions,
+    *,
+    anndata: bool,
 ) -> RunResult:
     from ..batch import run_images
     from ..images.pixel_size import PixelSize
@@ -154,6 +159,7 @@ def _run(
             qupath=qupath.form,
             callback=begun.callback,
             executor=begun.executor,
+            anndata=anndata,
         )
     warn_of_sizes(model, [PixelSize(row["mpp"], row["mpp_from"]) for row in result.rows])
     return result

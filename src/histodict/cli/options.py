@@ -67,6 +67,14 @@ ModelOutput = Annotated[Path, typer.Option("--output", "-o", help="Model file to
 ResultsOutput = Annotated[Path, typer.Option("--output", "-o", help="Folder for the results.")]
 FolderOutput = Annotated[Path, typer.Option("--output", "-o", help="Folder to write to.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object, for programs.")]
+AnnDataOption = Annotated[
+    bool,
+    typer.Option(
+        "--anndata",
+        help="Also write anndata/KEY.h5ad per image, for scanpy and squidpy: the patches, their "
+        "sparse codes and the atoms (needs h5py).",
+    ),
+]
 TrustOption = Annotated[
     bool,
     typer.Option(

@@ -31,11 +31,13 @@ from ..execution.files import file_key, is_there
 from ..execution.texts import parse_json
 from ..parameters import check_kind
 from .errors import ImageError
+from .feature_anndata import open_h5ad
 from .feature_formats import Content, open_hdf5, open_npz, open_zarr, reading
 
 # How a file of features is opened, by its suffix.
 FORMATS: dict[str, Callable[[Path], AbstractContextManager[Content]]] = {
     ".h5": open_hdf5,
+    ".h5ad": open_h5ad,
     ".hdf5": open_hdf5,
     ".npz": open_npz,
     ".zarr": open_zarr,

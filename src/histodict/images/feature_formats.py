@@ -38,6 +38,13 @@ class Content:
 
 @contextmanager
 def open_hdf5(path: Path) -> Iterator[Content]:
+    with opened_hdf5(path) as file:
+        yield _of_group(path, file, import_module("h5py").Dataset)
+
+
+@contextmanager
+def opened_hdf5(path: Path) -> Iterator[Any]:
+    """The file, whatever it holds."""
     h5py = _library("h5py", path)
     try:
         file = h5py.File(path, "r")
@@ -48,7 +55,7 @@ def open_hdf5(path: Path) -> Iterator[Content]:
             f"{path}: is no HDF5 file, or a damaged one ({error}): compute its features again"
         ) from error
     with file:
-        yield _of_group(path, file, h5py.Dataset)
+        yield file
 
 
 @contextmanager

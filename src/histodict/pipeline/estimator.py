@@ -22,6 +22,7 @@ from ..model_content import ModelContent
 from ..model_file import write_content
 from ..parameters import check_kind, check_names
 from ..recipes import Recipe, recipe_of
+from .image_model import CodesTo
 from .inputs import Labelled, asked, labelled
 from .keeping import read_model
 from .results import Answers
@@ -118,6 +119,10 @@ class Estimator:
 
     def with_jobs(self, n_jobs: int | None) -> Self:
         """The same model, on so many threads."""
+        raise NotImplementedError
+
+    def with_codes_to(self, codes_to: CodesTo) -> Self:
+        """The same model; the listener hears of the codes behind its map, chunk by chunk."""
         raise NotImplementedError
 
     def decision_words(self) -> str:

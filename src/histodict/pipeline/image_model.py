@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import csr_array
 
 from ..decisions.image_rules import Evidence, ImageRule
 from ..execution.array_cache import ArrayCache
@@ -24,6 +25,9 @@ from ..model_content import ModelContent
 from ..networks import vectors_named
 from ..patches.patch_map import PatchMap
 from ..recipes import Recipe
+
+# Hears of patches as they are judged: their rows and columns on the grid (n, 2), and their codes.
+CodesTo = Callable[[NDArray[np.int64], csr_array], None]
 
 
 @dataclass(frozen=True)
@@ -57,12 +61,14 @@ class ImageModel:
     mpp_ : pixel size of the training images, where all have the same
     origin_ : of feature files, how their vectors were made; None where it learnt from images
     rule_ : from the patches' answers to the image's; None for a method of the whole image
+    codes_to : who hears of the codes of an image's patches, which nobody keeps
     """
 
     method_: Any
     mpp_: float | None
     origin_: Origin | None = None
     rule_: ImageRule | None = None
+    codes_to: CodesTo | None = None
 
     def __init__(
         self,
@@ -115,6 +121,12 @@ class ImageModel:
         """The same model, on so many threads."""
         changed = copy(self)
         changed.n_jobs = n_jobs
+        return changed
+
+    def with_codes_to(self, codes_to: CodesTo) -> Self:
+        """The same model; whoever asks for it hears of all codes of an image, chunk by chunk."""
+        changed = copy(self)
+        changed.codes_to = codes_to
         return changed
 
     def new_method(self) -> Any:

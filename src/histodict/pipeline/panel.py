@@ -39,7 +39,7 @@ from .hearing import (
     weighed,
 )
 from .image_classifier import ImageClassifier
-from .image_model import ImageModel, Look
+from .image_model import CodesTo, ImageModel, Look
 from .inputs import Labelled, to_learn
 from .results import Answers, probabilities
 from .tissue_classifier import TissueClassifier
@@ -272,6 +272,12 @@ class Panel(ImageClassifier):
         changed = copy(self)
         changed.n_jobs = n_jobs
         changed.members_ = [member.with_jobs(n_jobs) for member in self.members_]
+        return changed
+
+    def with_codes_to(self, codes_to: CodesTo) -> Self:
+        changed = copy(self)
+        first, *others = self.members_
+        changed.members_ = [first.with_codes_to(codes_to), *others]
         return changed
 
     def decision_words(self) -> str:

@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import csr_array
 
 from ..decisions.image_rules import (
     RULES,
@@ -169,10 +170,12 @@ class PatchModel(ImageModel):
             work = partial(self._judge_chunk, method, view, grid)
             chunks = view.chunks(grid)
             reach = Reach(view.size, view.small_tissue, grid, callback)
-            for (rows, columns), tissue, distances, sums in map_blocks(work, chunks, n_jobs):
+            for (rows, columns), tissue, distances, S in map_blocks(work, chunks, n_jobs):
                 winners[rows, columns][tissue] = distances.argmin(axis=1)
                 margins[rows, columns][tissue] = patch_margins(distances)
-                codes += sums
+                codes += np.asarray(abs(S).sum(axis=0), dtype=np.float64).ravel()
+                if self.codes_to:
+                    self.codes_to(np.add(np.argwhere(tissue), (rows.start, columns.start)), S)
                 reach.add(rows, columns)
             reach.end()
         check_scores(path, margins, codes)
@@ -184,14 +187,14 @@ class PatchModel(ImageModel):
 
     def _judge_chunk(
         self, method: PatchClassifier, view: View, grid: PatchGrid, chunk: Chunk
-    ) -> tuple[Chunk, NDArray[np.bool_], NDArray[np.float64], NDArray[np.float64]]:
-        """Where the chunk is, which patches are tissue, their distances and summed |codes|."""
+    ) -> tuple[Chunk, NDArray[np.bool_], NDArray[np.float64], csr_array]:
+        """Where the chunk is, which patches are tissue, their distances and codes."""
         tissue, vectors = view.chunk_vectors(grid, *chunk)
         if len(vectors) == 0:
             nothing = np.empty((0, len(self.classes)))
-            return chunk, tissue, nothing, np.zeros(method.n_codes_)
+            return chunk, tissue, nothing, csr_array((0, method.n_codes_), dtype=np.float32)
         S, distances = method.encode(self.project(vectors))
-        return chunk, tissue, distances, np.asarray(abs(S).sum(axis=0), dtype=np.float64).ravel()
+        return chunk, tissue, distances, S
 
     def _start(self, other: ImageModel) -> PatchModel:
         """The other model, if training can go on from it: a ValueError says why it cannot."""

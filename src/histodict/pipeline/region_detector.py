@@ -25,6 +25,7 @@ from ..patches.patch_map import PatchMap, Ring, Window
 from ..recipes import Recipe, regions_preset
 from .answers import Region, RegionAnswer
 from .estimator import Estimator, no_probabilities
+from .image_model import CodesTo
 from .inputs import Labelled, to_learn
 from .patch_model import PatchModel
 from .region_truth import image_truth, in_region, region_classes, true_patches
@@ -221,6 +222,11 @@ class RegionDetector(Estimator):
         """The same model, on so many threads."""
         changed = copy(self)
         changed.n_jobs, changed.model_ = n_jobs, self.model_.with_jobs(n_jobs)
+        return changed
+
+    def with_codes_to(self, codes_to: CodesTo) -> Self:
+        changed = copy(self)
+        changed.model_ = self.model_.with_codes_to(codes_to)
         return changed
 
     @property

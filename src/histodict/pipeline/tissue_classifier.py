@@ -16,7 +16,7 @@ from ..networks import vectors_named
 from ..recipes import Recipe
 from .estimator import no_probabilities
 from .image_classifier import ImageClassifier
-from .image_model import ImageModel, Look
+from .image_model import CodesTo, ImageModel, Look
 from .inputs import Labelled, to_learn
 from .patch_model import PatchModel
 from .whole_image_model import WholeImageModel
@@ -119,6 +119,11 @@ class TissueClassifier(ImageClassifier):
     def with_jobs(self, n_jobs: int | None) -> Self:
         changed = copy(self)
         changed.n_jobs, changed._model = n_jobs, self._model.with_jobs(n_jobs)
+        return changed
+
+    def with_codes_to(self, codes_to: CodesTo) -> Self:
+        changed = copy(self)
+        changed._model = self._model.with_codes_to(codes_to)
         return changed
 
     def with_cache(self, cache: ArrayCache | None) -> Self:

@@ -1,0 +1,98 @@
+"""Vectors in a file of AnnData (.h5ad): of `obsm["features"]` where it is there, else `X`.
+
+`obsm["spatial"]` are the centres of patches, as Visium and squidpy have them, in level-0 pixels;
+`uns["spatial"]` says how wide a patch is. Of X that is sparse only the rows asked for are unpacked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+
+from .errors import ImageError
+from .feature_formats import FEATURES, Content, opened_hdf5, reading
+
+_SPATIAL = "spatial"
+
+
+@contextmanager
+def open_h5ad(path: Path) -> Iterator[Content]:
+    with opened_hdf5(path) as file:
+        with reading(path):
+            content = _content(path, file)
+        yield content
+
+
+def _content(path: Path, file: Any) -> Content:
+    if "obsm" not in file or ("X" not in file and FEATURES not in file["obsm"]):
+        raise ImageError(f"{path}: is no AnnData file: it has no X, or no obsm")
+    if _SPATIAL not in file["obsm"]:
+        raise ImageError(
+            f"{path}: says nothing of where the patches lie; it must have obsm['spatial'], x and y "
+            "of their centres in level-0 pixels"
+        )
+    told = _told(file)
+    corners = np.asarray(file["obsm"][_SPATIAL][...], dtype=np.float64)[:, :2]
+    corners = corners - told.get("patch_size_level0", 0.0) / 2 + told.pop("offset")
+    # A round spot at the border may reach beyond it.
+    return Content(_vectors(path, file), np.maximum(np.rint(corners), 0), told)
+
+
+def _vectors(path: Path, file: Any) -> Any:
+    chosen = file["obsm"][FEATURES] if FEATURES in file["obsm"] else file["X"]
+    kind = chosen.attrs.get("encoding-type", "array")
+    if kind == "csr_matrix":
+        return _SparseRows(chosen)
+    if kind != "array":
+        raise ImageError(
+            f"{path}: its vectors are stored as {kind!r}: they must be an array, or sparse by rows "
+            "(CSR)"
+        )
+    return chosen
+
+
+class _SparseRows:
+    """A CSR matrix in a file; a slice of it is an array."""
+
+    def __init__(self, group: Any) -> None:
+        self.shape = tuple(int(n) for n in group.attrs["shape"])
+        self._data, self._indices = group["data"], group["indices"]
+        self.dtype = self._data.dtype
+        self._ends: NDArray[np.int64] = group["indptr"][...].astype(np.int64)
+
+    def __getitem__(self, rows: slice) -> NDArray[Any]:
+        start, stop, _ = rows.indices(self.shape[0])
+        ends = self._ends[start : stop + 1]
+        own = slice(ends[0], ends[-1])
+        parts = self._data[own], self._indices[own], ends - ends[0]
+        found: NDArray[Any] = csr_array(parts, shape=(stop - start, self.shape[1])).toarray()
+        return found
+
+
+def _told(file: Any) -> dict[str, Any]:
+    """What there is to know of the patches, by the names that feature files have for it."""
+    told: dict[str, Any] = {"offset": np.zeros(2)}
+    spatial = file.get(f"uns/{_SPATIAL}")
+    for library in spatial.values() if spatial is not None else ():
+        _take(told, library.get("scalefactors"), {"patch_size_level0": "spot_diameter_fullres"})
+    own = file.get("uns/histodict")
+    names = {"patch_size_level0": "patch_side", "level0_mpp": "mpp", "offset": "offset"}
+    _take(told, own, names)
+    if own is not None and "size" in own:
+        width, height = own["size"][...] + told["offset"]
+        told |= {"level0_width": width, "level0_height": height}
+    if own is not None and "model_digest" in own and FEATURES not in file["obsm"]:
+        told["encoder"] = f"codes of the model {own['model_digest'].asstr()[()][:12]}"
+    return told
+
+
+def _take(told: dict[str, Any], home: Any, names: Mapping[str, str]) -> None:
+    for name, there in names.items() if home is not None else ():
+        if there in home:
+            told[name] = home[there][()]

@@ -1,0 +1,116 @@
+"""`predict --anndata` as a user meets it: what is there, what is done again, what is refused."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from histodict.cli import app
+from histodict.demo.sets import write_synthetic_set
+from histodict.pipeline import TissueClassifier
+
+h5py = pytest.importorskip("h5py")
+
+
+@pytest.fixture(scope="module")
+def tissue(tmp_path_factory):
+    return write_synthetic_set(tmp_path_factory.mktemp("set") / "t", 2, 1, size=(120, 90))
+
+
+@pytest.fixture(scope="module")
+def trained(tissue, tmp_path_factory):
+    model = TissueClassifier("fast", n_atoms=8, n_iter=1, patches_per_class=100).fit(tissue)
+    return model.save(tmp_path_factory.mktemp("model") / "m.histodict")
+
+
+@pytest.fixture
+def predict(trained, tissue, tmp_path):
+    def run(*options, images="manifest.csv", status=0):
+        words = ["predict", trained, tissue / images, "-o", tmp_path / "out", *options]
+        result = CliRunner().invoke(app, [str(word) for word in words])
+        assert result.exit_code == status, result.output
+        return result.output
+
+    return run
+
+
+def tables(folder):
+    return sorted((folder / "out" / "anndata").glob("*.h5ad"))
+
+
+def column(path, name):
+    with h5py.File(path) as file:
+        return set(file[f"obs/{name}/categories"].asstr()[()])
+
+
+def times(folder):
+    return [path.stat().st_mtime_ns for path in tables(folder)]
+
+
+def test_a_table_per_image_under_the_image_s_key(predict, tmp_path):
+    predict("--anndata")
+    maps = sorted(path.stem for path in (tmp_path / "out" / "maps").iterdir())
+    assert [path.stem for path in tables(tmp_path)] == maps
+    for path in tables(tmp_path):
+        assert column(path, "library_id") == {path.stem}
+    assert [column(path, "patient") for path in tables(tmp_path)] == [{"patient01"}, {"patient02"}]
+    assert [column(path, "truth") for path in tables(tmp_path)] == [{"healthy"}, {"inflamed"}]
+
+
+def test_what_is_done_is_not_done_again_with_or_without_the_option(predict, tmp_path):
+    predict("--anndata")
+    before = times(tmp_path)
+    for options in (("--anndata",), ()):
+        assert "2 were done before" in predict(*options)
+        assert times(tmp_path) == before
+
+
+def test_a_run_without_tables_gets_them_later(predict, tmp_path):
+    predict()
+    assert tables(tmp_path) == []
+    assert "done before" not in predict("--anndata")
+    assert len(tables(tmp_path)) == 2
+
+
+def test_a_damaged_table_is_made_anew(predict, tmp_path):
+    predict("--anndata")
+    first = tables(tmp_path)[0]
+    whole = first.read_bytes()
+    first.write_bytes(whole[:1000])
+    with pytest.warns(UserWarning, match="is damaged"):
+        assert "1 were done before" in predict("--anndata")
+    assert column(first, "patient") == {"patient01"}
+
+
+def test_another_patient_in_the_csv_is_another_in_the_table_though_not_asked(
+    predict, tissue, tmp_path
+):
+    predict("--anndata")
+    text = (tissue / "manifest.csv").read_text()
+    (tissue / "other.csv").write_text(text.replace("patient02,", "patient09,"))
+    assert "1 were done before" in predict(images="other.csv")
+    assert [column(path, "patient") for path in tables(tmp_path)] == [{"patient01"}, {"patient09"}]
+
+
+def test_who_is_told_nothing_keeps_what_was_known(predict, tmp_path):
+    predict("--anndata")
+    before = times(tmp_path)
+    assert "done before" not in predict(images="healthy")
+    assert column(tables(tmp_path)[0], "patient") == {"patient01"}
+    assert times(tmp_path)[1] == before[1]
+
+
+def test_a_model_of_whole_images_is_refused_before_the_work(tissue, tmp_path):
+    whole = TissueClassifier("fast", method="mean-logistic").fit(tissue)
+    path = whole.save(tmp_path / "w.histodict")
+    words = ["predict", str(path), str(tissue), "-o", str(tmp_path / "out"), "--anndata"]
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 2 and "has no patches to make AnnData of" in result.output
+    assert not (tmp_path / "out" / "predictions.csv").exists()
+
+
+def test_without_h5py_one_line_says_what_to_install(predict, monkeypatch):
+    monkeypatch.setitem(sys.modules, "h5py", None)
+    assert "pip install 'histodict[anndata]'" in " ".join(predict("--anndata", status=2).split())

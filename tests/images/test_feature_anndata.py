@@ -1,0 +1,119 @@
+"""AnnData as a feature file: which numbers are the vectors, and where they lie."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.sparse import csr_array
+
+from histodict.demo.sets import write_synthetic_set
+from histodict.images.errors import ImageError
+from histodict.images.feature_file import open_features
+from histodict.images.manifest import read_manifest
+from histodict.pipeline import TissueClassifier
+from histodict.recipes import Recipe
+from histodict.spatial.h5ad import SparseRows, mark, write
+from histodict.spatial.patch_table import About, answer_into
+
+h5py = pytest.importorskip("h5py")
+
+CENTRES = np.array([[8.0, 8.0], [24.0, 8.0], [24.0, 40.0]])
+VECTORS = np.array([[0.0, 1.5, 0.0], [2.0, 0.0, -1.0], [0.0, 0.0, 0.0]], np.float32)
+
+
+def spatial(side):
+    return {"spatial": {"a": {"scalefactors": {"spot_diameter_fullres": side}}}}
+
+
+def make(path, X=VECTORS, uns=None, **obsm):
+    with h5py.File(path, "w") as file:
+        mark(file, "anndata")
+        if isinstance(X, csr_array):
+            rows = SparseRows(file, "X", X.shape[1])
+            rows.add(X[:2])
+            rows.add(X[2:])
+            rows.end()
+        elif X is not None:
+            write(X, file, "X")
+        write({"spatial": CENTRES} | obsm, file, "obsm")
+        write(uns or {}, file, "uns")
+    return path
+
+
+@pytest.mark.parametrize("X", [VECTORS, csr_array(VECTORS)], ids=["dense", "sparse"])
+def test_x_is_the_vectors_and_the_centres_are_moved_to_the_corners(X, tmp_path):
+    with open_features(make(tmp_path / "a.h5ad", X, spatial(16.0))) as file:
+        np.testing.assert_array_equal(file.read(slice(0, 3)), VECTORS)
+        np.testing.assert_array_equal(file.read(slice(1, 2)), VECTORS[1:2])
+        np.testing.assert_array_equal(file.coords, CENTRES - 8)
+        assert file.side == 16 and file.origin.length == 3
+        file.check()
+
+
+def test_features_in_obsm_come_before_x(tmp_path):
+    with open_features(make(tmp_path / "a.h5ad", features=VECTORS * 2)) as file:
+        np.testing.assert_array_equal(file.read(slice(0, 3)), VECTORS * 2)
+
+
+def test_they_are_enough(tmp_path):
+    with open_features(make(tmp_path / "a.h5ad", None, features=VECTORS)) as file:
+        np.testing.assert_array_equal(file.read(slice(0, 3)), VECTORS)
+
+
+def test_a_spot_that_reaches_beyond_the_border_begins_there(tmp_path):
+    with open_features(make(tmp_path / "a.h5ad", uns=spatial(20.0))) as file:
+        assert file.coords.min() == 0 and file.side == 20
+
+
+def test_what_predict_wrote_is_read_again(tmp_path):
+    tissue = write_synthetic_set(tmp_path / "t", 2, 1, size=(120, 90))
+    recipe = Recipe(
+        "dfdl", {"n_atoms": 8, "n_iter": 1}, patch_px=12, downsample=1.5, patches_per_class=100
+    )
+    model = TissueClassifier(recipe).fit(manifest := read_manifest(tissue / "manifest.csv"))
+    path, image = tmp_path / "a.h5ad", manifest.records[0].path
+    about = About("a", model_digest="0123456789abcdef")
+    answer = answer_into(path, model, lambda heard: heard.answer(image, mpp=0.5), about)
+    grid = answer.patch_map.grid
+    with open_features(path) as file, h5py.File(path) as again:
+        cells = zip(again["obs/array_row"], again["obs/array_col"], strict=True)
+        corners = [grid.corner(int(row), int(column)) for row, column in cells]
+        np.testing.assert_array_equal(file.coords, corners)
+        assert file.size == (120, 90) and file.mpp == 0.5 and file.side == 18
+        assert file.origin.encoder == "codes of the model 0123456789ab"
+        found = file.read(slice(0, file.n_rows))
+        assert found.shape == (answer.n_patches, 16) and found.any()
+
+
+# --- files that cannot be used --------------------------------------------------------------------
+
+
+def without(path, name):
+    with h5py.File(path, "a") as file:
+        del file[name]
+    return path
+
+
+def by_columns(path):
+    with h5py.File(path, "a") as file:
+        file["X"].attrs["encoding-type"] = "csc_matrix"
+    return path
+
+
+BAD = {
+    "no positions": (lambda path: without(make(path), "obsm/spatial"), r"obsm\['spatial'\]"),
+    "no obsm": (lambda path: without(make(path), "obsm"), "no AnnData file"),
+    "no vectors": (lambda path: make(path, None), "no AnnData file"),
+    "by columns": (lambda path: by_columns(make(path, csr_array(VECTORS))), "CSR"),
+    "counts": (lambda path: make(path, VECTORS.astype(np.int32)), "not of floating point"),
+    "another number": (lambda path: make(path, VECTORS[:2]), "for 2 vectors"),
+    "nan": (lambda path: make(path, VECTORS * np.nan), "not of finite numbers"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_file_is_refused_in_words(name, tmp_path):
+    spoil, words = BAD[name]
+    path = spoil(tmp_path / "a.h5ad")
+    with pytest.raises(ImageError, match=words), open_features(path) as file:
+        file.check()

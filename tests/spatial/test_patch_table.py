@@ -1,0 +1,246 @@
+"""An image's patches as AnnData: what is in the file is what the model computed, and where."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy.sparse import csr_array
+
+from histodict.demo.sets import write_synthetic_set
+from histodict.images.manifest import Record, read_manifest
+from histodict.patches.patch_map import BLANK
+from histodict.pipeline import Panel, RegionDetector, TissueClassifier
+from histodict.pipeline.opening import open_view
+from histodict.recipes import Recipe
+from histodict.spatial.patch_table import About, answer_into
+
+h5py = pytest.importorskip("h5py")
+
+RECIPE = Recipe(
+    method_parameters={"n_atoms": 12, "n_iter": 2},
+    patch_px=12,
+    patches_per_class=200,
+    vectors="centred",
+    neighbours=1,
+)
+HEAD = Recipe("nearest-mean", patch_px=12, rule="margin", patches_per_class=200)
+
+
+def read(element):
+    """An element of an .h5ad file by the letter of its format, and no other way."""
+    kind = element.attrs["encoding-type"]
+    if kind in ("anndata", "dict"):
+        return {name: read(part) for name, part in element.items()}
+    if kind == "dataframe":
+        assert element.attrs["_index"] == "_index"
+        names = ["_index", *element.attrs["column-order"]]
+        assert set(names) == set(element)
+        return {name: read(element[name]) for name in names}
+    if kind == "categorical":
+        names = [*read(element["categories"]), None]
+        return [names[code] for code in element["codes"][()]]
+    if kind == "csr_matrix":
+        parts = [element[name][()] for name in ("data", "indices", "indptr")]
+        return csr_array(tuple(parts), shape=tuple(element.attrs["shape"]))
+    if kind == "string-array":
+        return element.asstr()[()].tolist()
+    if kind == "string":
+        return element.asstr()[()]
+    assert kind in ("array", "numeric-scalar"), kind
+    return element[()]
+
+
+def table_of(model, image, path, mpp=None, **known):
+    answer = answer_into(
+        path, model, lambda heard: heard.answer(image, mpp=mpp), About("slide", **known)
+    )
+    with h5py.File(path) as file:
+        return answer, read(file)
+
+
+@pytest.fixture(scope="module")
+def tissue(tmp_path_factory):
+    return write_synthetic_set(tmp_path_factory.mktemp("set") / "t", 4, 1, size=(160, 120))
+
+
+@pytest.fixture(scope="module")
+def manifest(tissue):
+    return read_manifest(tissue / "manifest.csv")
+
+
+@pytest.fixture(scope="module")
+def model(manifest):
+    return TissueClassifier(RECIPE, n_jobs=1).fit(manifest)
+
+
+@pytest.fixture(scope="module")
+def image(manifest):
+    return manifest.records[0].path
+
+
+@pytest.fixture(scope="module")
+def found(model, image, tmp_path_factory):
+    return table_of(model, image, tmp_path_factory.mktemp("table") / "a.h5ad", mpp=0.5)
+
+
+def cells_of(table):
+    return np.array(table["obs"]["array_row"]), np.array(table["obs"]["array_col"])
+
+
+def test_the_answer_is_the_same_with_and_without_a_table(model, image, found):
+    plain, (answer, _) = model.answer(image, mpp=0.5), found
+    assert answer.row() == plain.row()
+    np.testing.assert_array_equal(answer.patch_map.margins, plain.patch_map.margins)
+
+
+def test_codes_are_those_of_the_patch_at_that_place(model, image, found):
+    _, table = found
+    judge = model.model_
+    codes = {}
+    with open_view(image, 0.5, judge.recipe, judge.mpp_) as view:
+        grid = view.grid()
+        for row in range(grid.n_rows):  # one row of patches at a time: other chunks than its own
+            tissue, vectors = view.chunk_vectors(
+                grid, slice(row, row + 1), slice(0, grid.n_columns)
+            )
+            if len(vectors):
+                S = judge.method_.encode(judge.project(vectors))[0].toarray()
+                codes |= {(row, int(c)): s for c, s in zip(np.flatnonzero(tissue), S, strict=True)}
+    places = list(zip(*(part.tolist() for part in cells_of(table)), strict=True))
+    assert sorted(places) == sorted(codes)
+    expected = np.array([codes[place] for place in places])
+    assert expected.any()
+    np.testing.assert_allclose(table["X"].toarray(), expected, atol=2e-5)
+
+
+def test_every_patch_on_tissue_is_a_row_with_its_answer(found):
+    answer, table = found
+    patch_map, obs = answer.patch_map, table["obs"]
+    cells = cells_of(table)
+    assert len(set(obs["_index"])) == len(obs["_index"]) == patch_map.n_patches
+    winners = [patch_map.classes[w] for w in patch_map.winners[cells]]
+    assert obs["class"] == winners and len(set(winners)) == 2
+    for place, name in enumerate(patch_map.classes):
+        np.testing.assert_array_equal(obs[f"margin_{name}"], patch_map.margins[cells][:, place])
+    centres = [
+        np.add(patch_map.grid.corner(row, column), patch_map.grid.patch_side / 2)
+        for row, column in zip(*cells, strict=True)
+    ]
+    np.testing.assert_array_equal(table["obsm"]["spatial"], centres)
+    assert set(obs["image_class"]) == {answer.label} and "patient" not in obs
+
+
+def test_atoms_come_with_their_class_and_how_often_they_are_used(model, found):
+    _, table = found
+    atoms, var = model.model_.atoms(), table["var"]
+    np.testing.assert_array_equal(table["varm"]["atoms"], atoms.D)
+    assert var["class"] == [model.classes_[own] for own in atoms.classes]
+    assert var["_index"][0] == "healthy_0" and len(set(var["_index"])) == len(atoms.D)
+    used, classes = table["X"].toarray() != 0, np.array(table["obs"]["class"])
+    np.testing.assert_allclose(var["usage"], used.mean(axis=0))
+    for name in model.classes_:
+        np.testing.assert_allclose(var[f"usage_{name}"], used[classes == name].mean(axis=0))
+
+
+def test_the_picture_and_the_facts(model, image, found):
+    answer, table = found
+    spatial, facts = table["uns"]["spatial"]["slide"], table["uns"]["histodict"]
+    assert spatial["images"]["hires"].shape == (120, 160, 3)
+    assert spatial["scalefactors"]["tissue_hires_scalef"] == 1
+    assert spatial["scalefactors"]["spot_diameter_fullres"] == answer.patch_map.grid.patch_side
+    assert len(table["uns"]["class_colors"]) == 2
+    assert facts["image"] == str(image) and facts["mpp"] == 0.5
+    assert facts["answer"]["label"] == answer.label and facts["kind"] == "tissue-classifier"
+    assert '"method": "dfdl"' in facts["recipe"] and "model_digest" not in facts
+
+
+def test_a_large_picture_is_reduced_and_its_scale_said(model, tissue, tmp_path):
+    from PIL import Image
+
+    wide = tmp_path / "wide.png"
+    first = next((tissue / "healthy").iterdir())
+    with Image.open(first) as picture:
+        pixels = np.tile(np.asarray(picture), (1, 7, 1))
+    Image.fromarray(pixels).save(wide)
+    _, table = table_of(model, wide, tmp_path / "a.h5ad", mpp=0.5)
+    spatial = table["uns"]["spatial"]["slide"]
+    scale = spatial["scalefactors"]["tissue_hires_scalef"]
+    assert spatial["images"]["hires"].shape[1] == 512
+    assert scale == pytest.approx(512 / pixels.shape[1])
+
+
+# --- other models, other images -------------------------------------------------------------------
+
+
+def test_of_a_panel_the_codes_are_the_first_members(manifest, image, tmp_path):
+    panel = Panel([RECIPE, replace(HEAD, stain="none")], folds=2, n_jobs=1).fit(manifest)
+    _, table = table_of(panel, image, tmp_path / "a.h5ad", mpp=0.5)
+    np.testing.assert_array_equal(table["varm"]["atoms"], panel.members_[0].model_.atoms().D)
+    assert "probability_inflamed" in table["uns"]["histodict"]["answer"]
+
+
+def test_regions_and_what_a_mask_says_of_each_patch(tissue, tmp_path):
+    manifest = read_manifest(tissue / "regions" / "manifest.csv")
+    finder = RegionDetector(RECIPE, region="inflamed", n_jobs=1).fit(manifest)
+    record = manifest.records[0]
+    answer, table = table_of(
+        finder, record.path, tmp_path / "a.h5ad", mpp=record.mpp, record=record
+    )
+    cells, grid = cells_of(table), answer.patch_map.grid
+    corners = np.array([grid.corner(*cell) for cell in zip(*cells, strict=True)])
+    assert table["obs"]["truth"] == finder.labels_at(record, corners, grid.patch_side)
+    assert len(set(table["obs"]["truth"])) == 2
+    assert set(table["obs"]["patient"]) == {record.patient}
+
+
+def test_a_head_has_scores_as_codes_and_no_atoms(manifest, image, tmp_path):
+    head = TissueClassifier(HEAD).fit(manifest)
+    _, table = table_of(head, image, tmp_path / "a.h5ad", mpp=0.5)
+    assert table["X"].shape[1] == 2 and table["varm"] == {}
+    assert table["var"]["_index"] == ["code_0", "code_1"] and "class" not in table["var"]
+
+
+def test_glass_is_a_table_without_rows(model, tmp_path):
+    from PIL import Image
+
+    glass = tmp_path / "glass.png"
+    Image.new("RGB", (160, 120), (250, 250, 250)).save(glass)
+    answer, table = table_of(model, glass, tmp_path / "a.h5ad", mpp=0.5)
+    assert answer.label is None and (answer.patch_map.winners == BLANK).all()
+    assert table["X"].shape == (0, 24) and table["obs"]["_index"] == []
+    assert not np.any(table["var"]["usage"])
+
+
+def test_a_slash_in_the_name_of_a_class_parts_nothing(model, image, tmp_path):
+    from copy import copy
+
+    odd = copy(model)
+    odd.classes_ = odd._model.classes = ["a/b", "c"]
+    try:
+        _, table = table_of(odd, image, tmp_path / "a.h5ad", mpp=0.5)
+    finally:
+        odd._model.classes = model.classes_
+    assert "margin_a⁄b" in table["obs"] and set(table["obs"]["class"]) <= {"a/b", "c"}  # noqa: RUF001
+
+
+def test_what_is_known_of_the_image_is_in_every_row(model, image, tmp_path):
+    record = Record(image, "healthy", "patient 7")
+    _, table = table_of(model, image, tmp_path / "a.h5ad", mpp=0.5, record=record)
+    assert set(table["obs"]["patient"]) == {"patient 7"}
+    assert set(table["obs"]["truth"]) == {"healthy"}
+
+
+def test_a_method_of_whole_images_is_refused_and_leaves_no_file(manifest, image, tmp_path):
+    whole = TissueClassifier("fast", method="mean-logistic").fit(manifest)
+    with pytest.raises(ValueError, match="looks at the image as a whole"):
+        table_of(whole, image, tmp_path / "a.h5ad", 0.5)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_h5py_one_is_told_what_to_install(model, image, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "h5py", None)
+    with pytest.raises(ImportError, match=r"pip install 'histodict\[anndata\]'"):
+        table_of(model, image, tmp_path / "a.h5ad", 0.5)

@@ -1,0 +1,81 @@
+"""The examples: what runs in seconds is run, of workflows every command is one that we have."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+from typer.testing import CliRunner
+
+from histodict.cli import app
+from histodict.demo.sets import write_synthetic_set
+from histodict.pipeline import TissueClassifier
+from histodict.recipes import PRESETS
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+SNAKEFILE = EXAMPLES / "snakemake" / "Snakefile"
+
+
+def commands(text):
+    """The commands of a Snakefile, every {placeholder} filled with a number."""
+    shells = re.findall(r'shell:\n((?:\s+"[^"]*"\n)+)', text)
+    joined = ["".join(re.findall(r'"([^"]*)"', shell)) for shell in shells]
+    filled = [re.sub(r"\{[^}]*\}", "1", line) for line in joined]
+    comments = re.findall(r"^#\s+(histodict demo.*?)\s{2,}#", text, re.M)
+    words = [shlex.split(part) for line in (*filled, *comments) for part in re.split("&&|>", line)]
+    return [found for found in words if found and found[0] == "histodict"]
+
+
+def parse(words):
+    name, *rest = words[1:]
+    command = get_command(app).commands[name]
+    return command.make_context(name, list(rest))
+
+
+def test_a_pipeline_of_scikit_learn_with_groups():
+    spec = spec_from_file_location("sklearn_pipeline", EXAMPLES / "sklearn_pipeline.py")
+    example = module_from_spec(spec)
+    spec.loader.exec_module(example)
+    best, score = example.main()
+    assert set(best) == {"dfdl__n_atoms", "dfdl__penalty"} and score > 0.7
+
+
+def test_the_workflow_gives_commands_that_there_are():
+    found = commands(SNAKEFILE.read_text("utf-8"))
+    assert [words[1] for words in found] == [
+        *("train", "predict", "predict", "atoms", "demo", "demo"),
+    ]
+    for words in found:
+        parse(words)
+
+
+def test_a_command_that_there_is_not_is_noticed():
+    wrong = SNAKEFILE.read_text("utf-8").replace("--split {params", "--slide {params")
+    with pytest.raises(Exception, match="No such option"):
+        [parse(words) for words in commands(wrong)]
+
+
+def test_its_settings_are_known():
+    text = (SNAKEFILE.parent / "config.yaml").read_text("utf-8")
+    settings = dict(re.findall(r"^(\w+): (\S+)", text, re.M))
+    assert settings["preset"] in PRESETS
+    assert set(re.findall(r'config\["(\w+)"\]', SNAKEFILE.read_text("utf-8"))) == set(settings)
+
+
+def test_slides_answered_one_by_one_are_one_run(tmp_path):
+    """What the workflow rests on: a job per row of the table, then nothing is left to do."""
+    tissue = write_synthetic_set(tmp_path / "t", 2, 1, size=(120, 90))
+    model = TissueClassifier("fast", n_atoms=8, n_iter=1, patches_per_class=100).fit(tissue)
+    path, table = model.save(tmp_path / "m.histodict"), tissue / "manifest.csv"
+    start = ["predict", str(path), str(table), "--output", str(tmp_path / "out")]
+    rows = ["--column", "path=path", "--column", "split=path", "--split"]
+    for slide in ("healthy/patient01_1.jpg", "inflamed/patient02_1.jpg"):
+        result = CliRunner().invoke(app, [*start, *rows, slide])
+        assert result.exit_code == 0 and "1 image: 1" in result.output, result.output
+    result = CliRunner().invoke(app, start)
+    assert result.exit_code == 0 and "2 images (2 were done before)" in result.output
+    assert "2 images of 2 patients" in result.output  # scored with the labels of the table
