@@ -26,12 +26,13 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from .compare.scoring import Mapped, score_patches, score_rows
+from .compare.scoring import Mapped, score_outlined, score_patches, score_rows, with_patches
 from .execution.executor import Executor, Threads
 from .execution.files import content_digest, file_key, written_whole
 from .execution.progress import Callback, Progress, ignore, shares
 from .execution.run_folder import Content, RunFolder
 from .execution.tables import Row, write_table
+from .images.annotations.drawing import Drawing
 from .images.in_memory import image_bytes
 from .images.layout import images_below
 from .images.manifest import Record
@@ -98,7 +99,9 @@ def run_images(
     run = RunFolder(folder, settings, model.table)
     given = GivenSize.of(mpp)
     keys = [image_key(record.path) for record in images]
-    run.begin(keys, {"--mpp": given.fill, "--override-mpp": given.override})
+    restricted = "given" if any(record.within for record in images) else None
+    options = {"--mpp": given.fill, "--override-mpp": given.override, "--within": restricted}
+    run.begin(keys, options)
     stamps = [_stamp(record, given) for record in images]
     finished = [run.find(key, stamp) for key, stamp in zip(keys, stamps, strict=True)]
     missing = [_whole(r) for r, found in zip(images, finished, strict=True) if not found]
@@ -144,6 +147,8 @@ def _write_tables(model: Model, folder: Path, contents: list[Content]) -> dict[s
     scores = score_rows(model.classes_, rows)
     if scores is not None and model.finds_regions:
         scores["patches"] = score_patches(_mapped(folder, contents))
+    if not model.finds_regions:
+        scores = with_patches(scores, score_outlined(_mapped(folder, contents)))
     if scores is None:
         (folder / SCORES).unlink(missing_ok=True)
     else:
@@ -159,9 +164,13 @@ def _mapped(folder: Path, contents: list[Content]) -> Iterator[Mapped]:
         maps = [name for name in content["files"] if name.startswith("maps/")]
         if known and maps:
             mask = Path(known["mask"]) if known["mask"] else None
-            path = Path(known["path"])
+            path, drawn = Path(known["path"]), known.get("drawn")
             record = Record(path, known["label"], row["patient"], mpp=known["mpp"], mask=mask)
-            yield record, folder / maps[0], row["least_patches"]
+            if drawn:
+                file, names, coordinates = drawn
+                drawing = Drawing(Path(file), tuple(names), coordinates)
+                record = replace(record, drawn=drawing)
+            yield record, folder / maps[0], row.get("least_patches", 1)
 
 
 def image_key(image: Path) -> str:
@@ -177,17 +186,24 @@ def _text(path: Path) -> str:
 
 
 def _stamp(record: Record, given: GivenSize) -> Content:
-    """Changes when the image does, or what is said of its pixel size."""
-    return {
+    """Changes when the image does, what is said of its pixel size, or where to look in it."""
+    stamp = {
         "size": list(astuple(given.with_table(record.mpp))),
         "file": file_key(record.path) if record.path.exists() else [],
     }
+    within = record.within
+    if within is not None:
+        stamp["within"] = within.facts() if within.path.is_file() else []
+    return stamp
 
 
 def _whole(record: Record) -> Record:
     """Another machine may work in another folder: paths that are sent are whole."""
     mask = record.mask.absolute() if record.mask else None
-    return replace(record, path=record.path.absolute(), mask=mask)
+    drawn, within = (
+        d and replace(d, path=d.path.absolute()) for d in (record.drawn, record.within)
+    )
+    return replace(record, path=record.path.absolute(), mask=mask, drawn=drawn, within=within)
 
 
 def _with_truth(
@@ -203,7 +219,7 @@ def _with_truth(
     if record.patient:
         row["patient"] = record.patient
     try:
-        if record.label or record.mask:
+        if record.label or record.is_mapped:
             truth = model.truth(record)
             row |= {"truth": truth} if truth else {}
             known = _known(_whole(record))
@@ -215,12 +231,16 @@ def _with_truth(
 
 def _known(record: Record) -> Content:
     """What a later run needs to score the map."""
-    return {
+    known = {
         "path": str(record.path),
         "label": record.label,
         "mpp": record.mpp,
         "mask": str(record.mask) if record.mask else None,
     }
+    drawn = record.drawn
+    if drawn is not None:
+        known["drawn"] = [str(drawn.path), list(drawn.names), drawn.coordinates]
+    return known
 
 
 def _answer_one(
@@ -237,7 +257,12 @@ def _answer(
     model: Model, folder: Path, given: GivenSize, callback: Callback, record: Record
 ) -> Content:
     key = image_key(record.path)
-    answer = model.answer(record.path, mpp=given.with_table(record.mpp), callback=callback)
+    within = record.within
+    answer = model.answer(
+        record.path, mpp=given.with_table(record.mpp), callback=callback, within=within
+    )
+    if within is not None and not answer.n_patches:
+        raise ValueError(f"no patch with tissue lies inside of the outlines of {within.path}")
     files: list[Path] = []
     if answer.patch_map is not None:
         overlay, outlined, mapped = files = [
@@ -254,7 +279,7 @@ def _answer(
             drawn.result()
             kept.result()
     return {
-        "row": answer.row() | {"key": key},
+        "row": answer.row() | ({"within": str(within.path)} if within else {}) | {"key": key},
         "regions": region_rows(answer),
         "files": {file.as_posix(): content_digest(folder / file) for file in files},
     }

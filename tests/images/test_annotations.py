@@ -4,8 +4,6 @@ fit.
 
 from __future__ import annotations
 
-import gzip
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,14 +11,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image, ImageDraw
 
 from histodict.images.annotations.crossings import first_crossing
-from histodict.images.annotations.drawing import Drawing
 from histodict.images.annotations.outlines import Outline
 from histodict.images.annotations.runs import PixelRuns
 from histodict.images.masks import RegionMask
-from histodict.images.readers import ImageError
 
 
 @dataclass
@@ -83,7 +78,9 @@ def _distances(ring: np.ndarray, x: float, y: float) -> np.ndarray:
 
 def test_polygons_with_holes_and_islands_are_their_pixels():
     """The island in the hole, and another outline over the hole, stay."""
-    lake = Outline("a", tuple(np.array(square(*box))[:4] for box in ((5, 5, 60, 50), (20, 15, 50, 40))))
+    lake = Outline(
+        "a", tuple(np.array(square(*box))[:4] for box in ((5, 5, 60, 50), (20, 15, 50, 40)))
+    )
     island = Outline("a", (np.array(square(30, 20, 40, 30))[:4],))
     expected = np.zeros((60, 80), bool)
     expected[5:50, 5:60] = True

@@ -12,20 +12,29 @@ import typer
 from ..execution.outputs import check_new_file, check_room
 from ..execution.texts import counted
 from .console import keeps, plain_errors, print_json, warn
+from .image_options import OutlinedOptions
 from .options import (
     CacheOption,
     JsonOption,
     ModelOutput,
-    PartOptions,
     PositiveOption,
     RegionsOption,
     SettingOption,
+    SplitOption,
     TrustOption,
     WorkOptions,
 )
-from .reading import chosen_preset, pairs, warn_of_masks, with_positive
+from .reading import (
+    chosen_preset,
+    in_split,
+    one_region,
+    pairs,
+    warn_of_masks,
+    with_positive,
+)
 
 if TYPE_CHECKING:
+    from ..images.manifest import Manifest
     from ..pipeline import Model, Plan
     from ..recipes import Recipe
 
@@ -54,7 +63,6 @@ class LearnOptions:
             "dfdl. Who names a method and no preset gets one model, by the preset fast."
         ),
     ] = None
-    regions: RegionsOption = None
     setting: SettingOption = None
     start_from: Annotated[
         Path | None,
@@ -67,12 +75,14 @@ class LearnOptions:
     trust_weights: TrustOption = False
     seed: Annotated[int, typer.Option(help="The same seed gives the same model.")] = 0
 
-    def model(self, jobs: int | None, cache: Path | None) -> Model:
-        """What is to learn."""
-        plan = self._plan(settings := pairs("--set", self.setting)).with_settings(settings)
-        return plan.model(region=self.regions, random_state=self.seed, n_jobs=jobs, cache=cache)
+    def model(self, jobs: int | None, cache: Path | None, regions: str | None = None) -> Model:
+        """What is to learn: to tell images apart, or to find regions."""
+        settings = pairs("--set", self.setting)
+        plan = self._plan(settings, regions=regions is not None).with_settings(settings)
+        region = one_region(regions)
+        return plan.model(region=region, random_state=self.seed, n_jobs=jobs, cache=cache)
 
-    def _plan(self, settings: dict[str, str]) -> Plan:
+    def _plan(self, settings: dict[str, str], *, regions: bool) -> Plan:
         from ..pipeline import Plan, load_model
 
         if self.start_from is not None and self.preset is None and self.method is None:
@@ -83,7 +93,7 @@ class LearnOptions:
                     "be gone on from"
                 )
             return Plan(start.recipe, calibration_folds=start.training_.get("folds", 0))
-        methods, regions = [self.method or ""], self.regions is not None
+        methods = [self.method or ""]
         name = chosen_preset(self.preset, settings, methods, regions=regions)
         return Plan.named(name, self.method, regions=regions)
 
@@ -101,11 +111,22 @@ class LearnOptions:
         return start
 
 
+@dataclass(frozen=True)
+class TrainOptions(OutlinedOptions):
+    """What is learnt from: images, or a part of them."""
+
+    split: SplitOption = None
+    regions: RegionsOption = None
+
+    def choose(self, manifest: Manifest) -> Manifest:
+        return self.parted(in_split(manifest, self.data, self.split), self.regions)
+
+
 def train(
     *,
     output: ModelOutput,
     learning: LearnOptions,
-    data: PartOptions,
+    data: TrainOptions,
     positive: PositiveOption = None,
     cache: CacheOption = None,
     work: WorkOptions,
@@ -122,15 +143,19 @@ def train(
     out (one sub-folder of crops), and give it a name:
 
         histodict train tiles.csv --regions tumour --output tumour.histodict
+
+    Outlines drawn in QuPath, ASAP or ImageScope do as well, of one class or of several:
+
+        histodict train slides/ --annotations geojson/ --regions tumour,stroma -o tissue.histodict
     """
     from ..pipeline import save_model
 
     with plain_errors():
         started = time.perf_counter()
         check_new_file(output)
-        model = learning.model(work.jobs, cache)
+        model = learning.model(work.jobs, cache, data.regions)
         manifest = data.read(whole_paths=work.cluster is not None)
-        if learning.regions is None:
+        if one_region(data.regions) is None:
             warn_of_masks(manifest)
             manifest = with_positive(manifest, positive)
         elif positive is not None:

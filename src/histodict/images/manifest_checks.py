@@ -25,7 +25,7 @@ def check_files(path: Path, lines: list[int], records: list[Record]) -> None:
     missing = [
         f"{file} (line {line})"
         for line, record in zip(lines, records, strict=True)
-        for file in (record.path, record.mask)
+        for file in (record.path, record.mask, record.drawn.path if record.drawn else None)
         if file is not None and not _is_there(file)
     ]
     if missing:
@@ -58,7 +58,7 @@ def check_spelling(source: Path, labels: list[str]) -> None:
 
 def lonely_classes(source: Path, records: Sequence[Record]) -> list[str]:
     """Where masks say what is in an image, its label is no class."""
-    counts = Counter(record.label for record in records if record.label and not record.mask)
+    counts = Counter(record.label for record in records if record.label and not record.is_mapped)
     return [
         f"{source}: the class {label!r} has one image only: it cannot be both trained on and tested"
         for label, count in sorted(counts.items())

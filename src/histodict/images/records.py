@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..execution.texts import one_line
+from .annotations.drawing import Drawing
 
 _MOST_NAMED = 5  # files named in a message; the others are counted
 
@@ -17,7 +18,11 @@ class ManifestError(ValueError):
 
 @dataclass(frozen=True)
 class Record:
-    """One image. `label` is empty where only a mask says what is where."""
+    """One image. `label` is empty where only a mask or outlines say what is where.
+
+    mask, drawn : what is where: a picture of the region, or outlines of it
+    within : outlines outside of which nothing is looked at
+    """
 
     path: Path
     label: str
@@ -27,6 +32,13 @@ class Record:
     mpp: float | None = None
     split: str | None = None
     mask: Path | None = None
+    drawn: Drawing | None = None
+    within: Drawing | None = None
+
+    @property
+    def is_mapped(self) -> bool:
+        """Whether a mask or outlines say what is where in it."""
+        return self.mask is not None or self.drawn is not None
 
 
 def name_in(root: Path, path: Path) -> str:

@@ -13,7 +13,7 @@ from ..execution.local import map_blocks
 from ..execution.progress import Callback, Progress, ignore
 from ..execution.texts import counted
 from .manifest import Manifest
-from .masks import RegionMask
+from .masks import region_of
 from .pixel_size import GivenSize
 from .readers import ImageError, open_image
 from .records import ManifestError, Record, some_of
@@ -77,18 +77,24 @@ def with_pixel_size(
 
 
 def _with_size(record: Record, mpp: float | None, override_mpp: float | None) -> Record:
-    size = GivenSize(mpp, record.mpp, override_mpp).at(record.path)
+    try:
+        size = GivenSize(mpp, record.mpp, override_mpp).at(record.path)
+    except ImageError:  # a survey names it, with all others that cannot be read
+        return record
     return replace(record, mpp=size.from_outside)
 
 
 def _why_not(record: Record) -> str:
     """Why an image, or its mask, cannot be read; nothing if it can."""
     try:
-        for file in (record.path, record.mask):
-            if file is not None and not file.is_file():
+        drawings = [drawing for drawing in (record.drawn, record.within) if drawing is not None]
+        files = [record.path, *filter(None, [record.mask]), *(each.path for each in drawings)]
+        for file in files:
+            if not file.is_file():
                 raise ImageError(f"{file}: there is no such file; check the name and the folder")
-        mask = record.mask
-        _try(str(record.path), repr(file_key(record.path)), mask, repr(mask and file_key(mask)))
+        alone = Record(record.path, "", "", None, None, record.mpp)
+        alone = replace(alone, mask=record.mask, drawn=record.drawn, within=record.within)
+        _try(alone, repr([file_key(file) for file in files]))
     except (ValueError, OSError, MemoryError) as error:
         words = str(error) or type(error).__name__
         return words if words.startswith(str(record.path)) else f"{record.path}: {words}"
@@ -96,12 +102,14 @@ def _why_not(record: Record) -> str:
 
 
 @lru_cache(maxsize=100_000)
-def _try(path: str, state: str, mask: Path | None, mask_state: str) -> None:
+def _try(record: Record, state: str) -> None:
     """Reads it, once as long as it stays as it is."""
-    with open_image(path) as source:
+    with open_image(record.path, record.mpp) as source:
         source.read(0, 0, 1, 1)  # of a plain image, this decodes all of it
-        if mask is not None:
-            RegionMask.read(mask, source.size)
+        if record.is_mapped:
+            region_of(record, source, "")
+        if record.within is not None and not record.within.region(source).any():
+            raise ImageError(f"{record.within.path}: its outlines hold no pixel of {record.path}")
 
 
 # --- the same twice -----------------------------------------------------------------------------

@@ -88,13 +88,18 @@ class NetworkVectors(Vectors):
         missing = n
         chunks = list(grid.chunks())
         ends = np.array([grid.n_rows, grid.n_columns]) - 1
-        for place in rng.permutation(len(chunks))[:_MOST_CHUNKS]:
+        n_seen = 0
+        for place in rng.permutation(len(chunks)):
             rows, columns = chunks[place]
+            may = _allowed_cells(grid, rows, columns, allowed)
+            if not may.any():
+                continue  # it takes no time, and what is outlined may be small
+            n_seen += 1
+            if n_seen > _MOST_CHUNKS:
+                break
             here, vectors = self.of_chunk(tissue, grid, rows, columns)
             at = np.argwhere(here) + np.array([rows.start, columns.start])
-            keep = (np.minimum(at, ends - at) >= kept_from).all(axis=1)
-            if allowed is not None and len(at):
-                keep &= allowed(at[:, ::-1] * grid.stride_px)
+            keep = (np.minimum(at, ends - at) >= kept_from).all(axis=1) & may[here]
             places = rng.permutation(np.flatnonzero(keep))[:missing]
             if len(places):
                 found.append(vectors[places])
@@ -136,6 +141,17 @@ class NetworkVectors(Vectors):
             mirrored = network.cells(area.swapaxes(0, 1)).swapaxes(0, 1)
             cells = (cells + mirrored) / np.float32(2)
         return cells[tuple(span.own for span in spans)]
+
+
+def _allowed_cells(
+    grid: PatchGrid, rows: slice, columns: slice, allowed: Allowed | None
+) -> NDArray[np.bool_]:
+    """Of a chunk, (rows, columns)."""
+    shape = (rows.stop - rows.start, columns.stop - columns.start)
+    if allowed is None:
+        return np.ones(shape, bool)
+    at = np.argwhere(np.ones(shape, bool)) + np.array([rows.start, columns.start])
+    return allowed.accepts(at[:, ::-1] * grid.stride_px).reshape(shape)
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from ..decisions.image_rules import Evidence, ImageRule
 from ..execution.array_cache import ArrayCache
 from ..execution.executor import Executor
 from ..execution.progress import Callback, ignore
+from ..images.annotations.drawing import Drawing
 from ..images.in_memory import ImageFile
 from ..images.manifest import Manifest
 from ..learnt_arrays import Learnt
@@ -85,8 +86,14 @@ class ImageModel:
         """Learn to score images; what there is to say of the training, for the record."""
         raise NotImplementedError
 
-    def look(self, path: ImageFile, mpp: float | None = None, callback: Callback = ignore) -> Look:
-        """The callback hears how far it is in a slide."""
+    def look(
+        self,
+        path: ImageFile,
+        mpp: float | None = None,
+        callback: Callback = ignore,
+        within: Drawing | None = None,
+    ) -> Look:
+        """The callback hears how far it is in a slide; outside of `within` nothing is looked at."""
         raise NotImplementedError
 
     def project(self, vectors: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -13,21 +13,22 @@ from ..execution.array_cache import ArrayCache
 from ..execution.executor import Executor
 from ..execution.progress import Callback, Progress, shares
 from ..images.manifest import Record
-from ..images.masks import RegionMask
+from ..images.masks import region_of
 from ..patches.sampling import Allowed
 from ..recipes import Recipe
-from .view import View, open_view
-
-HALF = 0.5  # a patch belongs to a mask's region if at least so much of it does
+from .view import View, inside_of, open_view
 
 
 @dataclass(frozen=True)
 class PatchSource:
-    """Training patches of one class from one image: all of it, or its mask's inside or outside."""
+    """Training patches of one class from one image: all of it, or inside or outside of a region
+    that its mask or its outlines show.
+    """
 
     record: Record
     label: int
     inside: bool | None = None
+    region: str = ""
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ def sample_training(
         source = sources[place]
         rng = np.random.default_rng([random_state, place])
         record = source.record
-        with open_view(record.path, record.mpp, recipe, cache=cache) as view:
+        with open_view(record.path, record.mpp, recipe, cache=cache, within=record.within) as view:
             view.grid()  # says so if the image is too small
             allowed = _allowed_corners(source, view, recipe.patch_px)
             return view.sample_vectors(wanted[place], rng, allowed)
@@ -90,12 +91,12 @@ def _allowed_corners(source: PatchSource, view: View, patch_px: int) -> Allowed 
     """Which reduced-pixel corners have their patch inside (at least half), or fully outside."""
     if source.inside is None:
         return None
-    assert source.record.mask is not None
-    mask = RegionMask.read(source.record.mask, view.size)
+    mask = region_of(source.record, view, source.region)
+    if source.inside:
+        return inside_of(mask, patch_px, view.downsample)
 
-    def allowed(corners: NDArray[np.int64]) -> NDArray[np.bool_]:
+    def outside(corners: NDArray[np.int64]) -> NDArray[np.bool_]:
         x, y = (corners * view.downsample).T
-        share = mask.share(x, y, patch_px * view.downsample)
-        return share >= HALF if source.inside else share == 0
+        return mask.share(x, y, patch_px * view.downsample) == 0
 
-    return allowed
+    return Allowed(outside)

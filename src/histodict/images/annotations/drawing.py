@@ -73,12 +73,24 @@ class Drawing:
         check_file(self.path)
         return _read(self.path, repr(file_key(self.path)))
 
-    def region(self, image: Pixels) -> PixelRuns:
-        """What the outlines cover of an image; refused if they do not fit it."""
+    def region(self, image: Pixels, *, may_lack: bool = False) -> PixelRuns:
+        """What the outlines cover of an image; refused if those of the file do not fit it.
+
+        `may_lack`: nothing, where the file has outlines, but none of these classes.
+        """
         found = self.read()
-        outlines = [self._placed(found, outline, image) for outline in found.of(self.names)]
+        chosen = found.of(() if may_lack else self.names)
+        outlines = [self._placed(found, outline, image) for outline in chosen]
         self._check_places(outlines, image)
-        return PixelRuns.of(outlines, image.size)
+        own = [o for o in outlines if not self.names or o.name in self.names]
+        return PixelRuns.of(own, image.size)
+
+    def notes(self) -> list[str]:
+        """What there is to say of the file; nothing of one that cannot be read, who asks is told"""
+        try:
+            return self.read().notes()
+        except (ImageError, OSError):
+            return []
 
     def facts(self) -> list[Any]:
         """All that decides what they are, whatever the file is called."""

@@ -50,9 +50,7 @@ class Annotations:
     mpp: float | None = None
     left_out: Counter[str] = field(default_factory=Counter)
 
-    def add(
-        self, name: str | None, rings: Iterable[Any], kind: str, *, cuts: bool = False
-    ) -> None:
+    def add(self, name: str | None, rings: Iterable[Any], kind: str, *, cuts: bool = False) -> None:
         """`rings` : lists of points, each of two numbers or more; `kind` : a word for messages."""
         number = len(self.outlines) + 1
         found = [self._ring(ring, f"outline {number}") for ring in rings]

@@ -6,6 +6,7 @@ A pixel belongs to a polygon if its centre does.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,6 +59,16 @@ class PixelRuns:
     def all(self) -> bool:
         return self.n_pixels == self.size[0] * self.size[1]
 
+    @cached_property
+    def box(self) -> tuple[int, int, int, int]:
+        """(left, top, right, bottom) of all runs."""
+        if not self.any():
+            return 0, 0, 0, 0
+        stride = self.size[0] + 1
+        rows = self.starts[[0, -1]] // stride
+        left, right = (self.starts % stride).min(), (self.ends % stride).max()
+        return int(left), int(rows[0]), int(right), int(rows[1]) + 1
+
     def share(
         self, x: NDArray[np.float64], y: NDArray[np.float64], side: float
     ) -> NDArray[np.float64]:
@@ -82,14 +93,8 @@ class PixelRuns:
         bottom: NDArray[np.int64],
     ) -> NDArray[np.bool_]:
         """Rectangles that meet the one around all runs."""
-        if not len(self.starts):
-            return np.zeros(np.shape(left), bool)
-        stride = self.size[0] + 1
-        rows = int(self.starts[0]) // stride, int(self.starts[-1]) // stride
-        columns = int((self.starts % stride).min()), int((self.ends % stride).max())
-        return (
-            (right > columns[0]) & (left < columns[1]) & (bottom > rows[0]) & (top <= rows[1])
-        )
+        box = self.box
+        return (right > box[0]) & (left < box[2]) & (bottom > box[1]) & (top < box[3])
 
     def _up_to(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
         """How many pixels are region before each place, from the image's first on."""
