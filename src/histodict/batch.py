@@ -187,7 +187,7 @@ def _text(path: Path) -> str:
 
 def _stamp(record: Record, given: GivenSize) -> Content:
     """Changes when the image does, what is said of its pixel size, or where to look in it."""
-    stamp = {
+    stamp: Content = {
         "size": list(astuple(given.with_table(record.mpp))),
         "file": file_key(record.path) if record.path.exists() else [],
     }
@@ -200,9 +200,8 @@ def _stamp(record: Record, given: GivenSize) -> Content:
 def _whole(record: Record) -> Record:
     """Another machine may work in another folder: paths that are sent are whole."""
     mask = record.mask.absolute() if record.mask else None
-    drawn, within = (
-        d and replace(d, path=d.path.absolute()) for d in (record.drawn, record.within)
-    )
+    drawings = record.drawn, record.within
+    drawn, within = (each and replace(each, path=each.path.absolute()) for each in drawings)
     return replace(record, path=record.path.absolute(), mask=mask, drawn=drawn, within=within)
 
 
@@ -231,7 +230,7 @@ def _with_truth(
 
 def _known(record: Record) -> Content:
     """What a later run needs to score the map."""
-    known = {
+    known: Content = {
         "path": str(record.path),
         "label": record.label,
         "mpp": record.mpp,
