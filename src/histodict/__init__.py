@@ -52,6 +52,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .images.annotations.drawing import Drawing
+    from .images.annotations.matching import by_outlines, with_annotations
     from .images.manifest import read_manifest
     from .methods.dfdl import DFDL
     from .methods.fddl import FDDL
@@ -76,6 +78,7 @@ __all__ = [
     "SHIRC",
     "SRC",
     "WNDCHARM",
+    "Drawing",
     "Nayak",
     "Panel",
     "PatchMap",
@@ -84,12 +87,15 @@ __all__ = [
     "RegionDetector",
     "TissueClassifier",
     "__version__",
+    "by_outlines",
     "load",
     "read_manifest",
+    "with_annotations",
 ]
 
 _HOMES = {
     "DFDL": ".methods.dfdl",
+    "Drawing": ".images.annotations.drawing",
     "FDDL": ".methods.fddl",
     "LCKSVD": ".methods.lcksvd",
     "Nayak": ".methods.nayak",
@@ -103,8 +109,10 @@ _HOMES = {
     "SRC": ".methods.src",
     "TissueClassifier": ".pipeline",
     "WNDCHARM": ".methods.wndcharm",
+    "by_outlines": ".images.annotations.matching",
     "load": ".pipeline.saving:load_model",
     "read_manifest": ".images.manifest",
+    "with_annotations": ".images.annotations.matching",
 }
 
 

@@ -278,7 +278,7 @@ def _answer(
             drawn.result()
             kept.result()
     return {
-        "row": answer.row() | ({"within": str(within.path)} if within else {}) | {"key": key},
+        "row": answer.row() | ({"within": within.path.name} if within else {}) | {"key": key},
         "regions": region_rows(answer),
         "files": {file.as_posix(): content_digest(folder / file) for file in files},
     }

@@ -257,7 +257,7 @@ def test_outlines_in_micrometres_need_the_pixel_size(tmp_path):
     path = write_geojson(tmp_path / "a.geojson", feature("a", microns))
     found = covered(path, canvas=Canvas(mpp=0.25), coordinates="um")
     np.testing.assert_array_equal(found, boxes((10, 10, 50, 40)))
-    with pytest.raises(ImageError, match=r"numbers are µm, and the pixel size of image\.svs is not"):
+    with pytest.raises(ImageError, match="numbers are µm, and the pixel size of"):
         covered(path, coordinates="um")
     with pytest.raises(ValueError, match="coordinates must be one of pixels, slide, um"):
         Drawing(path, coordinates="mm")

@@ -17,7 +17,6 @@ from .options import (
     JobsOption,
     JsonOption,
     PositiveOption,
-    RegionsOption,
     SettingOption,
     WorkOptions,
 )
@@ -133,10 +132,9 @@ class ClassedOptions(OutlinedOptions):
     """Labelled images, of which one class may be the one to be found; or with regions to find."""
 
     positive: PositiveOption = None
-    regions: RegionsOption = None
 
     def choose(self, manifest: Manifest) -> Manifest:
-        manifest = self.parted(manifest, self.regions)
+        manifest = self.parted(manifest)
         if one_region(self.regions) is None:
             return with_positive(manifest, self.positive)
         if self.positive is not None:

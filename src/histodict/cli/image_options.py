@@ -16,6 +16,7 @@ from .options import (
     CoordinatesOption,
     MppOption,
     OverrideMppOption,
+    RegionsOption,
     SkipBadOption,
     SplitOption,
 )
@@ -89,30 +90,32 @@ class PartOptions(DataOptions):
 class OutlinedOptions(DataOptions):
     """Labelled images, or images with outlines of what is where."""
 
+    regions: RegionsOption = None
     annotations: AnnotationsOption = None
     coordinates: CoordinatesOption = "pixels"
 
     def listed(self, source: Path) -> Manifest:
         from ..images.annotations.matching import read_images, with_annotations
 
+        names = region_names(self.regions)
+        if self.annotations is None and len(names) > 1:
+            raise ValueError(
+                f"--regions {self.regions}: several classes are told apart by outlines: give these "
+                "with --annotations DIR"
+            )
+        if self.annotations is not None and not names:
+            raise ValueError("--annotations: name the classes that are learnt, with --regions")
         if self.annotations is None:
             return super().listed(source)
         drawn = self.annotations.absolute() if source.is_absolute() else self.annotations
         images = read_images(source, pairs("--column", self.column))
         return with_annotations(images, drawn, coordinates=self.coordinates)
 
-    def parted(self, manifest: Manifest, regions: str | None) -> Manifest:
+    def parted(self, manifest: Manifest) -> Manifest:
         """Where several classes are outlined, the parts of images that are; else the images."""
         from ..images.annotations.matching import by_outlines, check_classes
 
-        names = region_names(regions)
-        if self.annotations is None and len(names) > 1:
-            raise ValueError(
-                f"--regions {regions}: several classes are told apart by outlines: give them with "
-                "--annotations DIR"
-            )
-        if self.annotations is not None and not names:
-            raise ValueError("--annotations: name the classes that are learnt, with --regions")
+        names = region_names(self.regions)
         if len(names) > 1:
             return by_outlines(manifest, names)
         if self.annotations is not None:

@@ -18,7 +18,6 @@ from .options import (
     JsonOption,
     ModelOutput,
     PositiveOption,
-    RegionsOption,
     SettingOption,
     SplitOption,
     TrustOption,
@@ -116,10 +115,9 @@ class TrainOptions(OutlinedOptions):
     """What is learnt from: images, or a part of them."""
 
     split: SplitOption = None
-    regions: RegionsOption = None
 
     def choose(self, manifest: Manifest) -> Manifest:
-        return self.parted(in_split(manifest, self.data, self.split), self.regions)
+        return self.parted(in_split(manifest, self.data, self.split))
 
 
 def train(
@@ -192,7 +190,10 @@ def _tell_learnt(model: Model, output: Path, seconds: float, as_json: bool) -> N
     if not as_json:
         names = " / ".join(model.classes_)
         what = f"to find {model.classes_[1]}" if model.finds_regions else names
-        typer.echo(f"Learnt {what} from {counted(n_images, 'image')} in {seconds:.0f} s: {output}")
+        parts = model.training_.get("n_parts")
+        of = f"{counted(parts, 'outlined part')} of " if parts else ""
+        images = counted(n_images, "image")
+        typer.echo(f"Learnt {what} from {of}{images} in {seconds:.0f} s: {output}")
         return
     facts = {
         "model": str(output),

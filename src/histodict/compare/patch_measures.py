@@ -21,7 +21,7 @@ from ..evaluation.metrics import RocCurve
 from ..images.manifest import Record
 from ..patches.outlines import label_regions
 from ..patches.patch_map import PatchMap
-from ..pipeline.region_truth import in_region, true_patches
+from ..pipeline.region_truth import in_region, known_patches, true_patches
 
 _N_BINS = 1000  # of patches' margins: their AUC is then right to three digits, however many
 _N_TABLE = 4  # hits, misses, false alarms, rest
@@ -39,7 +39,7 @@ class Judged:
     @classmethod
     def of(cls, record: Record, patch_map: PatchMap, least: int) -> Judged:
         """Against the record's mask or label; a region counts from `least` connected patches on."""
-        tissue = patch_map.tissue
+        tissue = known_patches(record, patch_map)
         places, sizes = label_regions(patch_map.winners == 1)
         counts = np.concatenate([[False], sizes >= least])[places]
         truth = true_patches(record, patch_map)

@@ -74,6 +74,11 @@ class Manifest:
         return [record.label for record in self.records]
 
     @property
+    def n_images(self) -> int:
+        """Of an image there may be several parts."""
+        return len({record.path for record in self.records})
+
+    @property
     def patients(self) -> list[str]:
         return [record.patient for record in self.records]
 

@@ -42,10 +42,10 @@ class Region(Protocol):
         """(left, top, right, bottom) of what is region; None where it is not known."""
 
 
-def region_of(record: Record, image: Pixels, name: str) -> Region:
-    """What the record's mask, or its outlines of this class, cover of its image."""
+def region_of(record: Record, image: Pixels, *names: str) -> Region:
+    """What the record's mask, or its outlines of these classes, cover of its image."""
     if record.drawn is not None:
-        return record.drawn.of(name).region(image, may_lack=True)
+        return record.drawn.of(*names).region(image, may_lack=True)
     assert record.mask is not None
     return RegionMask.read(record.mask, image.size)
 

@@ -31,9 +31,11 @@ class Survey:
     def check(self) -> None:
         """Refuses images of which some cannot be read, and names all of these."""
         if self.bad:
-            names = "".join(f"\n  {reason}" for _, reason in self.bad)
+            # Of an image there may be several parts.
+            names = "".join(f"\n  {reason}" for reason in dict.fromkeys(r for _, r in self.bad))
+            n_bad = len({record.path for record, _ in self.bad})
             raise ImageError(
-                f"{len(self.bad)} of {counted(self.n_images, 'image')} cannot be read. Mend or "
+                f"{n_bad} of {counted(self.n_images, 'image')} cannot be read. Mend or "
                 "remove them, or go on without them: --skip-bad (in Python "
                 f"histodict.images.survey.readable):{names}"
             )
@@ -49,7 +51,7 @@ def survey(
         if reason:
             bad.append((records[place], reason))
         callback(Progress("look", place + 1, len(records)))
-    return Survey(len(records), bad)
+    return Survey(len({record.path for record in records}), bad)
 
 
 def readable(

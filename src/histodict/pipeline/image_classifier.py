@@ -108,10 +108,12 @@ class ImageClassifier(Estimator):
         self.classes_, self.shift_ = classes, 0.0
         self.training_ = {
             "manifest_digest": manifest.digest(),
-            "n_images": len(manifest.records),
+            "n_images": manifest.n_images,
             "n_patients": len(set(manifest.patients)),
             "random_state": self.random_state,
         } | left_out(manifest)
+        if any(record.within for record in manifest.records):
+            self.training_["n_parts"] = len(manifest.records)
         return np.array([classes.index(record.label) for record in manifest.records])
 
     # --- answering ------------------------------------------------------------------------------

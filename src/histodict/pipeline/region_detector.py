@@ -29,7 +29,7 @@ from .answers import Region, RegionAnswer
 from .estimator import Estimator, no_probabilities
 from .inputs import Drawn, Labelled, to_learn
 from .patch_model import PatchModel
-from .region_truth import image_truth, in_region, region_classes, true_patches
+from .region_truth import image_truth, in_region, known_patches, region_classes, true_patches
 from .sizes import check_training_images, left_out
 from .tissue_classifier import recipe_facts
 from .training_patches import PatchSource
@@ -176,7 +176,8 @@ class RegionDetector(Estimator):
         records = manifest.records
 
         def look(place: int, patch_map: PatchMap, evidence: Evidence) -> _Seen:
-            tissue, truth = patch_map.tissue, true_patches(records[place], patch_map)
+            record = records[place]
+            tissue, truth = known_patches(record, patch_map), true_patches(record, patch_map)
             return _Seen(patch_map.margins[..., 1], tissue, truth & tissue)
 
         return self.model_.judge_all(records, look, callback, executor)

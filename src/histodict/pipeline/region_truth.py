@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from ..images.annotations.outlines import IGNORED
 from ..images.classes import is_healthy
 from ..images.manifest import Manifest, Record
 from ..images.masks import Region, region_of
@@ -101,6 +102,14 @@ def _check_known(manifest: Manifest) -> None:
             f"images with neither a mask nor a label: {some_of(unknown)}; fill the column mask (or "
             "label, where all of an image is region, or nothing of it)"
         )
+
+
+def known_patches(record: Record, patch_map: PatchMap) -> NDArray[np.bool_]:
+    """Which patches are on tissue, and not in outlines of what is to be ignored."""
+    if record.drawn is None or IGNORED not in record.drawn.read().names:
+        return patch_map.tissue
+    ignored = in_region(record, IGNORED, *patch_map.corners(), patch_map.grid.patch_side)
+    return patch_map.tissue & ~ignored
 
 
 def true_patches(record: Record, patch_map: PatchMap) -> NDArray[np.bool_]:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from ..execution.array_cache import ArrayCache
 from ..execution.executor import Executor
 from ..execution.progress import Callback, Progress, shares
+from ..images.annotations.outlines import IGNORED
 from ..images.manifest import Record
 from ..images.masks import region_of
 from ..patches.sampling import Allowed
@@ -91,9 +92,10 @@ def _allowed_corners(source: PatchSource, view: View, patch_px: int) -> Allowed 
     """Which reduced-pixel corners have their patch inside (at least half), or fully outside."""
     if source.inside is None:
         return None
-    mask = region_of(source.record, view, source.region)
     if source.inside:
-        return inside_of(mask, patch_px, view.downsample)
+        own = region_of(source.record, view, source.region)
+        return inside_of(own, patch_px, view.downsample)
+    mask = region_of(source.record, view, source.region, IGNORED)
 
     def outside(corners: NDArray[np.int64]) -> NDArray[np.bool_]:
         x, y = (corners * view.downsample).T

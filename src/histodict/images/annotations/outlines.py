@@ -16,6 +16,7 @@ from ..errors import ImageError
 from .crossings import first_crossing
 
 UNCLASSIFIED = "unclassified"
+IGNORED = "Ignore*"  # the class, in QuPath, of what is to be left alone
 # Where coordinates begin on a slide whose pixels do not begin at its corner (MRXS): at the first
 # pixel, as in QuPath, or at the corner, as in OpenSlide and all that leave its coordinates alone.
 FIRST_PIXEL, SLIDE_CORNER = "first pixel", "slide's corner"

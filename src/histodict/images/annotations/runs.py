@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from .outlines import Outline, Ring
 
 _MUCH = 1_000_000  # more than any number of outlines above each other
+_CELL_PX = 64  # of squares that are known to be all region, or none of it
 
 
 class PixelRuns:
@@ -75,26 +76,60 @@ class PixelRuns:
         """Of the squares with these upper left corners, the share that is region."""
         left, right = _spans(x, side, self.size[0])
         top, bottom = _spans(y, side, self.size[1])
-        inside = np.zeros(np.shape(x), np.int64)
-        chosen = np.nonzero(self._may_meet(left, right, top, bottom))
-        some = np.zeros(len(chosen[0]), np.int64)
-        l, r, t, b = (part[chosen] for part in (left, right, top, bottom))  # noqa: E741
-        for row in range(int((b - t).max(initial=0))):
-            begin = (t + row) * (self.size[0] + 1)
-            some += np.where(t + row < b, self._up_to(begin + r) - self._up_to(begin + l), 0)
-        inside[chosen] = some
-        return inside / ((bottom - top) * (right - left))
+        none, whole = self._plain(left, right, top, bottom)
+        area = (bottom - top) * (right - left)
+        inside = np.where(whole, area, 0)
+        chosen = np.nonzero(~none & ~whole)
+        spans = [part[chosen] for part in (left, right, top, bottom)]
+        inside[chosen] = self._counted(*spans)
+        return inside / area
 
-    def _may_meet(
+    def _counted(
         self,
         left: NDArray[np.int64],
         right: NDArray[np.int64],
         top: NDArray[np.int64],
         bottom: NDArray[np.int64],
-    ) -> NDArray[np.bool_]:
-        """Rectangles that meet the one around all runs."""
-        box = self.box
-        return (right > box[0]) & (left < box[2]) & (bottom > box[1]) & (top < box[3])
+    ) -> NDArray[np.int64]:
+        """Pixels of region in rectangles, each (n,), row by row."""
+        found = np.zeros(len(left), np.int64)
+        for row in range(int((bottom - top).max(initial=0))):
+            begin = (top + row) * (self.size[0] + 1)
+            own = self._up_to(begin + right) - self._up_to(begin + left)
+            found += np.where(top + row < bottom, own, 0)
+        return found
+
+    def _plain(
+        self,
+        left: NDArray[np.int64],
+        right: NDArray[np.int64],
+        top: NDArray[np.int64],
+        bottom: NDArray[np.int64],
+    ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Of rectangles, which lie in cells without region, and which in cells full of it."""
+        rows, columns = ((top, bottom), (left, right))
+        (t, l), (b, r) = (  # noqa: E741
+            (rows[0] // _CELL_PX, columns[0] // _CELL_PX),
+            (-(-rows[1] // _CELL_PX), -(-columns[1] // _CELL_PX)),
+        )
+        n_cells = (b - t) * (r - l)
+        met, filled = (s[b, r] - s[t, r] - s[b, l] + s[t, l] for s in self._cells)
+        return met == 0, filled == n_cells
+
+    @cached_property
+    def _cells(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Of the cells above and left of each corner, how many have region, and are full of it."""
+        stride = self.size[0] + 1
+        n_columns, n_rows = (-(-length // _CELL_PX) for length in self.size)
+        row = self.starts // stride // _CELL_PX
+        begin, end = self.starts % stride, self.ends % stride
+        met = _rows_between(row, begin // _CELL_PX, -(-end // _CELL_PX), (n_rows, n_columns))
+        last = np.where(end == self.size[0], n_columns, end // _CELL_PX)  # it may be narrower
+        first = np.minimum(-(-begin // _CELL_PX), last)
+        filled = _rows_between(row, first, last, (n_rows, n_columns))
+        height = np.full(n_rows, _CELL_PX)
+        height[-1:] = self.size[1] - (n_rows - 1) * _CELL_PX
+        return _sums(met > 0), _sums(filled == height[:, None])
 
     def _up_to(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
         """How many pixels are region before each place, from the image's first on."""
@@ -104,6 +139,24 @@ class PixelRuns:
             n_begun > 0, np.maximum(behind, 0), 0
         )
         return counts
+
+
+def _rows_between(
+    row: NDArray[np.int64],
+    first: NDArray[np.int64],
+    last: NDArray[np.int64],
+    shape: tuple[int, int],
+) -> NDArray[np.int64]:
+    """How many of the runs, each of a row of cells, go over each cell, from first up to last."""
+    changes = np.zeros((shape[0], shape[1] + 1), np.int64)
+    np.add.at(changes, (row, first), 1)
+    np.add.at(changes, (row, last), -1)
+    counts: NDArray[np.int64] = np.cumsum(changes, axis=1)[:, :-1]
+    return counts
+
+
+def _sums(cells: NDArray[np.bool_]) -> NDArray[np.int64]:
+    return np.pad(np.cumsum(np.cumsum(cells, axis=0, dtype=np.int64), axis=1), ((1, 0), (1, 0)))
 
 
 def _spans(
