@@ -56,6 +56,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .images.annotations.drawing import Drawing
+    from .images.annotations.matching import by_outlines, with_annotations
     from .images.manifest import read_manifest
     from .methods.dfdl import DFDL
     from .methods.fddl import FDDL
@@ -81,6 +83,7 @@ __all__ = [
     "SHIRC",
     "SRC",
     "WNDCHARM",
+    "Drawing",
     "Nayak",
     "Panel",
     "PatchMap",
@@ -89,14 +92,17 @@ __all__ = [
     "RegionDetector",
     "TissueClassifier",
     "__version__",
+    "by_outlines",
     "load",
     "read_manifest",
     "to_anndata",
     "to_spatialdata",
+    "with_annotations",
 ]
 
 _HOMES = {
     "DFDL": ".methods.dfdl",
+    "Drawing": ".images.annotations.drawing",
     "FDDL": ".methods.fddl",
     "LCKSVD": ".methods.lcksvd",
     "Nayak": ".methods.nayak",
@@ -110,10 +116,12 @@ _HOMES = {
     "SRC": ".methods.src",
     "TissueClassifier": ".pipeline",
     "WNDCHARM": ".methods.wndcharm",
+    "by_outlines": ".images.annotations.matching",
     "load": ".pipeline.saving:load_model",
     "read_manifest": ".images.manifest",
     "to_anndata": ".spatial.objects",
     "to_spatialdata": ".spatial.objects",
+    "with_annotations": ".images.annotations.matching",
 }
 
 

@@ -29,12 +29,13 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from .compare.scoring import Mapped, score_patches, score_rows
+from .compare.scoring import Mapped, score_outlined, score_patches, score_rows, with_patches
 from .execution.executor import Executor, Threads
 from .execution.files import content_digest, file_key, written_whole
 from .execution.progress import Callback, Progress, ignore, shares
 from .execution.run_folder import Content, RunFolder
 from .execution.tables import Row, write_table
+from .images.annotations.drawing import Drawing
 from .images.in_memory import image_bytes
 from .images.layout import images_below
 from .images.manifest import Record
@@ -113,7 +114,9 @@ def run_images(
     run = RunFolder(folder, settings, model.table)
     given = GivenSize.of(mpp)
     keys = [image_key(record.path) for record in images]
-    run.begin(keys, {"--mpp": given.fill, "--override-mpp": given.override})
+    restricted = "given" if any(record.within for record in images) else None
+    options = {"--mpp": given.fill, "--override-mpp": given.override, "--within": restricted}
+    run.begin(keys, options)
     tasks = []
     for record, key in zip(images, keys, strict=True):
         before = run.kept.get(key, {})
@@ -168,6 +171,8 @@ def _write_tables(model: Model, folder: Path, contents: list[Content]) -> dict[s
     scores = score_rows(model.classes_, rows)
     if scores is not None and model.finds_regions:
         scores["patches"] = score_patches(_mapped(folder, contents))
+    if not model.finds_regions:
+        scores = with_patches(scores, score_outlined(_mapped(folder, contents)))
     if scores is None:
         (folder / SCORES).unlink(missing_ok=True)
     else:
@@ -183,9 +188,13 @@ def _mapped(folder: Path, contents: list[Content]) -> Iterator[Mapped]:
         maps = [name for name in content["files"] if name.startswith("maps/")]
         if known and maps:
             mask = Path(known["mask"]) if known["mask"] else None
-            path = Path(known["path"])
+            path, drawn = Path(known["path"]), known.get("drawn")
             record = Record(path, known["label"], row["patient"], mpp=known["mpp"], mask=mask)
-            yield record, folder / maps[0], row["least_patches"]
+            if drawn:
+                file, names, coordinates = drawn
+                drawing = Drawing(Path(file), tuple(names), coordinates)
+                record = replace(record, drawn=drawing)
+            yield record, folder / maps[0], row.get("least_patches", 1)
 
 
 def _in_project(content: Content) -> ProjectImage:
@@ -236,7 +245,7 @@ class _Task:
         return replace(self, record=record)
 
     def stamp(self) -> Content:
-        """Changes when the image does, what is said of its pixel size or, in a table, of it."""
+        """Changes when the image does, what is said of it, where to look in it, or its files."""
         record = self.record
         found: Content = {
             "size": list(astuple(self.size)),
@@ -246,7 +255,16 @@ class _Task:
         if self.tabled:
             mask = _file_key(record.mask) if record.mask else []
             found["anndata"] = [record.patient, record.label, mask]
-        return found | ({"image": file_key(record.image)} if record.image else {})
+        if record.image is not None:
+            found["image"] = file_key(record.image)
+        if record.within is not None:
+            found["within"] = record.within.facts() if record.within.path.is_file() else []
+        return found
+
+    def told(self) -> Row:
+        """What a row says of where was looked."""
+        within = self.record.within
+        return {"within": within.path.name} if within else {}
 
     @property
     def size(self) -> GivenSize:
@@ -260,7 +278,16 @@ def _file_key(path: Path) -> list[Any]:
 def _whole(record: Record) -> Record:
     """Another machine may work in another folder: paths that are sent are whole."""
     mask, image = (file.absolute() if file else None for file in (record.mask, record.image))
-    return replace(record, path=record.path.absolute(), mask=mask, image=image)
+    drawings = record.drawn, record.within
+    drawn, within = (each and replace(each, path=each.path.absolute()) for each in drawings)
+    return replace(
+        record,
+        path=record.path.absolute(),
+        mask=mask,
+        image=image,
+        drawn=drawn,
+        within=within,
+    )
 
 
 def _with_truth(
@@ -276,7 +303,7 @@ def _with_truth(
     if record.patient:
         row["patient"] = record.patient
     try:
-        if record.label or record.mask:
+        if record.label or record.is_mapped:
             truth = model.truth(record)
             row |= {"truth": truth} if truth else {}
             known = _known(_whole(record))
@@ -288,12 +315,16 @@ def _with_truth(
 
 def _known(record: Record) -> Content:
     """What a later run needs to score the map."""
-    return {
+    known: Content = {
         "path": str(record.path),
         "label": record.label,
         "mpp": record.mpp,
         "mask": str(record.mask) if record.mask else None,
     }
+    drawn = record.drawn
+    if drawn is not None:
+        known["drawn"] = [str(drawn.path), list(drawn.names), drawn.coordinates]
+    return known
 
 
 def _answer_one(model: Model, folder: Path, callback: Callback, task: _Task) -> Content | str:
@@ -308,8 +339,10 @@ def _answer_one(model: Model, folder: Path, callback: Callback, task: _Task) -> 
 
 def _ask(task: _Task, callback: Callback, model: Model) -> Answer:
     """The answer, its map over the image where one lies beside a feature file."""
-    image = task.record.image
-    answer: Answer = model.answer(task.record.path, mpp=task.size, callback=callback)
+    image, within = task.record.image, task.record.within
+    answer: Answer = model.answer(task.record.path, mpp=task.size, callback=callback, within=within)
+    if within is not None and not answer.n_patches:
+        raise ValueError(f"no patch with tissue lies inside of the outlines of {within.path}")
     if image is not None and answer.patch_map is not None:
         found = _laid_over(image, answer.patch_map)
         if not model.finds_regions or found.offset == answer.patch_map.offset:
@@ -342,7 +375,7 @@ def _answer(model: Model, folder: Path, callback: Callback, task: _Task) -> Cont
             drawn.result()
             kept.result()
     return {
-        "row": answer.row() | {"key": key},
+        "row": answer.row() | task.told() | {"key": key},
         "regions": region_rows(answer),
         "files": {file.as_posix(): content_digest(folder / file) for file in files},
     }

@@ -218,7 +218,7 @@ def test_a_method_of_colour_channels_takes_pixels(monkeypatch, capsys):
     monkeypatch.setattr(recipes, "missing_module", lambda network: None)
     made = [
         RegionDetector(method="shirc", region="tumour").recipe,
-        LearnOptions(method="shirc", regions="tumour").model(None, None).recipe,
+        LearnOptions(method="shirc").model(None, None, "tumour").recipe,
         *(plan.recipe for plan in MethodsOptions(methods="odl, shirc").plans("tumour").values()),
     ]
     assert {recipe.vectors for recipe in made} == {"centred"}

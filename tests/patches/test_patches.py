@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from histodict.patches.grid import PatchGrid, cut
-from histodict.patches.sampling import sample_patches, turn_at_random
+from histodict.patches.sampling import Allowed, sample_patches, turn_at_random
 from histodict.patches.vectors import VECTORS, centred, channel_centred, rgb
 
 SIXTEEN = PatchGrid(1, 1, 16, 16, 1.0)  # of patches 16 wide, unreduced
@@ -94,10 +94,11 @@ def test_samples_keep_to_allowed_places_however_few(rng):
     def allowed(corners):
         return (abs(corners - [50, 60]) <= 1).all(axis=1)
 
-    patches = sample_patches(picture, 40, SIXTEEN, rng, everything, allowed)
+    patches = sample_patches(picture, 40, SIXTEEN, rng, everything, Allowed(allowed))
     assert len(patches) == 40
     np.testing.assert_array_less(abs(patches[:, 0, 0, :2].astype(int) - [50, 60]), 2)
-    none = sample_patches(picture, 40, SIXTEEN, rng, everything, lambda c: np.zeros(len(c), bool))
+    nowhere = Allowed(lambda corners: np.zeros(len(corners), bool))
+    none = sample_patches(picture, 40, SIXTEEN, rng, everything, nowhere)
     assert none.shape == (0, 16, 16, 3)
 
 

@@ -1,6 +1,7 @@
 """The command line: each command is a few lines over the pipeline, in the file of its group.
 
 options    what several commands take
+image_options  what names images
 work       where the work is done
 console    what they say
 help       what `--help` says

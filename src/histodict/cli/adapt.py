@@ -12,8 +12,8 @@ from ..execution.outputs import check_new_file, check_room
 from ..execution.progress import Progress, shares
 from ..execution.texts import counted
 from .console import plain_errors, print_json, progress_bars, warn
+from .image_options import ImageOptions
 from .options import (
-    ImageOptions,
     JsonOption,
     ModelOptions,
     ModelOutput,

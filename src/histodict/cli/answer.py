@@ -12,10 +12,10 @@ import typer
 from ..execution.outputs import check_new_folder, check_room
 from ..execution.texts import counted
 from .console import end_with, keeps, plain_errors, print_json, print_table, printable, warn
+from .image_options import AskedOptions
 from .options import (
     AnnDataOption,
     FinderOptions,
-    ImageOptions,
     JsonOption,
     ModelOptions,
     ResultsOutput,
@@ -69,7 +69,7 @@ def predict(
     *,
     used: ModelOptions,
     output: ResultsOutput,
-    images: ImageOptions,
+    images: AskedOptions,
     qupath: QuPathOptions,
     work: WorkOptions,
     anndata: AnnDataOption = False,
@@ -94,7 +94,7 @@ def detect(
     *,
     used: FinderOptions,
     output: ResultsOutput,
-    images: ImageOptions,
+    images: AskedOptions,
     qupath: QuPathOptions,
     work: WorkOptions,
     anndata: AnnDataOption = False,
@@ -135,7 +135,7 @@ def _load(used: ModelOptions, jobs: int | None, *, finds_regions: bool) -> Model
 def _run(
     model: Model,
     digest: str,
-    images: ImageOptions,
+    images: AskedOptions,
     output: Path,
     qupath: QuPathOptions,
     work: WorkOptions,
@@ -208,17 +208,23 @@ def _tell_scores(scores: dict[str, Any] | None) -> None:
     if scores["other_labels"]:
         names = ", ".join(f"{n} {name!r}" for name, n in scores["other_labels"].items())
         warn(f"left out of the scores, as labels that are no class of the model: {names}")
-    if not scores["n_images"]:
+    patches = scores.get("patches", {})
+    if not scores["n_images"] and not patches:
         return
     known = [counted(scores[f"n_{what}s"], what) for what in ("image", "patient")]
-    typer.echo(f"How good, against what is known of {' of '.join(known)}:")
-    parts = {"": scores["metrics"], " of patches": scores.get("patches", {})}
+    if scores["n_images"]:
+        typer.echo(f"How good, against what is known of {' of '.join(known)}:")
+    else:
+        typer.echo("How good, against the outlines:")
+    parts = {"": scores["metrics"], " of patches": patches}
     named = {f"{name}{kind}": m for kind, part in parts.items() for name, m in part.items()}
     print_table(("", "value", "95 % interval"), [_line(n, m) for n, m in named.items()])
     for note in dict.fromkeys(m["note"] for m in named.values() if "note" in m):
         concerned = [name for name, m in named.items() if m.get("note") == note]
         lacks = "no interval of " * all(named[name]["value"] is not None for name in concerned)
         warn(f"{lacks}{', '.join(concerned)}: {note}", "Note")
+    if not scores["confusion"]:
+        return
     header, *_ = confusion = scores["confusion"]
     rows = [[str(value) for value in line.values()] for line in confusion]
     print_table(("truth", *(f"said {name}" for name in list(header)[1:])), rows)

@@ -10,16 +10,22 @@ import typer
 
 from ..execution.outputs import check_new_folder, check_room
 from .console import end_with, keeps, plain_errors, print_json, print_table, progress_bars, warn
+from .image_options import OutlinedOptions
 from .options import (
     CacheOption,
-    DataOptions,
     FolderOutput,
     JsonOption,
     PositiveOption,
-    RegionsOption,
     SettingOption,
 )
-from .reading import chosen_preset, pairs, warn_of_masks, whole_numbers, with_positive
+from .reading import (
+    chosen_preset,
+    one_region,
+    pairs,
+    warn_of_masks,
+    whole_numbers,
+    with_positive,
+)
 from .work import JobsOption, WorkOptions
 
 if TYPE_CHECKING:
@@ -123,14 +129,14 @@ class ProtocolOptions:
 
 
 @dataclass(frozen=True)
-class ClassedOptions(DataOptions):
+class ClassedOptions(OutlinedOptions):
     """Labelled images, of which one class may be the one to be found; or with regions to find."""
 
     positive: PositiveOption = None
-    regions: RegionsOption = None
 
     def choose(self, manifest: Manifest) -> Manifest:
-        if self.regions is None:
+        manifest = self.parted(manifest)
+        if one_region(self.regions) is None:
             return with_positive(manifest, self.positive)
         if self.positive is not None:
             raise ValueError("--positive: leave it out, as --regions names what is to be found")
@@ -141,10 +147,11 @@ class ClassedOptions(DataOptions):
         from ..pipeline.region_truth import labelled_by_region
 
         manifest = super().read(whole_paths=whole_paths)
-        if self.regions is None:
+        region = one_region(self.regions)
+        if region is None:
             warn_of_masks(manifest)
             return manifest
-        return labelled_by_region(manifest, self.regions)
+        return labelled_by_region(manifest, region)
 
 
 def evaluate(
@@ -174,6 +181,11 @@ def evaluate(
     From vectors that an encoder computed before, no image is needed:
 
         histodict evaluate slides.csv --features features_uni_v1/ -o out/
+
+    Outlines (--annotations) may stand for masks. With several classes, the parts of images that
+    are outlined as one of them are told apart:
+
+        histodict evaluate slides.csv --annotations geojson/ --regions tumour,stroma -o out/
     """
     from ..compare.evaluation import evaluate as run_evaluation
     from ..compare.example import train_example
@@ -183,20 +195,21 @@ def evaluate(
         check_new_folder(output)
         check_room(output, _REPORT_BYTES)
         plans = compared.plans(data.regions, data.features)
+        region = one_region(data.regions)
         manifest = data.read(whole_paths=work.cluster is not None)
         splits = protocol.splits(manifest)
         seeds = whole_numbers("--seeds", protocol.seeds)
         keeps()
         with work.begin(cache) as begun:
             done = run_evaluation(
-                manifest, plans, splits, output, seeds=seeds, work=begun, region=data.regions
+                manifest, plans, splits, output, seeds=seeds, work=begun, region=region
             )
             example = train_example(done, output / "models", begun)
             write_evaluation_page(output / "report.html", done, example)
     if as_json:
         print_json({"results": done.values, "comparisons": done.comparisons})
     else:
-        if data.regions:
+        if region:
             _print_values(done.values, list(done.measures), " of patches")
         else:
             _print_values(done.values, [done.main_measure])

@@ -9,7 +9,8 @@ import typer
 from ..execution.outputs import check_new_folder
 from ..execution.texts import counted
 from .console import end_with, keeps, plain_errors, print_json, printable
-from .options import FolderOutput, JsonOption, PictureOptions, SettingOption
+from .image_options import PictureOptions
+from .options import FolderOutput, JsonOption, SettingOption
 from .reading import pairs
 from .work import WorkOptions
 

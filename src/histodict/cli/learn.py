@@ -12,20 +12,28 @@ import typer
 from ..execution.outputs import check_new_file, check_room
 from ..execution.texts import counted
 from .console import keeps, plain_errors, print_json, warn
+from .image_options import OutlinedOptions
 from .options import (
     CacheOption,
     JsonOption,
     ModelOutput,
-    PartOptions,
     PositiveOption,
-    RegionsOption,
     SettingOption,
+    SplitOption,
     TrustOption,
 )
-from .reading import chosen_preset, pairs, warn_of_masks, with_positive
+from .reading import (
+    chosen_preset,
+    in_split,
+    one_region,
+    pairs,
+    warn_of_masks,
+    with_positive,
+)
 from .work import WorkOptions
 
 if TYPE_CHECKING:
+    from ..images.manifest import Manifest
     from ..pipeline import Model, Plan
     from ..recipes import Recipe
 
@@ -56,7 +64,6 @@ class LearnOptions:
             "dfdl. Who names a method and no preset gets one model, by the preset fast."
         ),
     ] = None
-    regions: RegionsOption = None
     setting: SettingOption = None
     start_from: Annotated[
         Path | None,
@@ -69,13 +76,14 @@ class LearnOptions:
     trust_weights: TrustOption = False
     seed: Annotated[int, typer.Option(help="The same seed gives the same model.")] = 0
 
-    def model(self, jobs: int | None, cache: Path | None, features: Path | None) -> Model:
-        """What is to learn; `features`: the folder of feature files, where it is from such."""
+    def model(self, jobs: int | None, cache: Path | None, data: TrainOptions) -> Model:
+        """What is to learn: to tell images apart, or to find regions."""
         settings = pairs("--set", self.setting)
-        plan = self._plan(settings, features).with_settings(settings)
-        return plan.model(region=self.regions, random_state=self.seed, n_jobs=jobs, cache=cache)
+        plan = self._plan(settings, data).with_settings(settings)
+        region = one_region(data.regions)
+        return plan.model(region=region, random_state=self.seed, n_jobs=jobs, cache=cache)
 
-    def _plan(self, settings: dict[str, str], features: Path | None) -> Plan:
+    def _plan(self, settings: dict[str, str], data: TrainOptions) -> Plan:
         from ..pipeline import Plan, load_model
 
         if self.start_from is not None and self.preset is None and self.method is None:
@@ -86,8 +94,10 @@ class LearnOptions:
                     "be gone on from"
                 )
             return Plan(start.recipe, calibration_folds=start.training_.get("folds", 0))
-        methods, regions = [self.method or ""], self.regions is not None
-        name = chosen_preset(self.preset, settings, methods, regions=regions, features=features)
+        methods, regions = [self.method or ""], data.regions is not None
+        name = chosen_preset(
+            self.preset, settings, methods, regions=regions, features=data.features
+        )
         return Plan.named(name, self.method, regions=regions)
 
     def start(self, model: Model) -> Any:
@@ -104,11 +114,21 @@ class LearnOptions:
         return start
 
 
+@dataclass(frozen=True)
+class TrainOptions(OutlinedOptions):
+    """What is learnt from: images, or a part of them."""
+
+    split: SplitOption = None
+
+    def choose(self, manifest: Manifest) -> Manifest:
+        return self.parted(in_split(manifest, self.data, self.split))
+
+
 def train(
     *,
     output: ModelOutput,
     learning: LearnOptions,
-    data: PartOptions,
+    data: TrainOptions,
     positive: PositiveOption = None,
     cache: CacheOption = None,
     work: WorkOptions,
@@ -129,15 +149,19 @@ def train(
     From vectors that an encoder computed before, no image is needed:
 
         histodict train slides.csv --features features_uni_v1/ --output slides.histodict
+
+    Outlines drawn in QuPath, ASAP or ImageScope do as well, of one class or of several:
+
+        histodict train slides/ --annotations geojson/ --regions tumour,stroma -o tissue.histodict
     """
     from ..pipeline import save_model
 
     with plain_errors():
         started = time.perf_counter()
         check_new_file(output)
-        model = learning.model(work.jobs, cache, data.features)
+        model = learning.model(work.jobs, cache, data)
         manifest = data.read(whole_paths=work.cluster is not None)
-        if learning.regions is None:
+        if one_region(data.regions) is None:
             warn_of_masks(manifest)
             manifest = with_positive(manifest, positive)
         elif positive is not None:
@@ -176,7 +200,10 @@ def _tell_learnt(model: Model, output: Path, seconds: float, as_json: bool) -> N
     if not as_json:
         names = " / ".join(model.classes_)
         what = f"to find {model.classes_[1]}" if model.finds_regions else names
-        typer.echo(f"Learnt {what} from {counted(n_images, 'image')} in {seconds:.0f} s: {output}")
+        parts = model.training_.get("n_parts")
+        of = f"{counted(parts, 'outlined part')} of " if parts else ""
+        images = counted(n_images, "image")
+        typer.echo(f"Learnt {what} from {of}{images} in {seconds:.0f} s: {output}")
         return
     facts = {
         "model": str(output),

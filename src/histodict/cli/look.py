@@ -9,12 +9,12 @@ import typer
 
 from ..execution.outputs import check_new_file, check_room
 from .console import keeps, plain_errors, print_json, progress_bars, warn
+from .image_options import PartOptions
 from .options import (
     CacheOption,
     JsonOption,
     ModelArgument,
     ModelOptions,
-    PartOptions,
 )
 from .reading import warn_of_sizes
 from .work import JobsOption

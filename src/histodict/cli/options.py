@@ -6,7 +6,7 @@ options of their own, which is what typer asks for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, is_dataclass
 from functools import wraps
 from inspect import Parameter, Signature, signature
@@ -15,13 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
-from .console import progress_bars, warn
 from .leaving import leaving
-from .reading import check_sizes, in_split, named, note_tables, pairs, warn_of_skipped
 
 if TYPE_CHECKING:
-    from ..images.manifest import Manifest, Record
-    from ..images.pixel_size import GivenSize
     from ..pipeline import Model
 
 Command = Callable[..., None]
@@ -115,7 +111,23 @@ RegionsOption = Annotated[
     typer.Option(
         metavar="NAME",
         help="Find regions of this name instead of telling images apart: the class of the crops "
-        "that show it, or what the masks (column mask) outline.",
+        "that show it, what the masks (column mask) show, or outlines of this class "
+        "(--annotations). Several, as tumour,stroma, are told apart inside of their outlines.",
+    ),
+]
+AnnotationsOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR",
+        help="Outlines that say what is where: files called like the images, GeoJSON of QuPath or "
+        "XML of ASAP or ImageScope.",
+    ),
+]
+CoordinatesOption = Annotated[
+    str,
+    typer.Option(
+        help="How the numbers of outlines are meant: pixels, as the program that writes the format "
+        "counts; slide, pixels from the slide's corner; um."
     ),
 ]
 ColumnOption = Annotated[
@@ -182,139 +194,3 @@ class FinderOptions(ModelOptions):
         Path,
         typer.Argument(metavar="MODEL", help="Model file, from `histodict train --regions`."),
     ]
-
-
-@dataclass(frozen=True)
-class DataOptions:
-    """Labelled images."""
-
-    data: Annotated[
-        Path,
-        typer.Argument(metavar="DATA", help="Folder with one sub-folder per class, or a CSV."),
-    ]
-    column: ColumnOption = None
-    features: FeaturesOption = None
-    mpp: MppOption = None
-    override_mpp: OverrideMppOption = None
-    skip_bad: SkipBadOption = False
-
-    def read(self, *, whole_paths: bool = False) -> Manifest:
-        """Images that can all be read, what is to be said of them said.
-
-        Another machine may need whole paths.
-        """
-        from ..images.manifest import read_manifest
-        from ..images.survey import check_contents, with_pixel_size
-
-        check_sizes(self.mpp, self.override_mpp)
-        source = self.data.absolute() if whole_paths else self.data
-        features = self.features.absolute() if whole_paths and self.features else self.features
-        columns = pairs("--column", self.column)
-        manifest = self.choose(read_manifest(source, columns, features=features))
-        for warning in manifest.warnings:
-            warn(warning)
-        manifest = self._readable(manifest)
-        for warning in check_contents(manifest):
-            warn(warning)
-        return with_pixel_size(manifest, self.mpp, self.override_mpp)
-
-    def _readable(self, manifest: Manifest) -> Manifest:
-        from ..images.survey import readable, survey
-
-        with progress_bars() as callback:
-            if not self.skip_bad:
-                survey(manifest.records, callback=callback).check()
-                return manifest
-            chosen, reasons = readable(manifest, callback=callback)
-        warn_of_skipped(reasons, len(manifest.records))
-        return chosen
-
-    def choose(self, manifest: Manifest) -> Manifest:
-        return manifest
-
-
-@dataclass(frozen=True)
-class PartOptions(DataOptions):
-    """Labelled images, or a part of them."""
-
-    split: SplitOption = None
-
-    def choose(self, manifest: Manifest) -> Manifest:
-        return in_split(manifest, self.data, self.split)
-
-
-@dataclass(frozen=True)
-class PictureOptions:
-    """Images whose pixels are looked at."""
-
-    paths: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="IMAGES",
-            help="Images, slides, folders of them, or a CSV with a column path and, if known, mpp, "
-            "patient, label and mask.",
-        ),
-    ]
-    mpp: MppOption = None
-    override_mpp: OverrideMppOption = None
-    column: ColumnOption = None
-    split: SplitOption = None
-
-    @property
-    def standing_in(self) -> Path | None:
-        """Folder of feature files in their place."""
-        return None
-
-    @property
-    def size(self) -> GivenSize:
-        """What is said of all of them."""
-        from ..images.pixel_size import GivenSize
-
-        check_sizes(self.mpp, self.override_mpp)
-        return GivenSize(fill=self.mpp, override=self.override_mpp)
-
-    def find(self) -> list[Record]:
-        """The images, each once, with what a table says of them."""
-        from ..batch import find_images
-        from ..images.manifest import TABLES
-        from ..images.records import some_of
-
-        if not any(path.exists() for path in self.paths):
-            names = ", ".join(map(str, self.paths))
-            raise ValueError(f"{names}: there is no such file or folder")
-        tables = [path for path in self.paths if path.suffix.lower() in TABLES and path.is_file()]
-        if not tables and (self.column or self.split):
-            raise ValueError("--column and --split are of a CSV: name one among the images")
-        note_tables(self.paths)
-        listed = [record for table in tables for record in self._listed(table)]
-        images, left_out = find_images([path for path in self.paths if path not in tables])
-        if not images and not listed:
-            raise ValueError(f"no images found in {', '.join(map(str, self.paths))}")
-        if left_out:
-            names = some_of([str(path) for path in left_out])
-            warn(f"left out, as no format that is read, or as masks: {names}")
-        found = [*named(images, self.standing_in), *listed]
-        return list({record.path.resolve(): record for record in found}.values())
-
-    def _listed(self, table: Path) -> Sequence[Record]:
-        """The images of a CSV; what is said of it is what matters to answers."""
-        from ..images.manifest import read_manifest
-
-        columns = pairs("--column", self.column)
-        manifest = read_manifest(table, columns, labelled=False, features=self.standing_in)
-        records = in_split(manifest, table, self.split).records
-        if any(record.label or record.mask for record in records):
-            for warning in manifest.warnings:
-                warn(warning)
-        return records
-
-
-@dataclass(frozen=True)
-class ImageOptions(PictureOptions):
-    """Images to be answered, or feature files; such may also be named among them."""
-
-    features: FeaturesOption = None
-
-    @property
-    def standing_in(self) -> Path | None:
-        return self.features

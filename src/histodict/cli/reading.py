@@ -32,6 +32,22 @@ def with_positive(manifest: Manifest, positive: str | None) -> Manifest:
     return manifest
 
 
+def region_names(regions: str | None) -> list[str]:
+    """The classes that --regions names, separated by commas."""
+    names = [name.strip() for name in (regions or "").split(",") if name.strip()]
+    if regions is not None and not names:
+        raise ValueError("--regions: name what is to be found")
+    if len(set(names)) < len(names):
+        raise ValueError(f"--regions {regions}: a class is named twice")
+    return names
+
+
+def one_region(regions: str | None) -> str | None:
+    """What is to be found in images; None where there is nothing, or several to be told apart."""
+    names = region_names(regions)
+    return names[0] if len(names) == 1 else None
+
+
 def chosen_preset(
     preset: str | None,
     settings: dict[str, str],

@@ -21,7 +21,7 @@ from ..evaluation.metrics import RocCurve
 from ..images.manifest import Record
 from ..patches.outlines import label_regions
 from ..patches.patch_map import PatchMap
-from ..pipeline.region_truth import true_patches
+from ..pipeline.region_truth import in_region, known_patches, true_patches
 
 _N_BINS = 1000  # of patches' margins: their AUC is then right to three digits, however many
 _N_TABLE = 4  # hits, misses, false alarms, rest
@@ -39,7 +39,7 @@ class Judged:
     @classmethod
     def of(cls, record: Record, patch_map: PatchMap, least: int) -> Judged:
         """Against the record's mask or label; a region counts from `least` connected patches on."""
-        tissue = patch_map.tissue
+        tissue = known_patches(record, patch_map)
         places, sizes = label_regions(patch_map.winners == 1)
         counts = np.concatenate([[False], sizes >= least])[places]
         truth = true_patches(record, patch_map)
@@ -49,6 +49,22 @@ class Judged:
         """Hits, misses, false alarms, rest."""
         kinds = [(t, f) for t in (self.truth, ~self.truth) for f in (self.found, ~self.found)]
         return np.array([int((truth & found).sum()) for truth, found in kinds])
+
+
+def outlined_tables(record: Record, patch_map: PatchMap) -> dict[str, NDArray[np.int64]]:
+    """Per class hits, misses, false alarms, rest, of patches on tissue that lie in an outline of
+    any of the classes: of the others it is not known what they are.
+    """
+    x, y = patch_map.corners()
+    side = patch_map.grid.patch_side
+    truths = [in_region(record, name, x, y, side) for name in patch_map.classes]
+    known = np.any(truths, axis=0) & patch_map.tissue
+    return {
+        name: Judged(
+            patch_map.margins[..., place][known], truth[known], patch_map.winners[known] == place
+        ).table()
+        for place, (name, truth) in enumerate(zip(patch_map.classes, truths, strict=True))
+    }
 
 
 def patch_counts(images: Sequence[Judged]) -> NDArray[np.int64]:
@@ -124,4 +140,9 @@ PATCH_METRICS: dict[str, Metric] = {
     "Dice": partial(_share, (2, 0, 0, 0), (2, 1, 1, 0)),
     "sensitivity": partial(_share, (1, 0, 0, 0), (1, 1, 0, 0)),
     "specificity": partial(_share, (0, 0, 0, 1), (0, 0, 1, 1)),
+}
+# Of a class with its outlines, from the same counts.
+OVERLAPS: dict[str, Metric] = {
+    "Dice": PATCH_METRICS["Dice"],
+    "IoU": partial(_share, (1, 0, 0, 0), (1, 1, 1, 0)),
 }

@@ -21,7 +21,14 @@ from ..execution.tables import Row
 from ..images.manifest import Record
 from ..patches.patch_map import PatchMap
 from .measures import N_DRAWS, metrics_for
-from .patch_measures import PATCH_METRICS, Judged, by_kind, patch_counts
+from .patch_measures import (
+    OVERLAPS,
+    PATCH_METRICS,
+    Judged,
+    by_kind,
+    outlined_tables,
+    patch_counts,
+)
 
 # What is known of an image, the file of its map, and how many connected patches make a region.
 Mapped = tuple[Record, Path, int]
@@ -97,11 +104,53 @@ def score_patches(images: Iterable[Mapped]) -> dict[str, Any]:
     return {name: _measured(metric, repeat) for name, metric in PATCH_METRICS.items()}
 
 
+def score_outlined(images: Iterable[Mapped]) -> dict[str, Any]:
+    """Overlap of each class with its outlines, over patches that lie in an outline of any class.
+
+    Images without outlines say nothing of patches.
+    """
+    tables: dict[str, list[tuple[Record, NDArray[np.int64]]]] = {}
+    for record, file, _ in images:
+        if record.drawn is None:
+            continue
+        try:
+            found = outlined_tables(record, PatchMap.load(file))
+        except (ValueError, OSError) as error:
+            _warn_left_out(record, error)
+            continue
+        for name, table in found.items():
+            tables.setdefault(name, []).append((record, table))
+    return {
+        f"{measure} {name}": _measured(metric, _repeat(own))
+        for name, own in tables.items()
+        if any(table[:2].any() for _, table in own)
+        for measure, metric in OVERLAPS.items()
+    }
+
+
+def _repeat(own: Sequence[tuple[Record, NDArray[np.int64]]]) -> Repeat:
+    """Draws of patients need no image of each class here, only patches."""
+    patients = np.array([record.patient for record, _ in own])
+    return Repeat(np.full(len(own), "image"), patients, np.array([table for _, table in own]))
+
+
+def with_patches(scores: dict[str, Any] | None, patches: dict[str, Any]) -> dict[str, Any] | None:
+    """Scores of images, where there are any, with those of their patches, where there are any."""
+    if not patches:
+        return scores
+    nothing = {"n_images": 0, "n_patients": 0, "other_labels": {}, "metrics": {}, "confusion": []}
+    return (scores or nothing) | {"patches": patches}
+
+
 def _judged_if_there(record: Record, file: Path, least: int) -> Judged | None:
     """An image of an earlier run may be elsewhere by now: it is named, and left out."""
     try:
         return Judged.of(record, PatchMap.load(file), least)
     except (ValueError, OSError) as error:
-        words = f"{record.path}: is left out of the scores of patches ({error})"
-        warnings.warn(words, stacklevel=2)
+        _warn_left_out(record, error)
         return None
+
+
+def _warn_left_out(record: Record, error: Exception) -> None:
+    words = f"{record.path}: is left out of the scores of patches ({error})"
+    warnings.warn(words, stacklevel=3)

@@ -96,7 +96,7 @@ def must_be_trained(records: Iterable[Record]) -> set[str]:
 
     One with a mask shows what is region and what is not by itself, and may be the only one.
     """
-    return {record.label for record in records if record.mask is None}
+    return {record.label for record in records if not record.is_mapped}
 
 
 def check_splits(manifest: Manifest, splits: Iterable[Split]) -> None:

@@ -15,7 +15,7 @@ _MOST = 100  # reports kept; of more every second one goes
 # Stages of a training and what is done after it, in their order, and roughly what share of the time
 # each takes: of the preset fast on the demonstration's images.
 PATCH_STAGES = dict(look=2, patches=18, initialise=22, train=46, rule=11, gallery=8, answer=10)
-PANEL_STAGES = {"unseen patients": 72, "views": 28}
+PANEL_STAGES: dict[str, float] = {"unseen patients": 72, "views": 28}
 IMAGE_STAGES = dict(look=2, features=60, train=45, answer=10)
 
 

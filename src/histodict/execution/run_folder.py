@@ -62,7 +62,11 @@ class RunFolder:
         self.options = dict(options)
         for key, content in self.kept.items():
             if key not in keys:
-                self._check(content.get("options", {}), self.options)
+                self._check_options(content)
+
+    def _check_options(self, content: Content) -> None:
+        """An option that came later was not given before."""
+        self._check(dict.fromkeys(self.options) | content.get("options", {}), self.options)
 
     def _check(self, before: Mapping[str, Any], today: Mapping[str, Any]) -> None:
         """Refuses answers that were made otherwise; the message says what differs."""
@@ -119,7 +123,7 @@ class RunFolder:
             if place.stem in self.kept or place.stem in keys:
                 continue
             if self._take(place):
-                self._check(self.kept[place.stem].get("options", {}), self.options)
+                self._check_options(self.kept[place.stem])
             else:
                 words = f"{place}: is damaged: give its image once more, and it is in the table"
                 warnings.warn(words, stacklevel=3)

@@ -11,9 +11,11 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from ..execution.texts import one_line
 from ..parameters import check_number
+from .annotations.drawing import Drawing, stem_of
 from .classes import in_order
 from .frames import FRAME_NAME, Frame, frame_rows
 from .layout import class_folders
@@ -72,6 +74,11 @@ class Manifest:
         return [record.label for record in self.records]
 
     @property
+    def n_images(self) -> int:
+        """Of an image there may be several parts."""
+        return len({record.path for record in self.records})
+
+    @property
     def patients(self) -> list[str]:
         return [record.patient for record in self.records]
 
@@ -89,8 +96,9 @@ class Manifest:
         return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
 
     def name(self, record: Record) -> str:
-        """A record's path relative to the root, with forward slashes."""
-        return name_in(self.root, record.path)
+        """A record's path relative to the root, with forward slashes, and which part of it."""
+        name = name_in(self.root, record.path)
+        return f"{name} [{', '.join(record.within.names)}]" if record.within else name
 
     def with_positive(self, name: str) -> Manifest:
         """The same images, where the class of this name is the one to be found."""
@@ -324,8 +332,13 @@ def _record(where: str, folder: Path, cells: Mapping[str, str], filled: Sequence
         site=cells.get("site") or None,
         mpp=_mpp(where, cells.get("mpp", "")),
         split=cells.get("split") or None,
-        mask=_path(folder, cells["mask"]) if cells.get("mask") else None,
+        **_mapped(_path(folder, cells["mask"]) if cells.get("mask") else None),
     )
+
+
+def _mapped(path: Path | None) -> dict[str, Any]:
+    """The cell of a mask may name a picture, or a file of outlines."""
+    return {"drawn": Drawing(path)} if path and stem_of(path) else {"mask": path}
 
 
 def _path(folder: Path, cell: str) -> Path:

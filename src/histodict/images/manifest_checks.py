@@ -27,7 +27,11 @@ def check_files(path: Path, lines: list[int], records: list[Record], by_name: bo
     missing = [
         f"{file} (line {line})"
         for line, record in zip(lines, records, strict=True)
-        for file in (None if by_name else record.path, record.mask)
+        for file in (
+            None if by_name else record.path,
+            record.mask,
+            record.drawn.path if record.drawn else None,
+        )
         if file is not None and not is_there(file)
     ]
     if missing:
@@ -53,7 +57,7 @@ def check_spelling(source: Path, labels: list[str]) -> None:
 
 def lonely_classes(source: Path, records: Sequence[Record]) -> list[str]:
     """Where masks say what is in an image, its label is no class."""
-    counts = Counter(record.label for record in records if record.label and not record.mask)
+    counts = Counter(record.label for record in records if record.label and not record.is_mapped)
     return [
         f"{source}: the class {label!r} has one image only: it cannot be both trained on and tested"
         for label, count in sorted(counts.items())

@@ -1,4 +1,4 @@
-"""Masks: which part of an image is the region of interest.
+"""Masks: which part of an image is the region of interest, by a picture or by outlines.
 
 A mask is a picture of the image's proportions, of its size or smaller. Everything but 0 is region;
 in a JPEG, whose values blur, everything from the middle of the range.
@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from functools import cached_property
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .annotations.drawing import Pixels
 from .decoding import check_file, check_memory, held_bytes, opened
 from .errors import ImageError
 from .picture import strips
+from .records import Record
 
 _LOSSY = (".jpg", ".jpeg")
 _COLOURS = {2: 1, 3: 3, 4: 3}  # bands of colour, by the number of all
@@ -22,11 +25,38 @@ _MOST_PIXELS = 200_000_000
 _FORMATS = ("PNG", "TIFF", "BMP", "GIF", "JPEG", "PPM", "TGA")
 
 
+class Region(Protocol):
+    """A part of an image; rectangles are level-0 pixels."""
+
+    def share(
+        self, x: NDArray[np.float64], y: NDArray[np.float64], side: float
+    ) -> NDArray[np.float64]:
+        """Of the squares with these upper left corners, the share that is region."""
+
+    def any(self) -> bool: ...
+
+    def all(self) -> bool: ...
+
+    @property
+    def box(self) -> tuple[int, int, int, int] | None:
+        """(left, top, right, bottom) of what is region; None where it is not known."""
+
+
+def region_of(record: Record, image: Pixels, *names: str) -> Region:
+    """What the record's mask, or its outlines of these classes, cover of its image."""
+    if record.drawn is not None:
+        return record.drawn.of(*names).region(image, may_lack=True)
+    assert record.mask is not None
+    return RegionMask.read(record.mask, image.size)
+
+
 class RegionMask:
     """The share of region in any rectangle of the image, from sums over the mask.
 
     Rectangles are level-0 pixels of an image of `size` (width, height).
     """
+
+    box: tuple[int, int, int, int] | None = None
 
     def __init__(self, region: NDArray[np.bool_], size: tuple[int, int]) -> None:
         self.region = region
@@ -66,6 +96,12 @@ class RegionMask:
                 "their proportions differ"
             )
         return cls(region, size)
+
+    def any(self) -> bool:
+        return bool(self.region.any())
+
+    def all(self) -> bool:
+        return bool(self.region.all())
 
     def share(
         self, x: NDArray[np.float64], y: NDArray[np.float64], side: float

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..execution.texts import one_line
+from .annotations.drawing import Drawing
 
 _MOST_NAMED = 5  # files named in a message; the others are counted
 
@@ -17,8 +18,10 @@ class ManifestError(ValueError):
 
 @dataclass(frozen=True)
 class Record:
-    """One image. `label` is empty where only a mask says what is where.
+    """One image. `label` is empty where only a mask or outlines say what is where.
 
+    mask, drawn : what is where: a picture of the region, or outlines of it
+    within : outlines outside of which nothing is looked at
     image : where its pixels are, if `path` is a feature file and they are anywhere
     trouble : why there is nothing to be read of it, if that is known before
     """
@@ -31,6 +34,8 @@ class Record:
     mpp: float | None = None
     split: str | None = None
     mask: Path | None = None
+    drawn: Drawing | None = None
+    within: Drawing | None = None
     image: Path | None = None
     trouble: str = ""
 
@@ -38,6 +43,11 @@ class Record:
     def picture(self) -> Path:
         """What to show of it."""
         return self.image or self.path
+
+    @property
+    def is_mapped(self) -> bool:
+        """Whether a mask or outlines say what is where in it."""
+        return self.mask is not None or self.drawn is not None
 
 
 def name_in(root: Path, path: Path) -> str:

@@ -14,7 +14,7 @@ from ..execution.progress import Callback, Progress, ignore
 from ..execution.texts import counted
 from .feature_file import check_features, is_feature_file
 from .manifest import Manifest
-from .masks import RegionMask
+from .masks import region_of
 from .pixel_size import GivenSize
 from .readers import ImageError, open_image
 from .records import ManifestError, Record, some_of
@@ -32,9 +32,11 @@ class Survey:
     def check(self) -> None:
         """Refuses images of which some cannot be read, and names all of these."""
         if self.bad:
-            names = "".join(f"\n  {reason}" for _, reason in self.bad)
+            # Of an image there may be several parts.
+            names = "".join(f"\n  {reason}" for reason in dict.fromkeys(r for _, r in self.bad))
+            n_bad = len({record.path for record, _ in self.bad})
             raise ImageError(
-                f"{len(self.bad)} of {counted(self.n_images, 'image')} cannot be read. Mend or "
+                f"{n_bad} of {counted(self.n_images, 'image')} cannot be read. Mend or "
                 "remove them, or go on without them: --skip-bad (in Python "
                 f"histodict.images.survey.readable):{names}"
             )
@@ -50,7 +52,7 @@ def survey(
         if reason:
             bad.append((records[place], reason))
         callback(Progress("look", place + 1, len(records)))
-    return Survey(len(records), bad)
+    return Survey(len({record.path for record in records}), bad)
 
 
 def readable(
@@ -78,7 +80,10 @@ def with_pixel_size(
 
 
 def _with_size(record: Record, mpp: float | None, override_mpp: float | None) -> Record:
-    size = GivenSize(mpp, record.mpp, override_mpp).at(record.path)
+    try:
+        size = GivenSize(mpp, record.mpp, override_mpp).at(record.path)
+    except ImageError:  # a survey names it, with all others that cannot be read
+        return record
     return replace(record, mpp=size.from_outside)
 
 
@@ -87,11 +92,14 @@ def _why_not(record: Record) -> str:
     if record.trouble:
         return record.trouble
     try:
-        for file in (record.path, record.mask):
-            if file is not None and not is_there(file):
+        drawings = [drawing for drawing in (record.drawn, record.within) if drawing is not None]
+        files = [record.path, *filter(None, [record.mask]), *(each.path for each in drawings)]
+        for file in files:
+            if not is_there(file):
                 raise ImageError(f"{file}: there is no such file; check the name and the folder")
-        mask = record.mask
-        _try(str(record.path), repr(file_key(record.path)), mask, repr(mask and file_key(mask)))
+        alone = Record(record.path, "", "", None, None, record.mpp)
+        alone = replace(alone, mask=record.mask, drawn=record.drawn, within=record.within)
+        _try(alone, repr([file_key(file) for file in files]))
     except (ValueError, OSError, MemoryError) as error:
         words = str(error) or type(error).__name__
         return words if words.startswith(str(record.path)) else f"{record.path}: {words}"
@@ -99,14 +107,16 @@ def _why_not(record: Record) -> str:
 
 
 @lru_cache(maxsize=100_000)
-def _try(path: str, state: str, mask: Path | None, mask_state: str) -> None:
+def _try(record: Record, state: str) -> None:
     """Reads it, once as long as it stays as it is."""
-    with open_image(path) as source:
+    with open_image(record.path, record.mpp) as source:
         source.read(0, 0, 1, 1)  # of a plain image, this decodes all of it
-        if is_feature_file(Path(path)):
-            check_features(Path(path))
-        if mask is not None:
-            RegionMask.read(mask, source.size)
+        if is_feature_file(record.path):
+            check_features(record.path)
+        if record.is_mapped:
+            region_of(record, source, "")
+        if record.within is not None and not record.within.region(source).any():
+            raise ImageError(f"{record.within.path}: its outlines hold no pixel of {record.path}")
 
 
 # --- the same twice -----------------------------------------------------------------------------

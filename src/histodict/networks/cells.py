@@ -145,13 +145,18 @@ def _sample_inside(
     missing = n
     chunks = list(grid.chunks())
     ends = np.array([grid.n_rows, grid.n_columns]) - 1
-    for place in rng.permutation(len(chunks))[:_MOST_CHUNKS]:
+    n_seen = 0
+    for place in rng.permutation(len(chunks)):
         rows, columns = chunks[place]
+        may = _allowed_cells(grid, rows, columns, allowed)
+        if not may.any():
+            continue  # it takes no time, and what is outlined may be small
+        n_seen += 1
+        if n_seen > _MOST_CHUNKS:
+            break
         here, vectors = of_chunk(rows, columns)
         at = np.argwhere(here) + np.array([rows.start, columns.start])
-        keep = (np.minimum(at, ends - at) >= kept_from).all(axis=1)
-        if allowed is not None and len(at):
-            keep &= allowed(at[:, ::-1] * grid.stride_px)
+        keep = (np.minimum(at, ends - at) >= kept_from).all(axis=1) & may[here]
         places = rng.permutation(np.flatnonzero(keep))[:missing]
         if len(places):
             found.append(vectors[places])
@@ -159,6 +164,17 @@ def _sample_inside(
         if missing == 0:
             break
     return np.concatenate(found) if found else np.empty((0, 0), np.float32)
+
+
+def _allowed_cells(
+    grid: PatchGrid, rows: slice, columns: slice, allowed: Allowed | None
+) -> NDArray[np.bool_]:
+    """Of a chunk, (rows, columns)."""
+    shape = (rows.stop - rows.start, columns.stop - columns.start)
+    if allowed is None:
+        return np.ones(shape, bool)
+    at = np.argwhere(np.ones(shape, bool)) + np.array([rows.start, columns.start])
+    return allowed.accepts(at[:, ::-1] * grid.stride_px).reshape(shape)
 
 
 @dataclass(frozen=True)

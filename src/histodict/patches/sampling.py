@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +16,28 @@ _WHOLE_PX = 50_000_000
 _MOST_TRIES = 20
 
 Accept = Callable[[NDArray[np.uint8]], NDArray[np.bool_]]
-Allowed = Callable[[NDArray[np.int64]], NDArray[np.bool_]]
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """Which places may be used, told before anything is read.
+
+    accepts : of corners (n, 2) in the reduced image, as x and y, which are such places
+    box : (least x, least y, most x, most y) outside of which none is; None where it is not known
+    """
+
+    accepts: Callable[[NDArray[np.int64]], NDArray[np.bool_]]
+    box: tuple[int, int, int, int] | None = None
+
+    def both(self, other: Allowed | None) -> Allowed:
+        """Places that are allowed here and there."""
+        if other is None:
+            return self
+
+        def accepts(corners: NDArray[np.int64]) -> NDArray[np.bool_]:
+            return self.accepts(corners) & other.accepts(corners)
+
+        return Allowed(accepts, other.box or self.box)
 
 
 def sample_patches(
@@ -32,9 +54,8 @@ def sample_patches(
     Of the grid only the patches' size and reduction count. With `context` > 1 pairs of a patch and
     its surroundings (n, 2, patch_px, patch_px, 3).
 
-    `allowed(corners)` says, before anything is read, which places may be used, given
-    reduced-image corners (n, 2) as x, y; `accept(patches)` which patches. Fewer are returned where
-    few are accepted in the end.
+    `allowed` says, before anything is read, which places may be used; `accept(patches)` which
+    patches. Fewer are returned where few are accepted in the end.
     """
     patch_px, downsample = grid.patch_px, grid.downsample
     width, height = (int(length / downsample) for length in source.size)
@@ -59,11 +80,16 @@ def sample_patches(
 def _draw_corners(
     n_corners: int, limits: list[int], rng: np.random.Generator, allowed: Allowed | None
 ) -> NDArray[np.int64]:
-    """Up to n_corners allowed corners; a region of a thousandth of the image is still found."""
+    """Up to n_corners allowed corners; a thousandth of the image, or of the box, is found."""
     if allowed is None:
         return rng.integers(0, limits, size=(n_corners, 2))
-    drawn = rng.integers(0, limits, size=(max(n_corners, 1000) * 20, 2))
-    return drawn[allowed(drawn)][:n_corners]
+    least, most = [0, 0], limits
+    if allowed.box is not None:
+        last = np.array(limits) - 1
+        least = np.clip(allowed.box[:2], 0, last).tolist()
+        most = (np.clip(allowed.box[2:], 0, last) + 1).tolist()
+    drawn = rng.integers(least, most, size=(max(n_corners, 1000) * 20, 2))
+    return drawn[allowed.accepts(drawn)][:n_corners]
 
 
 def turn_at_random(patches: NDArray[np.uint8], rng: np.random.Generator) -> NDArray[np.uint8]:

@@ -137,7 +137,7 @@ class GivenVectors(Vectors):
         """Of all patches alike, each once; whatever their order in the file."""
         places = np.lexsort((kept.cells[:, 1], kept.cells[:, 0]))
         if allowed is not None:
-            places = places[allowed(kept.cells[places, ::-1] * grid.stride_px)]
+            places = places[allowed.accepts(kept.cells[places, ::-1] * grid.stride_px)]
         return kept.vectors_of(places[np.sort(rng.permutation(len(places))[:n])])
 
 

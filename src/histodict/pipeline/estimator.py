@@ -15,6 +15,7 @@ from sklearn.exceptions import NotFittedError
 from ..evaluation.metrics import balanced_accuracy
 from ..execution.progress import Callback, Progress, ignore
 from ..execution.watching import bar_in_a_line
+from ..images.annotations.drawing import Drawing
 from ..images.in_memory import ImageFile
 from ..images.manifest import Record
 from ..images.pixel_size import GivenSize, Mpp
@@ -23,7 +24,7 @@ from ..model_file import write_content
 from ..parameters import check_kind, check_names
 from ..recipes import Recipe, recipe_of
 from .image_model import CodesTo
-from .inputs import Labelled, asked, labelled
+from .inputs import Drawn, Labelled, asked, labelled
 from .keeping import read_model
 from .results import Answers
 from .sizes import warn_of_sizes
@@ -133,7 +134,14 @@ class Estimator:
         """What the record says the answer is."""
         raise NotImplementedError
 
-    def answer(self, path: ImageFile | str, *, mpp: Mpp = None, callback: Callback = ignore) -> Any:
+    def answer(
+        self,
+        path: ImageFile | str,
+        *,
+        mpp: Mpp = None,
+        callback: Callback = ignore,
+        within: Drawing | None = None,
+    ) -> Any:
         """The answer for one image or slide: what `predict` asks for each."""
         raise NotImplementedError
 
@@ -161,17 +169,17 @@ class Estimator:
     def _watch(self, callback: Callback | None = None) -> Callback:
         return callback or (bar_in_a_line() if self.verbose else ignore)
 
-    def _predict(self, images: Any, mpp: Mpp, **how: Any) -> Any:
+    def _predict(self, images: Any, mpp: Mpp, within: Drawn | None = None, **how: Any) -> Any:
         """One answer for one image; `Answers` for several."""
         self._check_fitted()
-        found, watch = asked(images), self._watch()
+        found, watch = asked(images, within), self._watch()
         for words in found.left_out:
             warnings.warn(words, stacklevel=3)  # to whoever called predict
         answers, given = [], GivenSize.of(mpp)
         watch(Progress("answer", 0, len(found.images)))
-        for place, (image, table_mpp) in enumerate(found.images):
+        for place, (image, table_mpp, inside) in enumerate(found.images):
             size = given.with_table(table_mpp)
-            answers.append(self.answer(image, mpp=size, callback=watch, **how))
+            answers.append(self.answer(image, mpp=size, callback=watch, within=inside, **how))
             watch(Progress("answer", place + 1, len(found.images)))
         warn_of_sizes(answers, self)
         return answers[0] if found.is_one else Answers(answers, self.columns)

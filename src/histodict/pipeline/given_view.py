@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..images.annotations.drawing import Drawing
 from ..images.errors import ImageError
 from ..images.feature_file import FeatureFile, Origin
 from ..networks import vectors_named
 from ..patches.grid import PatchGrid
+from ..patches.inside import HALF
 from ..patches.placing import in_large_chunks, place
 from ..patches.sampling import Allowed
 from ..recipes import Recipe
@@ -29,21 +31,35 @@ class GivenView(View):
     """
 
     def __init__(
-        self, file: FeatureFile, recipe: Recipe, mpp: float | None, trained: Origin | None
+        self,
+        file: FeatureFile,
+        recipe: Recipe,
+        mpp: float | None,
+        trained: Origin | None,
+        within: Drawing | None = None,
     ) -> None:
         self._file = file
         self._kind = vectors_named(recipe.vectors)
         _check(file, recipe, trained)
         self.border, self.cache = recipe.border, None
         self.context, self.turned = recipe.context, recipe.turn_patches
-        grid, self.cells = place(file)
+        grid, cells = place(file)
         # Vectors that a recipe names are looked at in the chunks that it would cut: the same bits.
         self._grid = in_large_chunks(grid) if self._kind.are_given else grid
         self._places = np.full((self._grid.n_rows, self._grid.n_columns), NO_PATCH, np.int32)
-        self._places[tuple(self.cells.T)] = np.arange(file.n_rows)
         self.downsample = self._grid.downsample
-        self.offset, self.size = file.offset, file.extent
+        self.path, self.offset, self.size = file.path, file.offset, file.extent
         self.mpp = file.mpp if mpp is None else mpp
+        self._rows = np.flatnonzero(self._inside_of_outlines(within))  # of the file, looked at
+        self.cells = cells[self._rows]
+        self._places[tuple(self.cells.T)] = np.arange(len(self._rows))
+
+    def _inside_of_outlines(self, within: Drawing | None) -> NDArray[np.bool_]:
+        """Which patches of the file may be looked at."""
+        if within is None:
+            return np.ones(self._file.n_rows, bool)
+        x, y = (self._file.coords - np.array(self.offset)).astype(np.float64).T
+        return within.region(self).share(x, y, self._file.side) >= HALF
 
     @property
     def pixels_key(self) -> list[Any]:
@@ -71,8 +87,8 @@ class GivenView(View):
         return found, self.vectors_of(places[found].astype(np.int64))
 
     def vectors_of(self, places: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Of patches at these places in the file."""
-        return self._file.read_some(places)
+        """Of the patches whose `cells` have these places."""
+        return self._file.read_some(self._rows[places])
 
     def sample_vectors(
         self, n_vectors: int, rng: np.random.Generator, allowed: Allowed | None = None

@@ -18,6 +18,7 @@ from ..decisions.unlabelled import better_threshold
 from ..execution.array_cache import ArrayCache
 from ..execution.executor import Executor
 from ..execution.progress import Callback, ignore
+from ..images.annotations.drawing import Drawing
 from ..images.in_memory import ImageFile
 from ..images.manifest import Manifest, Record
 from ..images.pixel_size import GivenSize, Mpp
@@ -26,6 +27,7 @@ from ..recipes import Recipe
 from .answers import ImageAnswer
 from .estimator import Estimator
 from .image_model import ImageModel, Look
+from .inputs import Drawn
 from .sizes import check_training_images, left_out
 
 _NO_LABEL = "no label"
@@ -55,7 +57,13 @@ class ImageClassifier(Estimator):
         """What judges the image's patches, or the image as a whole; of a panel, its first."""
         raise NotImplementedError
 
-    def _look(self, path: ImageFile, mpp: float | None, callback: Callback = ignore) -> Look:
+    def _look(
+        self,
+        path: ImageFile,
+        mpp: float | None,
+        callback: Callback = ignore,
+        within: Drawing | None = None,
+    ) -> Look:
         raise NotImplementedError
 
     def _own_score(self, score: float) -> float:
@@ -100,15 +108,24 @@ class ImageClassifier(Estimator):
         self.classes_, self.shift_ = classes, 0.0
         self.training_ = {
             "manifest_digest": manifest.digest(),
-            "n_images": len(manifest.records),
+            "n_images": manifest.n_images,
             "n_patients": len(set(manifest.patients)),
             "random_state": self.random_state,
         } | left_out(manifest)
+        if any(record.within for record in manifest.records):
+            self.training_["n_parts"] = len(manifest.records)
         return np.array([classes.index(record.label) for record in manifest.records])
 
     # --- answering ------------------------------------------------------------------------------
 
-    def predict(self, images: Any, *, mpp: Mpp = None, error_rate: float = 0.1) -> Any:
+    def predict(
+        self,
+        images: Any,
+        *,
+        mpp: Mpp = None,
+        error_rate: float = 0.1,
+        within: Drawn | None = None,
+    ) -> Any:
         """Which class? An `ImageAnswer` for one image, `Answers` for several.
 
         Parameters
@@ -119,8 +136,10 @@ class ImageClassifier(Estimator):
         mpp : µm per pixel of images of which neither the file nor a table says it; a `GivenSize`
             may also override what they say
         error_rate : how often the true class may be missing among an answer's candidates
+        within : a file of outlines, or a folder of such files called like the images, or a
+            `Drawing`: outside of them nothing is looked at
         """
-        return self._predict(images, mpp, error_rate=error_rate)
+        return self._predict(images, mpp, within, error_rate=error_rate)
 
     def answer(
         self,
@@ -129,15 +148,16 @@ class ImageClassifier(Estimator):
         mpp: Mpp = None,
         error_rate: float = 0.1,
         callback: Callback = ignore,
+        within: Drawing | None = None,
     ) -> ImageAnswer:
         """The answer for one image or slide: what `predict` asks for each, without a warning.
 
-        The callback hears how far it is in a slide.
+        The callback hears how far it is in a slide. Outside of `within` nothing is looked at.
         """
         self._check_fitted()
         path = Path(path) if isinstance(path, str) else path
         size = GivenSize.of(mpp).at(path)
-        look = self._look(path, size.from_outside, callback)
+        look = self._look(path, size.from_outside, callback, within)
         answer = self._judged(path, look, error_rate)
         return replace(answer, size=size.beside(self.model_.mpp_))
 
@@ -311,7 +331,7 @@ class ImageClassifier(Estimator):
 def _too_few(manifest: Manifest) -> str:
     """Why there is nothing to tell apart."""
     classes = manifest.classes
-    if any(record.mask for record in manifest.records):
+    if any(record.is_mapped for record in manifest.records):
         return (
             "the images have masks, which are for learning regions: give --regions NAME (in Python "
             f"a RegionDetector). To tell classes apart, label two or more; there are {classes}"

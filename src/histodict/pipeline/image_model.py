@@ -15,6 +15,7 @@ from ..decisions.image_rules import Evidence, ImageRule
 from ..execution.array_cache import ArrayCache
 from ..execution.executor import Executor
 from ..execution.progress import Callback, ignore
+from ..images.annotations.drawing import Drawing
 from ..images.feature_file import Origin, common_origin
 from ..images.in_memory import ImageFile
 from ..images.manifest import Manifest, Record
@@ -102,8 +103,14 @@ class ImageModel:
         # The pixel size decides how an image is cut, and others have done that.
         self.mpp_ = None if given else common_size(records, self.recipe.mpp)
 
-    def look(self, path: ImageFile, mpp: float | None = None, callback: Callback = ignore) -> Look:
-        """The callback hears how far it is in a slide."""
+    def look(
+        self,
+        path: ImageFile,
+        mpp: float | None = None,
+        callback: Callback = ignore,
+        within: Drawing | None = None,
+    ) -> Look:
+        """The callback hears how far it is in a slide; outside of `within` nothing is looked at."""
         raise NotImplementedError
 
     def project(self, vectors: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -8,12 +8,14 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ..images.annotations.drawing import Drawing
+from ..images.annotations.matching import drawings_for
 from ..images.classes import positive_by_name
 from ..images.errors import ImageError
 from ..images.frames import Frame, is_frame
@@ -24,17 +26,19 @@ from ..images.manifest_checks import several_splits
 from ..images.records import some_of
 
 Labelled = Manifest | Path | str | Frame
+Drawn = Drawing | Path | str  # outlines in a file, or in a folder of files called like the images
 
 
 @dataclass(frozen=True)
 class Asked:
-    """Images to be judged, each with the pixel size that a table has for it, if any.
+    """Images to be judged, each with the pixel size that a table has for it, if any, and with the
+    outlines outside of which nothing is looked at, if any.
 
     is_one : whether one image was handed in, and so one answer is expected
     left_out : per folder a line on what is there and may have been meant
     """
 
-    images: list[tuple[ImageFile, float | None]]
+    images: list[tuple[ImageFile, float | None, Drawing | None]]
     is_one: bool = False
     left_out: list[str] = field(default_factory=list)
 
@@ -77,24 +81,34 @@ def _ask_for_positive(classes: list[str], ask_by: str) -> None:
         )
 
 
-def asked(images: Any) -> Asked:
+def asked(images: Any, within: Drawn | None = None) -> Asked:
     """The images of a file, a folder, a list, a table, a `Manifest`, an array or a picture.
 
     An array is (height, width, 3) of uint8; with one more dimension in front, several images.
+    `within` holds for all of them.
     """
+    found = _found(images)
+    if within is None:
+        return found
+    inside = drawings_for([image for image, _, _ in found.images], within)
+    parts = zip(found.images, inside, strict=True)
+    return replace(found, images=[(image, mpp, drawing) for (image, mpp, _), drawing in parts])
+
+
+def _found(images: Any) -> Asked:
     if isinstance(images, Manifest) or is_frame(images) or _is_table(images):
         found = images if isinstance(images, Manifest) else read_manifest(images, labelled=False)
         for record in found.records:
             if record.trouble:
                 raise ImageError(record.trouble)
-        return Asked([(record.path, record.mpp) for record in found.records])
+        return Asked([(record.path, record.mpp, record.within) for record in found.records])
     if _is_one(images):
-        return Asked([(_image(images, "image"), None)], is_one=True)
+        return Asked([(_image(images, "image"), None, None)], is_one=True)
     if isinstance(images, str | os.PathLike):
         images = [images]
     if isinstance(images, Iterable):
         left_out: list[str] = []
-        return Asked([(image, None) for image in _each(images, left_out)], left_out=left_out)
+        return Asked([(image, None, None) for image in _each(images, left_out)], left_out=left_out)
     raise TypeError(
         f"images are given as a path, a list of paths, an array or a picture of Pillow, not as "
         f"{type(images).__name__}"

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ..execution.array_cache import ArrayCache
+from ..images.annotations.drawing import Drawing
 from ..images.feature_file import Origin, is_feature_file, open_features
 from ..images.in_memory import ImageFile, image_key, settled_key
 from ..images.readers import open_image
@@ -23,16 +24,18 @@ def open_view(
     trained_mpp: float | None = None,
     cache: ArrayCache | None = None,
     trained: Origin | None = None,
+    within: Drawing | None = None,
 ) -> Iterator[View]:
     """The image at `path`; mpp overrides its pixel size, trained_mpp is what it must match.
 
-    `trained`: of a feature file, how the vectors were made that it must match.
+    `trained`: of a feature file, how the vectors were made that it must match. `within`: outlines
+    outside of which nothing is looked at.
     """
     if isinstance(path, Path) and is_feature_file(path):
         with open_features(path) as file:
-            yield GivenView(file, recipe, mpp, trained)
+            yield GivenView(file, recipe, mpp, trained, within)
         return
     # First: it may be replaced while it is open.
     key = image_key(path) if cache else settled_key(path)
     with open_image(path, mpp) as source:
-        yield View(source, recipe, trained_mpp, cache, key)
+        yield View(source, recipe, trained_mpp, cache, key, within)

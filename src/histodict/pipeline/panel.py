@@ -24,6 +24,7 @@ from ..decisions.image_rules import n_scores
 from ..execution.array_cache import ArrayCache
 from ..execution.executor import Executor
 from ..execution.progress import Callback, Progress, ignore
+from ..images.annotations.drawing import Drawing
 from ..images.in_memory import ImageFile
 from ..images.manifest import Manifest
 from ..images.pixel_size import Mpp
@@ -40,7 +41,7 @@ from .hearing import (
 )
 from .image_classifier import ImageClassifier
 from .image_model import CodesTo, ImageModel, Look
-from .inputs import Labelled, to_learn
+from .inputs import Drawn, Labelled, to_learn
 from .results import Answers, probabilities
 from .tissue_classifier import TissueClassifier
 from .trials import Trials
@@ -187,7 +188,8 @@ class Panel(ImageClassifier):
         if not is_heard:
             records = manifest.records
             looks = [
-                [_look_if_it_can(m, r.path, r.mpp, ignore) for m in self.members_] for r in records
+                [_look_if_it_can(m, r.path, r.mpp, ignore, r.within) for m in self.members_]
+                for r in records
             ]
             silent = np.full(n_scores(len(self.classes_)), np.nan)
             parts = np.array([[silent if s is None else s for s in row] for row in looks])
@@ -202,26 +204,34 @@ class Panel(ImageClassifier):
 
     # --- answering ------------------------------------------------------------------------------
 
-    def predict_proba(self, images: Any, *, mpp: Mpp = None) -> NDArray[np.float64]:
+    def predict_proba(
+        self, images: Any, *, mpp: Mpp = None, within: Drawn | None = None
+    ) -> NDArray[np.float64]:
         """Probabilities (n_images, n_classes) in the order of `classes_`; NaN where there is glass.
 
-        `images` and `mpp` as in `predict`; one image is one row.
+        `images`, `mpp` and `within` as in `predict`; one image is one row.
         """
         if self.calibration_ is None:
             raise ValueError(f"how sure it is cannot be known: {self.training_['unheard']}")
-        answers = self._predict(images, mpp)
+        answers = self._predict(images, mpp, within)
         several = answers if isinstance(answers, Answers) else [answers]
         return probabilities(several, self.classes_)
 
-    def _look(self, path: ImageFile, mpp: float | None, callback: Callback = ignore) -> Look:
-        first = self.members_[0]._look(path, mpp, callback)
+    def _look(
+        self,
+        path: ImageFile,
+        mpp: float | None,
+        callback: Callback = ignore,
+        within: Drawing | None = None,
+    ) -> Look:
+        first = self.members_[0]._look(path, mpp, callback, within)
         n_silent = 0 if self.n_members > 1 else None
         if first.scores is None:
             return replace(first, n_silent=n_silent)
         parts = np.full((self.n_members, len(first.scores)), np.nan)
         parts[0] = first.scores
         for row, member in zip(parts[1:], self.members_[1:], strict=True):
-            found = _look_if_it_can(member, path, mpp, callback)
+            found = _look_if_it_can(member, path, mpp, callback, within)
             row[:] = np.nan if found is None else found
         if n_silent is not None:
             n_silent = int(np.isnan(parts[:, 0]).sum())
@@ -338,11 +348,9 @@ class Panel(ImageClassifier):
         return panel
 
 
-def _look_if_it_can(
-    member: TissueClassifier, path: ImageFile, mpp: float | None, callback: Callback
-) -> NDArray[np.float64] | None:
+def _look_if_it_can(member: TissueClassifier, *image: Any) -> NDArray[np.float64] | None:
     """A member's scores; None for an image that does not suit it, though the first read it."""
     try:
-        return member._look(path, mpp, callback).scores
+        return member._look(*image).scores
     except ImageError:
         return None

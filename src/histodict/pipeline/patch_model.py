@@ -25,6 +25,7 @@ from ..decisions.image_rules import (
 from ..execution.executor import Executor, Threads
 from ..execution.local import map_blocks
 from ..execution.progress import Callback, ignore
+from ..images.annotations.drawing import Drawing
 from ..images.in_memory import ImageFile, image_bytes
 from ..images.manifest import Manifest, Record
 from ..learnt_arrays import Learnt
@@ -122,9 +123,15 @@ class PatchModel(ImageModel):
             if count == 0:
                 raise ValueError(f"no tissue was found in any image of class {name!r}")
 
-    def look(self, path: ImageFile, mpp: float | None = None, callback: Callback = ignore) -> Look:
+    def look(
+        self,
+        path: ImageFile,
+        mpp: float | None = None,
+        callback: Callback = ignore,
+        within: Drawing | None = None,
+    ) -> Look:
         assert self.rule_ is not None
-        patch_map, evidence = self.judge(path, mpp, callback)
+        patch_map, evidence = self.judge(path, mpp, callback, within)
         if not evidence.n_patches:
             return Look(None, patch_map, evidence)
         scores = self.rule_.scores(evidence)
@@ -132,10 +139,14 @@ class PatchModel(ImageModel):
         return Look(scores, patch_map, evidence)
 
     def judge(
-        self, path: ImageFile, mpp: float | None = None, callback: Callback = ignore
+        self,
+        path: ImageFile,
+        mpp: float | None = None,
+        callback: Callback = ignore,
+        within: Drawing | None = None,
     ) -> tuple[PatchMap, Evidence]:
         """The map of an image and what its patches say together; the chunks run in parallel."""
-        return self._judge(path, mpp, self.n_jobs, callback)
+        return self._judge(path, mpp, self.n_jobs, callback, within)
 
     def judge_all(
         self,
@@ -148,7 +159,7 @@ class PatchModel(ImageModel):
 
         def work(place: int) -> Any:
             record = records[place]
-            return look(place, *self._judge(record.path, record.mpp, 1))
+            return look(place, *self._judge(record.path, record.mpp, 1, within=record.within))
 
         executor = executor or Threads(self.n_jobs)
         n_bytes = [image_bytes(record.path) for record in records]
@@ -160,10 +171,11 @@ class PatchModel(ImageModel):
         mpp: float | None,
         n_jobs: int | None,
         callback: Callback = ignore,
+        within: Drawing | None = None,
     ) -> tuple[PatchMap, Evidence]:
         method = copy(self.method_).set_params(n_jobs=1)  # the chunks are what runs in parallel
         codes = np.zeros(method.n_codes_)
-        with open_view(path, mpp, self.recipe, self.mpp_, self.cache, self.origin_) as view:
+        with open_view(path, mpp, self.recipe, self.mpp_, self.cache, self.origin_, within) as view:
             grid = view.grid()
             winners = np.full((grid.n_rows, grid.n_columns), BLANK, np.int16)
             margins = np.zeros((grid.n_rows, grid.n_columns, len(self.classes)), np.float32)

@@ -16,6 +16,8 @@ from ..decisions.regions import Findings, SizeCurve, best_margin, compare, decis
 from ..execution.array_cache import ArrayCache
 from ..execution.executor import Executor
 from ..execution.progress import Callback, ignore
+from ..images.annotations.drawing import Drawing
+from ..images.annotations.matching import check_classes
 from ..images.in_memory import ImageFile
 from ..images.manifest import Manifest, Record
 from ..images.pixel_size import GivenSize, Mpp, PixelSize
@@ -26,9 +28,9 @@ from ..recipes import Recipe, regions_preset
 from .answers import Region, RegionAnswer
 from .estimator import Estimator, no_probabilities
 from .image_model import CodesTo
-from .inputs import Labelled, to_learn
+from .inputs import Drawn, Labelled, to_learn
 from .patch_model import PatchModel
-from .region_truth import image_truth, in_region, region_classes, true_patches
+from .region_truth import image_truth, in_region, known_patches, region_classes, true_patches
 from .sizes import check_training_images, left_out
 from .tissue_classifier import recipe_facts
 from .training_patches import PatchSource
@@ -136,6 +138,8 @@ class RegionDetector(Estimator):
         learnt.classes_ = region_classes(manifest, self.region)
         records = manifest.records
         check_training_images(manifest, self.n_jobs, watch)
+        if any(record.drawn for record in records):
+            check_classes(manifest, [learnt.classes_[1]])
         sources = [s for record in records for s in _sources(record, learnt.classes_[1])]
         learnt.model_ = learnt._new_model()
         start = start_from.model_ if start_from is not None else None
@@ -173,12 +177,13 @@ class RegionDetector(Estimator):
         records = manifest.records
 
         def look(place: int, patch_map: PatchMap, evidence: Evidence) -> _Seen:
-            tissue, truth = patch_map.tissue, true_patches(records[place], patch_map)
+            record = records[place]
+            tissue, truth = known_patches(record, patch_map), true_patches(record, patch_map)
             return _Seen(patch_map.margins[..., 1], tissue, truth & tissue)
 
         return self.model_.judge_all(records, look, callback, executor)
 
-    def predict(self, images: Any, *, mpp: Mpp = None) -> Any:
+    def predict(self, images: Any, *, mpp: Mpp = None, within: Drawn | None = None) -> Any:
         """Where is it? A `RegionAnswer` for one image, `Answers` for several.
 
         Parameters
@@ -188,17 +193,24 @@ class RegionDetector(Estimator):
             a `Manifest`
         mpp : µm per pixel of images of which neither the file nor a table says it; a `GivenSize`
             may also override what they say
+        within : a file of outlines, or a folder of such files called like the images, or a
+            `Drawing`: outside of them nothing is looked at
         """
-        return self._predict(images, mpp)
+        return self._predict(images, mpp, within)
 
     def answer(
-        self, path: ImageFile | str, *, mpp: Mpp = None, callback: Callback = ignore
+        self,
+        path: ImageFile | str,
+        *,
+        mpp: Mpp = None,
+        callback: Callback = ignore,
+        within: Drawing | None = None,
     ) -> RegionAnswer:
         """The regions of one image or slide: what `predict` asks for each, without a warning."""
         self._check_fitted()
         path = Path(path) if isinstance(path, str) else path
         size = GivenSize.of(mpp).at(path)
-        patch_map, _ = self.model_.judge(path, size.from_outside, callback)
+        patch_map, _ = self.model_.judge(path, size.from_outside, callback, within)
         return self._called(patch_map.cut_at(self.cut_), path, size.beside(self.model_.mpp_))
 
     def redrawn(self, answer: RegionAnswer) -> RegionAnswer:
@@ -298,9 +310,9 @@ class _Seen:
 
 
 def _sources(record: Record, region: str) -> list[PatchSource]:
-    if record.mask is None:
+    if not record.is_mapped:
         return [PatchSource(record, int(record.label == region))]
-    return [PatchSource(record, int(inside), inside) for inside in (False, True)]
+    return [PatchSource(record, int(inside), inside, region) for inside in (False, True)]
 
 
 def _region(

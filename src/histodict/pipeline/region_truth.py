@@ -7,13 +7,14 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from ..images.annotations.outlines import IGNORED
 from ..images.classes import is_healthy
 from ..images.manifest import Manifest, Record
-from ..images.masks import RegionMask
+from ..images.masks import Region, region_of
 from ..images.readers import open_image
 from ..images.records import some_of
+from ..patches.inside import HALF
 from ..patches.patch_map import PatchMap
-from .training_patches import HALF
 
 
 def region_classes(manifest: Manifest, region: str | None) -> list[str]:
@@ -21,15 +22,21 @@ def region_classes(manifest: Manifest, region: str | None) -> list[str]:
 
     Refused where it is not known of an image whether it is region: it would be learnt from as none.
     """
-    if any(record.mask for record in manifest.records):
+    if any(record.is_mapped for record in manifest.records):
         _check_known(manifest)
         _check_unmasked(manifest, region)
+        if region is None and any(record.drawn for record in manifest.records):
+            raise ValueError(
+                "say which class of the outlines is the region, with --regions NAME (in Python "
+                "region=…)"
+            )
         name = region or "region"
         return [f"no {name}", name]
     labels = manifest.classes
     if len(labels) != 2:
         raise ValueError(
-            "to learn regions, give images with masks (a column 'mask'), or crops of two classes; "
+            "to learn regions, give images with masks (a column 'mask') or with outlines "
+            "(--annotations), or crops of two classes; "
             f"there are no masks, and the classes are {labels}"
         )
     _check_known(manifest)
@@ -42,7 +49,7 @@ def region_classes(manifest: Manifest, region: str | None) -> list[str]:
 
 def _check_unmasked(manifest: Manifest, region: str | None) -> None:
     """Beside masks, the label of an image without one must say whether it is region."""
-    labels = {record.label for record in manifest.records if record.mask is None}
+    labels = {record.label for record in manifest.records if not record.is_mapped}
     if region is None and labels:
         raise ValueError(
             f"beside the masks there are images without one, labelled {sorted(labels)}: say which "
@@ -71,10 +78,10 @@ def image_truth(record: Record, classes: list[str]) -> str:
 
 def sides(record: Record, region: str) -> tuple[bool, bool]:
     """Whether the image has something outside of the region, and something inside."""
-    if record.mask is None:
+    if not record.is_mapped:
         return record.label != region, record.label == region
-    found = mask_of(record).region
-    return not found.all(), bool(found.any())
+    found = mask_of(record, region)
+    return not found.all(), found.any()
 
 
 def labelled_by_region(manifest: Manifest, region: str) -> Manifest:
@@ -89,12 +96,20 @@ def labelled_by_region(manifest: Manifest, region: str) -> Manifest:
 
 def _check_known(manifest: Manifest) -> None:
     """An image without a mask is all of its class: it must have one."""
-    unknown = [manifest.name(r) for r in manifest.records if r.mask is None and not r.label]
+    unknown = [manifest.name(r) for r in manifest.records if not r.is_mapped and not r.label]
     if unknown:
         raise ValueError(
             f"images with neither a mask nor a label: {some_of(unknown)}; fill the column mask (or "
             "label, where all of an image is region, or nothing of it)"
         )
+
+
+def known_patches(record: Record, patch_map: PatchMap) -> NDArray[np.bool_]:
+    """Which patches are on tissue, and not in outlines of what is to be ignored."""
+    if record.drawn is None or IGNORED not in record.drawn.read().names:
+        return patch_map.tissue
+    ignored = in_region(record, IGNORED, *patch_map.corners(), patch_map.grid.patch_side)
+    return patch_map.tissue & ~ignored
 
 
 def true_patches(record: Record, patch_map: PatchMap) -> NDArray[np.bool_]:
@@ -106,12 +121,11 @@ def in_region(
     record: Record, region: str, x: NDArray[np.float64], y: NDArray[np.float64], side: float
 ) -> NDArray[np.bool_]:
     """Of squares with these corners, x and y of one shape: whether they are region."""
-    if record.mask is None:
+    if not record.is_mapped:
         return np.full(x.shape, record.label == region)
-    return mask_of(record).share(x, y, side) >= HALF
+    return mask_of(record, region).share(x, y, side) >= HALF
 
 
-def mask_of(record: Record) -> RegionMask:
-    assert record.mask is not None
+def mask_of(record: Record, region: str) -> Region:
     with open_image(record.path, record.mpp) as source:
-        return RegionMask.read(record.mask, source.size)
+        return region_of(record, source, region)

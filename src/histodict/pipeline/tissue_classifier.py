@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Self
 from ..execution.array_cache import ArrayCache
 from ..execution.executor import Executor
 from ..execution.progress import Callback, ignore
+from ..images.annotations.drawing import Drawing
 from ..images.in_memory import ImageFile
 from ..methods.registry import method_entry
 from ..model_content import ModelContent
@@ -108,8 +109,14 @@ class TissueClassifier(ImageClassifier):
         kind = PatchModel if self.recipe.on_patches else WholeImageModel
         return kind(self.recipe, self.classes_, self.random_state, self.n_jobs, self.cache)
 
-    def _look(self, path: ImageFile, mpp: float | None, callback: Callback = ignore) -> Look:
-        return self._model.look(path, mpp, callback)
+    def _look(
+        self,
+        path: ImageFile,
+        mpp: float | None,
+        callback: Callback = ignore,
+        within: Drawing | None = None,
+    ) -> Look:
+        return self._model.look(path, mpp, callback, within)
 
     @property
     def predict_proba(self) -> Any:

@@ -12,24 +12,27 @@ from numpy.typing import NDArray
 from ..execution.array_cache import ArrayCache
 from ..execution.executor import Executor
 from ..execution.progress import Callback, Progress, shares
+from ..images.annotations.outlines import IGNORED
 from ..images.manifest import Record
-from ..images.masks import RegionMask
+from ..images.masks import region_of
 from ..patches.grid import PatchGrid
+from ..patches.inside import inside_of
 from ..patches.sampling import Allowed
 from ..recipes import Recipe
 from .opening import open_view
 from .view import View
 
-HALF = 0.5  # a patch belongs to a mask's region if at least so much of it does
-
 
 @dataclass(frozen=True)
 class PatchSource:
-    """Training patches of one class from one image: all of it, or its mask's inside or outside."""
+    """Training patches of one class from one image: all of it, or inside or outside of a region
+    that its mask or its outlines show.
+    """
 
     record: Record
     label: int
     inside: bool | None = None
+    region: str = ""
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,7 @@ def sample_training(
         source = sources[place]
         rng = np.random.default_rng([random_state, place])
         record = source.record
-        with open_view(record.path, record.mpp, recipe, cache=cache) as view:
+        with open_view(record.path, record.mpp, recipe, cache=cache, within=record.within) as view:
             grid = view.grid()  # says so if the image is too small
             allowed = _allowed_corners(source, view, grid)
             return view.sample_vectors(wanted[place], rng, allowed)
@@ -92,12 +95,13 @@ def _allowed_corners(source: PatchSource, view: View, grid: PatchGrid) -> Allowe
     """Which reduced-pixel corners have their patch inside (at least half), or fully outside."""
     if source.inside is None:
         return None
-    assert source.record.mask is not None
-    mask = RegionMask.read(source.record.mask, view.size)
+    if source.inside:
+        own = region_of(source.record, view, source.region)
+        return inside_of(own, grid)
+    mask = region_of(source.record, view, source.region, IGNORED)
 
-    def allowed(corners: NDArray[np.int64]) -> NDArray[np.bool_]:
+    def outside(corners: NDArray[np.int64]) -> NDArray[np.bool_]:
         x, y = (corners * grid.downsample + np.array([grid.left, grid.top])).T
-        share = mask.share(x, y, grid.patch_side)
-        return share >= HALF if source.inside else share == 0
+        return mask.share(x, y, grid.patch_side) == 0
 
-    return allowed
+    return Allowed(outside)

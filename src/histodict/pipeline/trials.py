@@ -82,7 +82,9 @@ class Trial:
 def _facts(record: Record) -> list[Any]:
     """All of a record that a model may learn from, whatever the file is called."""
     mask = content_digest(record.mask) if record.mask else None
-    return [content_digest(record.path), record.label, record.patient, record.mpp, mask]
+    drawings = {"drawn": record.drawn, "within": record.within}
+    drawn = [[name, each.facts()] for name, each in drawings.items() if each is not None]
+    return [content_digest(record.path), record.label, record.patient, record.mpp, mask, *drawn]
 
 
 @dataclass(frozen=True)
@@ -215,7 +217,7 @@ def _of_regions(model: Any, answers: list[RegionAnswer]) -> dict[str, Any]:
 
 
 def _answers(model: Any, test: Manifest) -> list[Any]:
-    return [model.answer(record.path, mpp=GivenSize(table=record.mpp)) for record in test.records]
+    return [model.answer(r.path, mpp=GivenSize(table=r.mpp), within=r.within) for r in test.records]
 
 
 # --- memory of this process, where the system tells ---------------------------------------------

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..execution.array_cache import ArrayCache
+from ..images.annotations.drawing import Drawing
 from ..images.glass import Glass
 from ..images.pixel_size import HOW_TO_GIVE
 from ..images.readers import ImageError, ImageSource
@@ -17,6 +18,7 @@ from ..images.stain import Remembered, StainTransform
 from ..images.tissue import tissue_fraction, window_fraction
 from ..networks import vectors_named
 from ..patches.grid import PatchGrid
+from ..patches.inside import HALF, inside_of
 from ..patches.sampling import Allowed
 from ..patches.vectors import NO_FILE
 from ..recipes import Recipe
@@ -36,8 +38,13 @@ class View:
         trained_mpp: float | None,
         cache: ArrayCache | None = None,
         image: list[Any] | None = None,
+        within: Drawing | None = None,
     ) -> None:
-        """`image` : its key from before it was opened, to keep what is made of it."""
+        """`image` : its key from before it was opened, to keep what is made of it.
+
+        `within` : outlines outside of which no patch is looked at; one of which half or more lies
+        inside is.
+        """
         assert cache is None or image
         self._source = source
         self._image = image or []
@@ -48,10 +55,12 @@ class View:
         self._vectors.check(recipe.patch_px, recipe.grid_stride_px)
         self.context, self.turned, self.cache = recipe.context, recipe.turn_patches, cache
         self.border = recipe.border
+        self.path = source.path
         self.size = source.size
         self.mpp = source.mpp
         self.offset = source.offset
         self.downsample = _downsample(source, recipe, trained_mpp)
+        self._inside = within.region(source) if within else None
         look = first_look(source, recipe.stain, self._image)
         self._tissue = look.tissue
         self.normalise: StainTransform = look.normalise
@@ -80,7 +89,7 @@ class View:
     def chunks(self, grid: PatchGrid) -> Iterator[tuple[slice, slice]]:
         """Chunks of the grid that may have tissue, cut down to where it may be."""
         if self._source.low_level is None:
-            yield from grid.chunks()
+            yield from (chunk for chunk in grid.chunks() if self._inside_of(grid, *chunk).any())
             return
         glass = Glass(self._source, self._source.low_level, self._tissue)
         side = math.ceil(grid.patch_side)
@@ -91,7 +100,7 @@ class View:
                 np.rint(np.arange(part.start, part.stop) * grid.step).astype(np.int64)
                 for part in (rows, columns)
             )
-            maybe = glass.maybe_tissue(x, y, side)
+            maybe = glass.maybe_tissue(x, y, side) & self._inside_of(grid, rows, columns)
             if maybe.any():
                 yield _around(maybe, rows, columns) if may_cut else (rows, columns)
 
@@ -99,12 +108,25 @@ class View:
         self, grid: PatchGrid, rows: slice, columns: slice
     ) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
         """Of a chunk: which patches are tissue (rows, columns), and these patches' vectors."""
-        return self._vectors.of_chunk(self, grid, rows, columns)
+        tissue, vectors = self._vectors.of_chunk(self, grid, rows, columns)
+        inside = self._inside_of(grid, rows, columns)
+        if inside.all():
+            return tissue, vectors
+        return tissue & inside, vectors[inside[tissue]]
+
+    def _inside_of(self, grid: PatchGrid, rows: slice, columns: slice) -> NDArray[np.bool_]:
+        """Which patches of a chunk may be looked at (rows, columns)."""
+        if self._inside is None:
+            return np.ones((rows.stop - rows.start, columns.stop - columns.start), bool)
+        y, x = (np.arange(part.start, part.stop) * grid.step for part in (rows, columns))
+        return self._inside.share(*np.meshgrid(x, y), grid.patch_side) >= HALF
 
     def sample_vectors(
         self, n_vectors: int, rng: np.random.Generator, allowed: Allowed | None = None
     ) -> NDArray[np.float32]:
         """Up to n_vectors of random tissue patches, at places that `allowed` accepts."""
+        if self._inside is not None:
+            allowed = inside_of(self._inside, self.grid()).both(allowed)
         return self._vectors.sample(self, self.grid(), n_vectors, rng, allowed)
 
     def on_tissue(self, patches: NDArray[np.uint8]) -> NDArray[np.bool_]:

@@ -15,6 +15,7 @@ from ..execution.array_cache import ArrayCache
 from ..execution.executor import Executor
 from ..execution.local import map_blocks
 from ..execution.progress import Callback, Progress, ignore
+from ..images.annotations.drawing import Drawing
 from ..images.feature_file import Origin
 from ..images.in_memory import ImageFile
 from ..images.manifest import Manifest
@@ -50,6 +51,8 @@ class WholeImageModel(ImageModel):
         if start_from is not None:
             raise ValueError(f"the method {self.recipe.method!r} cannot go on from another model")
         records = manifest.records
+        for record in records:
+            self._check_whole(record.path, record.within)
         self._look_at_files(records)
         X = self._vectors({r.path: r.mpp for r in records}, None, callback)
         seen = ~np.isnan(X[:, 0])  # the others show only glass
@@ -62,8 +65,15 @@ class WholeImageModel(ImageModel):
         self.method_ = self.new_method().fit(X[seen], labels[seen], callback=callback)
         return {}
 
-    def look(self, path: ImageFile, mpp: float | None = None, callback: Callback = ignore) -> Look:
+    def look(
+        self,
+        path: ImageFile,
+        mpp: float | None = None,
+        callback: Callback = ignore,
+        within: Drawing | None = None,
+    ) -> Look:
         """The method's decision values; None where there is only glass, if it leaves glass out."""
+        self._check_whole(path, within)
         X = self._vectors({path: mpp}, self.mpp_)
         if np.isnan(X[0, 0]):
             return Look(None)
@@ -71,6 +81,13 @@ class WholeImageModel(ImageModel):
         values = np.asarray(self.method_.decision_function(X), dtype=np.float64)
         check_scores(path, values)
         return Look(np.atleast_1d(values[0]))
+
+    def _check_whole(self, path: ImageFile, within: Drawing | None) -> None:
+        if within is not None:
+            raise ImageError(
+                f"{path}: the method {self.recipe.method!r} looks at the image as a whole, and not "
+                f"at what {within.path} outlines: use a method that works on patches"
+            )
 
     def restore(self, content: ModelContent, others: Mapping[str, Learnt] | None = None) -> None:
         """The reverse of `content`; a model of features as they were before is refused."""

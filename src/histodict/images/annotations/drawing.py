@@ -1,0 +1,171 @@
+"""Outlines in a file, and what they are in an image: a region of its level-0 pixels."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from ...execution.files import content_digest, file_key
+from ...parameters import check_choice
+from ..decoding import check_file
+from ..errors import ImageError
+from .geojson import read_geojson
+from .outlines import FIRST_PIXEL, Annotations, Outline
+from .runs import PixelRuns
+from .xml_files import read_xml
+
+FORMATS: dict[str, Callable[[Path, bytes], Annotations]] = {
+    ".geojson": read_geojson,
+    ".json": read_geojson,
+    ".xml": read_xml,
+    ".annotations": read_xml,
+}
+# How a file's numbers are meant: pixels, counted from where the program that writes the format
+# counts from; pixels from the slide's corner, whatever the format; µm from the first pixel.
+PIXELS, SLIDE, MICRONS = "pixels", "slide", "um"
+COORDINATES = (PIXELS, SLIDE, MICRONS)
+_MOST_BYTES = 2**30  # of a file, unpacked
+_OVERHANG = 0.1  # of the image's side, by which an outline may reach beyond it
+_MOST_OFF = 0.1  # by which pixel sizes may differ
+_ENDINGS = (".gz",)
+
+
+class Pixels(Protocol):
+    """The part of an image source that is needed here."""
+
+    @property
+    def path(self) -> Any: ...
+
+    @property
+    def size(self) -> tuple[int, int]: ...
+
+    @property
+    def mpp(self) -> float | None: ...
+
+    @property
+    def offset(self) -> tuple[int, int]: ...
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """Outlines in a file: those of these classes, or all; and how its numbers are meant."""
+
+    path: Path
+    names: tuple[str, ...] = ()
+    coordinates: str = PIXELS
+
+    def __post_init__(self) -> None:
+        check_choice("coordinates", self.coordinates, COORDINATES)
+
+    def of(self, *names: str) -> Drawing:
+        """The outlines of these classes alone."""
+        return replace(self, names=names)
+
+    def read(self) -> Annotations:
+        """All of the file; once as long as it stays as it is."""
+        check_file(self.path)
+        return _read(self.path, repr(file_key(self.path)))
+
+    def region(self, image: Pixels, *, may_lack: bool = False) -> PixelRuns:
+        """What the outlines cover of an image; refused if those of the file do not fit it.
+
+        `may_lack`: nothing, where the file has outlines, but none of these classes.
+        """
+        found = self.read()
+        chosen = found.of(() if may_lack else self.names)
+        outlines = [self._placed(found, outline, image) for outline in chosen]
+        self._check_places(outlines, image)
+        own = [o for o in outlines if not self.names or o.name in self.names]
+        return PixelRuns.of(own, image.size)
+
+    def notes(self) -> list[str]:
+        """What there is to say of the file; nothing of one that cannot be read, who asks is told"""
+        try:
+            return self.read().notes()
+        except (ImageError, OSError):
+            return []
+
+    def facts(self) -> list[Any]:
+        """All that decides what they are, whatever the file is called."""
+        return [content_digest(self.path), list(self.names), self.coordinates]
+
+    def _placed(self, found: Annotations, outline: Outline, image: Pixels) -> Outline:
+        """In level-0 pixels of the image."""
+        if self.coordinates == MICRONS:
+            if image.mpp is None:
+                raise ImageError(
+                    f"{self.path}: its numbers are µm, and the pixel size of {image.path} is not "
+                    "known: give it with --mpp or in a column mpp"
+                )
+            return replace(outline, rings=tuple(ring / image.mpp for ring in outline.rings))
+        if found.mpp and image.mpp and abs(image.mpp / found.mpp - 1) > _MOST_OFF:
+            raise ImageError(
+                f"{self.path}: was drawn on an image of {found.mpp:g} µm per pixel, and "
+                f"{image.path} has {image.mpp:g}: they are not of the same image, or of another "
+                "level of it"
+            )
+        if self.coordinates == PIXELS and found.origin == FIRST_PIXEL:
+            return outline
+        return replace(outline, rings=tuple(ring - image.offset for ring in outline.rings))
+
+    def _check_places(self, outlines: list[Outline], image: Pixels) -> None:
+        size = np.array(image.size)
+        boxes = [(o.rings[0].min(axis=0), o.rings[0].max(axis=0)) for o in outlines if not o.cuts]
+        off = [
+            (low, high)
+            for low, high in boxes
+            if (low >= size).any()
+            or (high <= 0).any()
+            or (low < -_OVERHANG * size).any()
+            or (high > (1 + _OVERHANG) * size).any()
+        ]
+        if off:
+            (left, top), (right, bottom) = off[0]
+            raise ImageError(
+                f"{self.path}: {len(off)} of {len(boxes)} outlines lie outside of {image.path}, or "
+                f"reach far beyond it: one goes from ({left:.0f}, {top:.0f}) to ({right:.0f}, "
+                f"{bottom:.0f}), and the image has {size[0]} x {size[1]} pixels. Are they of "
+                "another image, or of another level of it? If its numbers are µm, or count from "
+                "the slide's corner, say so with --coordinates (in Python coordinates=…)"
+            )
+
+
+def stem_of(path: Path) -> str:
+    """The name of the image that a file of annotations is for; empty if it is no such file."""
+    name = path.name
+    for ending in _ENDINGS:
+        if name.lower().endswith(ending):
+            name = name[: -len(ending)]
+    known = Path(name).suffix.lower() in FORMATS
+    return Path(name).stem if known else ""
+
+
+@lru_cache(maxsize=64)
+def _read(path: Path, state: str) -> Annotations:
+    if not stem_of(path):
+        raise ImageError(
+            f"{path}: annotations ending in {path.suffix or 'nothing'!r} are not known; known are "
+            f"{' '.join(FORMATS)}, also packed (.gz)"
+        )
+    packed = path.suffix.lower() == ".gz"
+    read = FORMATS[(Path(path.stem) if packed else path).suffix.lower()]
+    return read(path, _content(path, packed=packed))
+
+
+def _content(path: Path, *, packed: bool) -> bytes:
+    with path.open("rb") as file:
+        try:
+            unpacked = gzip.GzipFile(fileobj=file) if packed else file
+            content = unpacked.read(_MOST_BYTES + 1)
+        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+            raise ImageError(f"{path}: cannot be unpacked ({error}); copy it again") from error
+    if len(content) > _MOST_BYTES:
+        raise ImageError(f"{path}: has more than {_MOST_BYTES // 2**20} MiB; export fewer objects")
+    return content

@@ -1,0 +1,216 @@
+"""Which outlines belong to which image: files called like the images."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from ...execution.texts import counted
+from ..feature_folder import FeatureFolder
+from ..in_memory import ImageFile, MemoryImage
+from ..layout import images_below
+from ..manifest import MANIFEST_NAME, Manifest, read_manifest
+from ..manifest_checks import lonely_classes, no_patients
+from ..records import ManifestError, Record, name_in, some_of
+from .drawing import FORMATS, PIXELS, Drawing, stem_of
+
+_PATIENTS = "List the images in a CSV with a column 'patient'"
+
+
+def drawings_for(images: Sequence[ImageFile], given: Drawing | Path | str) -> list[Drawing]:
+    """The outlines of each image; one file is for one image.
+
+    An image without a file in the folder gets the name that it lacks: whoever reads it is told.
+    """
+    drawing = given if isinstance(given, Drawing) else Drawing(Path(given))
+    if not drawing.path.exists():
+        raise ManifestError(f"{drawing.path}: there is no such file or folder")
+    if not drawing.path.is_dir():
+        if len(images) > 1:
+            raise ManifestError(
+                f"{drawing.path}: is one file of outlines, and there are {len(images)} images: "
+                "give a folder of files called like the images"
+            )
+        return [drawing] * len(images)
+    files = files_in(drawing.path)
+    found = [[] if isinstance(i, MemoryImage) else _called_like(i, files) for i in images]
+    if not any(found):
+        raise ManifestError(
+            f"{drawing.path}: no file of outlines is called like an image, such as {images[0]}"
+        )
+    return [
+        replace(drawing, path=_only(i, own) if own else drawing.path / f"{_stem(i)}.geojson")
+        for i, own in zip(images, found, strict=True)
+    ]
+
+
+def _stem(image: ImageFile) -> str:
+    return Path(str(image)).stem
+
+
+def files_in(folder: Path) -> list[Path]:
+    """Files of outlines below a folder."""
+    found = (path for path in sorted(folder.rglob("*")) if not path.name.startswith("."))
+    return [path for path in found if stem_of(path) and path.is_file()]
+
+
+def _called_like(image: Path, files: Sequence[Path]) -> list[Path]:
+    """slide.geojson or slide.svs.geojson, for slide.svs."""
+    return [file for file in files if stem_of(file) in (image.stem, image.name)]
+
+
+def _only(image: Path | MemoryImage, files: list[Path]) -> Path:
+    if len(files) > 1:
+        names = some_of([str(file) for file in files])
+        raise ManifestError(f"{image}: has more than one file of outlines: {names}; leave one")
+    return files[0]
+
+
+def read_images(
+    source: Path | str,
+    columns: dict[str, str] | None = None,
+    *,
+    features: Path | None = None,
+) -> Manifest:
+    """Images of which outlines will say what is where: of a CSV, or all below a folder.
+
+    `features`: folder of feature files that stand for them.
+    """
+    source = Path(source)
+    if not source.is_dir() or (source / MANIFEST_NAME).is_file():
+        return read_manifest(source, columns, labelled=False, features=features)
+    if columns:
+        raise ManifestError(f"{source}: columns are named, but the folder has no {MANIFEST_NAME}")
+    paths, _ = images_below(source)
+    if not paths:
+        raise ManifestError(f"{source}: there is no image in this folder")
+    records = tuple(Record(path, "", name_in(source, path)) for path in paths)
+    if features is not None:
+        records = FeatureFolder(features).standing_for(records)
+    return Manifest(records, (no_patients(source, len(records), _PATIENTS),), source)
+
+
+def with_annotations(
+    images: Manifest | Path | str,
+    annotations: Path | str,
+    *,
+    coordinates: str = PIXELS,
+    keep_all: bool = False,
+) -> Manifest:
+    """Images with outlines that say what is where in them.
+
+    Parameters
+    ----------
+    images : a folder of images, a CSV file (labels are not needed), or a `Manifest`
+    annotations : a folder of files called like the images (slide.geojson or slide.svs.geojson for
+        slide.svs), or one file where there is one image
+    coordinates : "pixels", as the program that writes the format counts them; "slide", pixels from
+        the slide's corner; "um", µm from the first pixel
+    keep_all : also images of which nothing is known
+
+    Images without a file stay if they have a label or a mask, and are left out by name if not.
+    Files that are called like no image are named, too.
+    """
+    manifest = images if isinstance(images, Manifest) else read_images(images)
+    folder = Path(annotations)
+    if not folder.exists():
+        raise ManifestError(f"{folder}: there is no such file or folder")
+    files = files_in(folder) if folder.is_dir() else [folder]
+    if not files:
+        raise ManifestError(
+            f"{folder}: there is no file of outlines in this folder; they end in "
+            f"{', '.join(FORMATS)}, also packed (.gz)"
+        )
+    one = len(manifest.records) == 1 and not folder.is_dir()
+    _check_stems(manifest, files)
+    found = [files if one else _called_like(record.path, files) for record in manifest.records]
+    records = [
+        replace(r, mask=None, drawn=Drawing(_only(r.path, own), (), coordinates)) if own else r
+        for r, own in zip(manifest.records, found, strict=True)
+    ]
+    kept = tuple(record for record in records if record.is_mapped or record.label or keep_all)
+    _check_any(folder, files, manifest, records)
+    words = _said(manifest, records, kept, files)
+    return replace(manifest, records=kept, warnings=(*manifest.warnings, *words))
+
+
+def _check_stems(manifest: Manifest, files: Sequence[Path]) -> None:
+    """Two images of one name, and one file for them: nobody knows for which."""
+    wanted = {stem_of(file) for file in files}
+    stems = Counter(record.path.stem for record in manifest.records)
+    twice = [stem for stem, n in stems.items() if n > 1 and stem in wanted]
+    if twice:
+        raise ManifestError(
+            f"{twice[0]}: {stems[twice[0]]} images are called so, and outlines are told apart by "
+            "the names of files: call the images and the outlines differently"
+        )
+
+
+def _check_any(
+    folder: Path, files: Sequence[Path], manifest: Manifest, records: Sequence[Record]
+) -> None:
+    if not any(record.drawn for record in records):
+        raise ManifestError(
+            f"{folder}: none of its {counted(len(files), 'file')} of outlines is called like an "
+            f"image: there is {files[0].name}, and an image is {manifest.records[0].path.name}"
+        )
+
+
+def _said(
+    manifest: Manifest, records: Sequence[Record], kept: Sequence[Record], files: Sequence[Path]
+) -> list[str]:
+    used = {record.drawn.path for record in records if record.drawn}
+    unused = [file.name for file in files if file not in used]
+    bare = [manifest.name(record) for record in records if record not in kept]
+    lines = [f"outlines that are called like no image: {some_of(unused)}"] if unused else []
+    if bare:
+        lines.append(f"{counted(len(bare), 'image')} left out, without outlines: {some_of(bare)}")
+    for record in kept:
+        lines += record.drawn.read().notes() if record.drawn else []
+    return lines
+
+
+def check_classes(manifest: Manifest, names: Sequence[str]) -> None:
+    """Every class has an outline, or an image that is all of it, somewhere."""
+    drawings = [record.drawn for record in manifest.records if record.drawn]
+    there = sum((drawing.read().names for drawing in drawings), Counter[str]())
+    labels = {record.label for record in manifest.records}
+    missing = [repr(name) for name in names if name not in there and name not in labels]
+    if missing:
+        known = ", ".join(f"{name!r} ({n})" for name, n in sorted(there.items()))
+        raise ManifestError(
+            f"no outline is called {' or '.join(missing)}; there are {known}. Names are told apart "
+            "by capitals, too"
+        )
+
+
+def by_outlines(manifest: Manifest, names: Sequence[str]) -> Manifest:
+    """For each image and each of these classes, the part of the image that is outlined as it.
+
+    Each part is labelled by its class and stays with its patient. What is not outlined is no part.
+    An image without outlines is all of its label.
+    """
+    check_classes(manifest, names)
+    parts: list[Record] = []
+    others: list[str] = []
+    for record in manifest.records:
+        own = _parts(record, names)
+        parts += own
+        others += [] if own else [manifest.name(record)]
+    words = lonely_classes(manifest.root, parts)
+    if others:
+        words += [f"left out, as nothing in them is {' or '.join(names)}: {some_of(others)}"]
+    return replace(manifest, records=tuple(parts), warnings=(*manifest.warnings, *words))
+
+
+def _parts(record: Record, names: Sequence[str]) -> list[Record]:
+    if record.drawn is None:
+        return [record] if record.label in names and record.mask is None else []
+    there = record.drawn.read().names
+    return [
+        replace(record, label=name, drawn=None, within=record.drawn.of(name))
+        for name in names
+        if name in there
+    ]

@@ -1,0 +1,120 @@
+"""What a file of annotations holds: polygons with holes, by class name."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...execution.texts import counted, one_line
+from ..errors import ImageError
+from .crossings import first_crossing
+
+UNCLASSIFIED = "unclassified"
+IGNORED = "Ignore*"  # the class, in QuPath, of what is to be left alone
+# Where coordinates begin on a slide whose pixels do not begin at its corner (MRXS): at the first
+# pixel, as in QuPath, or at the corner, as in OpenSlide and all that leave its coordinates alone.
+FIRST_PIXEL, SLIDE_CORNER = "first pixel", "slide's corner"
+
+Ring = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Outline:
+    """A polygon (`rings`: the outer one, then holes, each (n, 2) of x and y) and its class.
+
+    cuts : it takes away from the other outlines of its class, as ImageScope's negative regions do
+    """
+
+    name: str
+    rings: tuple[Ring, ...]
+    cuts: bool = False
+
+
+@dataclass
+class Annotations:
+    """The outlines of a file, in its own coordinates.
+
+    origin : where these begin, if they are pixels; FIRST_PIXEL or SLIDE_CORNER
+    mpp : µm per pixel of the image they were drawn on, where the file says so
+    left_out : what is there and has no area, or is no annotation, with how many there are
+    """
+
+    path: Path
+    origin: str
+    outlines: list[Outline] = field(default_factory=list)
+    mpp: float | None = None
+    left_out: Counter[str] = field(default_factory=Counter)
+
+    def add(self, name: str | None, rings: Iterable[Any], kind: str, *, cuts: bool = False) -> None:
+        """`rings` : lists of points, each of two numbers or more; `kind` : a word for messages."""
+        number = len(self.outlines) + 1
+        found = [self._ring(ring, f"outline {number}") for ring in rings]
+        if not found or len(found[0]) < 3 or not np.ptp(found[0], axis=0).all():
+            self.left_out[f"{kind} without an area"] += 1
+            return
+        outer, *holes = found
+        holes = [hole for hole in holes if len(hole) >= 3]
+        self.outlines.append(Outline(name or UNCLASSIFIED, (outer, *holes), cuts))
+
+    def _ring(self, points: Any, where: str) -> Ring:
+        """Without the last point where that is the first again."""
+        try:
+            ring = np.array([[float(value) for value in point[:2]] for point in points])
+        except (TypeError, ValueError, KeyError, IndexError):
+            ring = np.full((1, 2), np.nan)
+        if not ring.size:
+            return np.empty((0, 2))
+        if ring.ndim != 2 or ring.shape[1] != 2 or not np.isfinite(ring).all():
+            raise ImageError(f"{self.path}: {where} has points that are not two numbers each")
+        return ring[:-1] if len(ring) > 1 and (ring[0] == ring[-1]).all() else ring
+
+    @property
+    def names(self) -> Counter[str]:
+        """How many outlines each class has."""
+        return Counter(outline.name for outline in self.outlines if not outline.cuts)
+
+    def words(self) -> str:
+        """What is in it, for messages."""
+        named = [f"{one_line(repr(name))} ({n})" for name, n in sorted(self.names.items())]
+        return ", ".join([*named, *(f"{n} {kind}" for kind, n in self.left_out.items())])
+
+    def of(self, names: Iterable[str] = ()) -> list[Outline]:
+        """Those of these classes, or all; refused where there are none."""
+        wanted = set(names) or set(self.names)
+        found = [outline for outline in self.outlines if outline.name in wanted]
+        if any(not outline.cuts for outline in found):
+            return found
+        if not self.outlines:
+            what = f": there is {self.words()}" if self.left_out else ""
+            raise ImageError(f"{self.path}: holds no outline with an area{what}")
+        asked = " or ".join(repr(name) for name in sorted(wanted))
+        raise ImageError(
+            f"{self.path}: no outline is called {asked}; there are {self.words()}. Names are told "
+            "apart by capitals, too"
+        )
+
+    def notes(self) -> list[str]:
+        """What there is to say of the file, though it can be used."""
+        lines = []
+        if self.left_out and self.outlines:
+            what = ", ".join(f"{n} {kind}" for kind, n in self.left_out.items())
+            lines.append(f"{self.path}: left out: {what}")
+        crossed = [(o.name, at) for o in self.outlines for ring in o.rings for at in _crossed(ring)]
+        if crossed:
+            (name, (x, y)), n = crossed[0], len(crossed)
+            lines.append(
+                f"{self.path}: {counted(n, 'outline')} crossing itself, {name!r} at "
+                f"({x:.0f}, {y:.0f}) for one: all that it encloses is taken"
+            )
+        return lines
+
+
+def _crossed(ring: Ring) -> list[tuple[float, float]]:
+    found = first_crossing(ring)
+    return [] if found is None else [found]
