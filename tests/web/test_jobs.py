@@ -144,10 +144,10 @@ def test_a_worker_that_vanished_with_the_machine_counts_as_interrupted(
 ):
     """Also if the clock has gone back since."""
     from histodict.execution.sealed import write_sealed
-    from histodict.web import jobs
+    from histodict.web import job_queue
     from histodict.web.jobs import RUNNING, Job
 
-    monkeypatch.setattr(jobs, "_SILENCE", 1.0)
+    monkeypatch.setattr(job_queue, "_SILENCE", 1.0)
 
     with open_client([tissue], tmp_path) as client:
         data = open_data(client)

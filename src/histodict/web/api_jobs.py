@@ -53,6 +53,11 @@ def start(call: Call) -> dict[str, Any]:
     dataset = find_dataset(call.user, call.context.sources, str(body.get("data")))
     parent_id = body.get("parent")
     parent = find_job(call.user, str(parent_id)) if parent_id else None
+    if parent and parent.request["data"] != dataset.id:
+        raise ValueError(
+            f"that model was trained on other images ({parent.name}): train {dataset.source.name} "
+            "by itself, on the training page"
+        )
     wish = Wish.again(parent.request) if parent else _first_wish(body)
     request = training_request(dataset, wish)
     skip_bad = body.get("skip_bad") is True

@@ -25,6 +25,7 @@ from ..images.readers import open_image
 from .about import About
 from .data_sources import DataSources, Listing
 from .folders import DataFolders
+from .travel import Correction
 from .workspace import (
     DamagedFileError,
     User,
@@ -39,7 +40,7 @@ from .workspace import (
 _LONGEST_MARK = 4096
 _SHORTEST_MARK = 40
 _LONGEST_MASK = 4096
-_CORRECTION = {"id", "image", "name", "label", "box"}
+_CORRECTION = Correction.__required_keys__
 _CHANGING = threading.Lock()  # one change after another
 MASK_CLASSES = ("no region", "region")
 
@@ -82,12 +83,12 @@ class Dataset:
             raise KeyError("there is no such image in this data set")
         return self.sources.check(record)
 
-    def corrections(self) -> list[dict[str, Any]]:
+    def corrections(self) -> list[Correction]:
         path = self.folder / "corrections.json"
-        found = read_json(path, list) if path.exists() else []
+        found: list[Correction] = list(read_json(path, list)) if path.exists() else []
         if not all(isinstance(c, dict) and set(c) >= _CORRECTION for c in found):
             raise damage(path, "a correction is not whole")
-        return list(found)
+        return found
 
 
 def open_dataset(user: User, sources: DataSources, source: Path) -> Dataset:
@@ -149,8 +150,7 @@ def add_correction(dataset: Dataset, image_id: str, label: str, box: list[int] |
             kept = [c for c in kept if c["image"] != image_id or c["box"] is not None]
         if box is not None or label != record.label:
             name = dataset.manifest.name(record)
-            found = {"id": new_id(), "image": image_id, "name": name, "label": label, "box": box}
-            kept.append(found)
+            kept.append(Correction(id=new_id(), image=image_id, name=name, label=label, box=box))
         write_sealed(dataset.folder / "corrections.json", kept)
 
 
@@ -184,7 +184,7 @@ def corrected(dataset: Dataset) -> Manifest:
         dataset.sources.check(record)
     further = []
     for correction in dataset.corrections():
-        image, label, box = (correction[name] for name in ("image", "label", "box"))
+        image, label, box = correction["image"], correction["label"], correction["box"]
         mark = dataset.folder / "marks" / f"{correction['id']}.png"
         if image not in records:  # the file has gone since
             continue

@@ -31,7 +31,8 @@ from ..pipeline import Model, Plan, load_model, save_model
 from ..pipeline.gallery import Gallery
 from .bad_images import left_out, look_for_bad
 from .jobs import CANCELLED, DONE, FAILED, RUNNING, Job
-from .maps import answer_image, answer_once
+from .maps import answer_image, answer_once, stored_map
+from .region_overlap import overlap
 from .training import request_manifest, train_and_test
 from .words import for_the_page
 from .workspace import read_json, short_id
@@ -166,6 +167,8 @@ def _answers(job: Job, model: Model, test: Manifest, tell: Callback) -> list[dic
         try:
             label = model.truth(record)
             facts = answer_once(model, record, folder, mpp)
+            if model.finds_regions and facts["grid"] is not None:
+                facts |= {"overlap": overlap(record, stored_map(folder, record, mpp))}
         except (ValueError, OSError) as error:
             failure = for_the_page(str(error).removeprefix(f"{record.path}: "))
             facts = {"answer": None, "score": None, "value": None, "failure": failure}

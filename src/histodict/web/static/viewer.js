@@ -20,6 +20,7 @@ export class Viewer {
     this.map = null; // {picture, grid}
     this.opacity = 0.5;
     this.rings = [];
+    this.truth = []; // rings of a mask
     this.marks = []; // {box, colour}
     this.selection = null;
     this.marking = false;
@@ -218,12 +219,18 @@ export class Viewer {
     this.drawTiles(pen);
     this.drawMap(pen);
     const line = (width, colour) => { pen.lineWidth = width / this.scale; pen.strokeStyle = colour; };
-    for (const [width, colour] of [[4, "#fff"], [2, "#111"]]) {
-      line(width, colour);
+    const outline = (rings) => {
       pen.beginPath();
-      this.rings.forEach((ring) => { for (let i = 0; i < ring.length; i += 2) pen[i ? "lineTo" : "moveTo"](ring[i], ring[i + 1]); });
+      rings.forEach((ring) => { for (let i = 0; i < ring.length; i += 2) pen[i ? "lineTo" : "moveTo"](ring[i], ring[i + 1]); });
       pen.stroke();
+    };
+    for (const [width, colour] of [[4, "#fff"], [2, "#111"]]) { line(width, colour); outline(this.rings); }
+    for (const [width, colour, dash] of [[5, "#111", []], [3, "#f0e442", [9 / this.scale, 6 / this.scale]]]) {
+      line(width, colour);
+      pen.setLineDash(dash);
+      outline(this.truth);
     }
+    pen.setLineDash([]);
     const boxes = [...this.marks, ...(this.draft ? [{ box: this.draft, colour: "#111" }] : [])];
     for (const { box: [x0, y0, x1, y1], colour } of boxes) {
       for (const [width, ink] of [[5, "#fff"], [3, colour]]) { line(width, ink); pen.strokeRect(x0, y0, x1 - x0, y1 - y0); }

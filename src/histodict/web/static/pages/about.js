@@ -5,7 +5,7 @@ import { choice, count, get, guarded, h, labelled, pause, post, sizeWords } from
 const HOW = {
   chosen: () => "As you chose.",
   "by its name": () => "Guessed from its name: choose the other one if that is wrong.",
-  unknown: (name) => `The names do not tell: choose which one you look for. Until then it is ${name}.`,
+  unknown: () => "The names do not tell: choose which one you look for before you train.",
 };
 
 /** {element, saved}; `changed(data)` hears what is known now, `saved()` waits until it is stored. */
@@ -31,7 +31,7 @@ function positiveField(data, say) {
   const open = how === "unknown" ? [["", "choose…"]] : []; // else nobody could choose what stands there already
   const field = labelled("Class to be found", choice([...open, ...data.classes.map((c) => [c, c])], open.length ? "" : name,
     (positive) => positive && say({ positive }), { id: "positive" }),
-    `${HOW[how](name)} It is drawn in orange, and misses and sensitivity are about it.`);
+    `${HOW[how]()} It is drawn in orange, and misses and sensitivity are about it.`);
   if (how === "unknown") field.classList.add("asked");
   return field;
 }

@@ -91,6 +91,7 @@ async function form(data, isOver) {
   pick();
   const start = guarded(async () => {
     await known.saved();
+    if (data.positive?.how === "unknown" && !wish.regions) document.getElementById("positive").focus();
     const { id } = await post("/api/jobs", { data: data.id, ...wish });
     go("train", data.id, id);
   });

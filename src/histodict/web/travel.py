@@ -1,0 +1,47 @@
+"""What travels between the server and the page, by name: the one place that says what it holds."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypedDict
+
+# What became of a correction in a training: it was learnt from; it is what a tested image is
+# measured against; nothing, as its patient was kept for testing; or its image is no more.
+Use = Literal["learnt", "truth", "unused", "gone"]
+# Hits, misses and false alarms in patches, for regions from 1, 2, … connected patches on.
+Overlap = list[list[int]]
+
+
+class Correction(TypedDict):
+    """`box`: left, top, right, bottom of a marked region; None: the image's label."""
+
+    id: str
+    image: str
+    name: str
+    label: str
+    box: list[int] | None
+
+
+class UsedCorrection(Correction):
+    use: Use
+
+
+class Compared(TypedDict):
+    """An image that two models were tested on, against what is held to be true now."""
+
+    image: str
+    name: str
+    label: str
+    label_before: str
+    answer: str | None
+    answer_before: str | None
+    overlap: Overlap | None
+    overlap_before: Overlap | None  # None, too, where its mask has changed since
+
+
+class Before(TypedDict):
+    """The model that a training is compared with, on the images that both were tested on."""
+
+    id: str
+    name: str
+    operating_point: dict[str, Any] | None
+    images: list[Compared]
