@@ -215,7 +215,7 @@ def test_damaged_files_of_a_job_stop_nobody(tissue, tmp_path, content):
     """A job whose request is lost is left out; one whose state is lost can be taken up again."""
     with open_client([tissue], tmp_path) as client:
         data = open_data(client)
-        jobs = [start(client, data) for _ in range(2)]
+        jobs = [start(client, data, seed=seed) for seed in range(2)]
         for job in jobs:
             client.post(f"/api/jobs/{job}/cancel", headers=OWN)
     folder = tmp_path / "users" / "local" / "jobs"
@@ -271,3 +271,29 @@ def test_a_training_that_lost_its_state_is_not_begun_again_by_itself(tmp_path):
     job.model_file.touch()
     found = job.state()
     assert found["state"] == FAILED and "take it up again" in found["error"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("n_atoms", "9" * 30), ("patches_per_class", "-1e99"), ("n_iter", "1e10")]
+)
+def test_absurd_numbers_are_refused_at_the_door(client, name, value):
+    body = {"data": open_data(client), "preset": "quick", "settings": {name: value}}
+    answer = client.post("/api/jobs", json=body, headers=OWN)
+    assert answer.status_code == 400 and name in answer.json()["error"]
+
+
+def test_the_same_training_is_under_way_once(client):
+    data = open_data(client)
+    job = start(client, data, settings=LONG)
+    assert start(client, data, settings=LONG) == job
+    assert start(client, data, settings=LONG, seed=1) != job
+    answer = client.post(f"/api/jobs/{job}/delete", headers=OWN)
+    assert answer.status_code == 400 and "cancel it first" in answer.json()["error"]
+    for entry in client.get("/api/jobs").json()["jobs"]:
+        client.post(f"/api/jobs/{entry['id']}/cancel", headers=OWN)
+    for name in ("", " \n", "x" * 81, None):
+        answer = client.post(f"/api/jobs/{job}/rename", json={"name": name}, headers=OWN)
+        assert answer.status_code == 400
+    client.post(f"/api/jobs/{job}/rename", json={"name": " a  b "}, headers=OWN)
+    assert client.get(f"/api/jobs/{job}").json()["name"] == "a b"
+    assert start(client, data, settings=LONG) != job  # it was given up: this is another one

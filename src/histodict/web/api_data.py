@@ -152,7 +152,10 @@ def correct(call: Call) -> dict[str, Any]:
     if box is not None and not whole:
         raise ValueError("box must be four whole numbers: left, top, right, bottom")
     dataset = call.dataset
-    add_correction(dataset, str(call.body.get("image")), str(call.body.get("label")), box)
+    label = call.body.get("label", "")
+    if label is not None and not isinstance(label, str):
+        raise ValueError("label must be a class, or null for an image that is left out")
+    add_correction(dataset, str(call.body.get("image")), label, box)
     return {"corrections": dataset.corrections()}
 
 

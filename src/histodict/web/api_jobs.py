@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import json
+import os
+import threading
 import time
 from typing import Any
 
@@ -19,8 +22,11 @@ from ..recipes import regions_preset
 from .bad_images import bad_images, go_on_without, goes_on_without, left_out, refusal
 from .calls import Call, endpoint
 from .datasets import Dataset, find_dataset, relabelled
-from .jobs import RUNNING, Job, all_jobs, find_job, new_job
+from .jobs import ACTIVE, RUNNING, Job, all_jobs, find_job, new_job
 from .training import OFFERS, Wish, offered_plan, request_classes, training_request
+
+_STARTING = threading.Lock()  # one after another, or two would start the same
+_LARGEST = 1e9  # of a setting: beyond it nothing fits into any memory
 
 
 def choices(call: Call) -> dict[str, Any]:
@@ -62,11 +68,24 @@ def start(call: Call) -> dict[str, Any]:
     request = training_request(dataset, wish)
     skip_bad = body.get("skip_bad") is True
     _check_images(call, dataset, wish, skip_bad)
-    job = new_job(call.user, request | {"parent": parent_id})
-    if skip_bad:
-        go_on_without(job)
-    call.context.queue.add(job)
+    with _STARTING:
+        job = _under_way(call, request | {"parent": parent_id})
+        if job is None:
+            job = new_job(call.user, request | {"parent": parent_id})
+            if skip_bad:
+                go_on_without(job)
+            call.context.queue.add(job)
     return {"id": job.id}
+
+
+def _under_way(call: Call, request: dict[str, Any]) -> Job | None:
+    """The same training, asked for before and not done yet: a second click starts no second one."""
+    wanted = json.loads(json.dumps(request, default=os.fspath))
+    for job in all_jobs(call.user):
+        is_near = job.state()["state"] in ACTIVE and job.summary["data"] == wanted["data"]
+        if is_near and {k: v for k, v in job.request.items() if k != "made"} == wanted:
+            return job
+    return None
 
 
 def _check_images(call: Call, dataset: Dataset, wish: Wish, skip_bad: bool) -> None:
@@ -96,6 +115,8 @@ def _first_wish(body: dict[str, Any]) -> Wish:
     settings = body.get("settings") or {}
     if not isinstance(settings, dict):
         raise ValueError("settings must be names with values")
+    for name, text in settings.items():
+        _check_size(str(name), str(text))
     plan = plan.with_settings({str(name): str(text) for name, text in settings.items()})
     folds, seed = body.get("test_folds", 4), body.get("seed", 0)
     if type(folds) is not int or folds not in (0, 2, 3, 4, 5):
@@ -103,6 +124,15 @@ def _first_wish(body: dict[str, Any]) -> Wish:
     if type(seed) is not int or not 0 <= seed < 2**32:
         raise ValueError("seed must be a whole number from 0 to 4294967295")
     return Wish(plan, regions, seed, folds)
+
+
+def _check_size(name: str, text: str) -> None:
+    try:
+        is_absurd = abs(float(text)) > _LARGEST
+    except ValueError:
+        return  # it is no number
+    if is_absurd:
+        raise ValueError(f"{name}={text[:40]}: that is too large")
 
 
 def watch(call: Call) -> dict[str, Any]:
@@ -139,10 +169,11 @@ def jobs(call: Call) -> dict[str, Any]:
 
 
 def summary(call: Call, job: Job) -> dict[str, Any]:
-    asked = ("name", "data", "parent", "made", "regions", "method", "n_corrections")
+    asked = ("data", "parent", "made", "regions", "method", "n_corrections")
     state = job.state()
     return {name: job.summary[name] for name in asked} | {
         "id": job.id,
+        "name": job.name,
         "state": state["state"],
         "error": state["error"],
         "ahead": call.context.queue.n_ahead(job),
@@ -187,6 +218,26 @@ def resume(call: Call) -> dict[str, Any]:
     return summary(call, job)
 
 
+def rename(call: Call) -> dict[str, Any]:
+    name = call.body.get("name")
+    if not isinstance(name, str):
+        raise ValueError("a name is a text")
+    call.job.rename(name)
+    return summary(call, call.job)
+
+
+def delete(call: Call) -> dict[str, Any]:
+    """A training with all that was made by it, also the maps that wait for its model."""
+    job = call.job
+    if job.state()["state"] in ACTIVE:
+        raise ValueError("it is still at work: cancel it first")
+    maps = (other for other in all_jobs(call.user) if other.summary["model"] == str(job.model_file))
+    for other in [*maps, job]:
+        call.context.queue.cancel(other)
+        other.delete()
+    return jobs(call)
+
+
 ROUTES = [
     Route("/api/choices", endpoint(choices)),
     Route("/api/jobs", endpoint(jobs)),
@@ -194,4 +245,6 @@ ROUTES = [
     Route("/api/jobs/{job}", endpoint(watch)),
     Route("/api/jobs/{job}/cancel", endpoint(cancel), methods=["POST"]),
     Route("/api/jobs/{job}/resume", endpoint(resume), methods=["POST"]),
+    Route("/api/jobs/{job}/rename", endpoint(rename), methods=["POST"]),
+    Route("/api/jobs/{job}/delete", endpoint(delete), methods=["POST"]),
 ]

@@ -229,7 +229,7 @@ def _written(write: Callable[[Path], object]) -> bytes:
 
 def _download(call: Call, ending: str, kind: str, data: bytes) -> Response:
     """Under the training's name with this ending."""
-    name = call.job.request["name"] + ending
+    name = call.job.name + ending
     plain = "".join(c if c.isascii() and (c.isalnum() or c in "-_.") else "_" for c in name)
     headers = {"Content-Disposition": f'attachment; filename="{plain}"'}
     return Response(data, media_type=kind, headers=headers)

@@ -10,7 +10,7 @@ from typing import Any
 
 from .jobs import Job
 from .training import request_manifest
-from .travel import Before, Compared, Use, UsedCorrection
+from .travel import Before, Compared, Correction, Use, UsedCorrection
 
 
 def used_corrections(request: dict[str, Any]) -> list[UsedCorrection]:
@@ -19,15 +19,17 @@ def used_corrections(request: dict[str, Any]) -> list[UsedCorrection]:
     manifest = request_manifest(request)
     images = {manifest.name(r): r for r in manifest.records[: request["n_images"]]}
 
-    def use(name: str, is_region: bool) -> Use:
-        record = images.get(name)
+    def use(correction: Correction) -> Use:
+        record, is_region = images.get(correction["name"]), correction["box"] is not None
+        if correction["label"] is None:
+            return "left out"
         if record is None:
             return "gone"
         if record.patient not in tested:
             return "learnt"
         return "unused" if is_region and record.mask is None else "truth"
 
-    return [c | {"use": use(c["name"], c["box"] is not None)} for c in request["corrections"]]
+    return [c | {"use": use(c)} for c in request["corrections"]]
 
 
 def model_before(job: Job, results: dict[str, Any] | None, parent: Job) -> Before | None:

@@ -1,7 +1,8 @@
 """Data sets that a user has opened, and what the user corrected in them.
 
-A correction is a new label for an image, or a rectangle in it with a class. The files of the data
-folder stay as they are: corrections live in the workspace and are applied to the manifest.
+A correction is a new label for an image, that it is left out, or a rectangle in it with a class.
+The files of the data folder stay as they are: corrections live in the workspace and are applied to
+the manifest.
 """
 
 from __future__ import annotations
@@ -137,11 +138,16 @@ def say_of(dataset: Dataset, body: Mapping[str, Any]) -> None:
 # --- corrections --------------------------------------------------------------------------------
 
 
-def add_correction(dataset: Dataset, image_id: str, label: str, box: list[int] | None) -> None:
-    """A new label for the image, or for a box (left, top, right, bottom) in it."""
+def add_correction(
+    dataset: Dataset, image_id: str, label: str | None, box: list[int] | None
+) -> None:
+    """A new label for the image, or for a box (left, top, right, bottom) in it; an image that
+    gets none is left out.
+    """
     record = dataset.image(image_id)
     known = dataset.manifest.classes if box is None else dataset.mark_classes
-    if label not in known:
+    is_left_out = label is None and box is None
+    if label not in known and not is_left_out:
         raise ValueError(f"the class {label!r} is not among {known}")
     box = box and _check_box(record, box)
     with _CHANGING:
@@ -188,7 +194,9 @@ def corrected(dataset: Dataset) -> Manifest:
         mark = dataset.folder / "marks" / f"{correction['id']}.png"
         if image not in records:  # the file has gone since
             continue
-        if box is None:
+        if label is None:
+            del records[image]
+        elif box is None:
             records[image] = replace(records[image], label=label)
         elif records[image].mask is not None:
             _paint(mark, records[image], box, label == MASK_CLASSES[1])
@@ -203,11 +211,13 @@ def corrected(dataset: Dataset) -> Manifest:
 
 
 def relabelled(dataset: Dataset) -> Manifest:
-    """The images of the set, their labels as corrected."""
-    labels = {c["image"]: c["label"] for c in dataset.corrections() if c["box"] is None}
+    """The images of the set, their labels as corrected, without those that are left out."""
+    labels = {image: record.label for image, record in dataset.listing.by_id.items()}
+    told = labels | {c["image"]: c["label"] for c in dataset.corrections() if c["box"] is None}
     records = (
-        replace(record, label=labels.get(image, record.label))
+        replace(record, label=label)
         for image, record in dataset.listing.by_id.items()
+        if (label := told[image]) is not None
     )
     return replace(dataset.manifest, records=tuple(records))
 

@@ -2,6 +2,7 @@
 
 A job's folder holds
     job.json         what was asked for; never changed
+    name.json        what the user calls it, if not by its images
     state.json       {"state", "run", "at", "error"}; not there before it is begun or given up
     progress.jsonl   one line per step of the present run
     alive            the worker's process number, written anew every second
@@ -37,6 +38,7 @@ WAITING, RUNNING, DONE = "waiting", "running", "done"
 FAILED, CANCELLED, INTERRUPTED = "failed", "cancelled", "interrupted"
 ACTIVE = (WAITING, RUNNING)
 _LOG_LINES = 6
+_LONGEST_NAME = 80
 _STATE: dict[str, Any] = {"state": str, "run": int, "at": (int, float), "error": str}
 _REQUEST: dict[str, Any] = {
     "kind": str,
@@ -73,8 +75,27 @@ class Job:
 
     @property
     def name(self) -> str:
-        name: str = self.summary["name"]
-        return name
+        """As the user calls it."""
+        path = self.folder / "name.json"
+        try:
+            return _name(path, *file_state(path))
+        except FileNotFoundError:
+            return str(self.summary["name"])
+        except (OSError, DamagedFileError) as error:
+            say_once(str(error))
+            return str(self.summary["name"])
+
+    def rename(self, name: str) -> None:
+        name = " ".join(name.split())
+        if not 0 < len(name) <= _LONGEST_NAME:
+            raise ValueError(f"a name has from 1 to {_LONGEST_NAME} letters")
+        write_sealed(self.folder / "name.json", {"name": name})
+
+    def delete(self) -> None:
+        """With its model and results: first it is out of the way, then it goes."""
+        gone = self.folder.with_name(f".gone-{self.id}")
+        self.folder.rename(gone)
+        shutil.rmtree(gone, ignore_errors=True)
 
     @property
     def model_file(self) -> Path:
@@ -149,6 +170,11 @@ class Job:
         path = self.folder / "log.txt"
         text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
         return "\n".join(text.strip().splitlines()[-_LOG_LINES:])
+
+
+@lru_cache(maxsize=10_000)
+def _name(path: Path, *version: int) -> str:
+    return str(read_fields(path, {"name": str})["name"])
 
 
 @lru_cache(maxsize=10_000)

@@ -35,6 +35,7 @@ _USES: dict[Use, str] = {
     "learnt": "learnt from",
     "truth": "of what tested images truly are",
     "unused": "not learnt from, as the patient was kept for testing",
+    "left out": "leaving images out",
     "gone": "of images that are gone",
 }
 _N_ATOMS = 8  # of each class, shown with the patches that use them

@@ -12,7 +12,7 @@ from ..images.manifest import Manifest, Record
 from ..pipeline import Plan
 from ..pipeline.region_truth import region_classes
 from .about import class_to_be_found
-from .datasets import Dataset, corrected
+from .datasets import Dataset, corrected, relabelled
 
 # What the page offers, in words for people.
 OFFERS = {
@@ -97,7 +97,7 @@ def training_request(dataset: Dataset, wish: Wish) -> dict[str, Any]:
     wish.check(manifest)
     if not wish.regions:
         _check_positive(dataset, manifest)
-    n_images = len(dataset.manifest.records)
+    n_images = len(relabelled(dataset).records)
     images, marked = manifest.select(range(n_images)), manifest.records[n_images:]
     learn_from = {*dataset.about.learn_from}
     if wish.test_patients is None:  # who marks a region wants it to be learnt from

@@ -5,19 +5,23 @@ from __future__ import annotations
 from typing import Any, Literal, TypedDict
 
 # What became of a correction in a training: it was learnt from; it is what a tested image is
-# measured against; nothing, as its patient was kept for testing; or its image is no more.
-Use = Literal["learnt", "truth", "unused", "gone"]
+# measured against; nothing, as its patient was kept for testing; its image was left out, or is no
+# more.
+Use = Literal["learnt", "truth", "unused", "left out", "gone"]
 # Hits, misses and false alarms in patches, for regions from 1, 2, … connected patches on.
 Overlap = list[list[int]]
 
 
 class Correction(TypedDict):
-    """`box`: left, top, right, bottom of a marked region; None: the image's label."""
+    """`box`: left, top, right, bottom of a marked region; None: it is about the image.
+
+    `label`: a class; None: the image is neither learnt from nor tested on.
+    """
 
     id: str
     image: str
     name: str
-    label: str
+    label: str | None
     box: list[int] | None
 
 

@@ -1,5 +1,5 @@
 // Look: an image or slide up close, the model's map over it, the why of a patch, corrections.
-import { choice, classTag, colourOf, count, get, guarded, h, isActive, pause, post, sizeWords } from "../dom.js";
+import { LEFT_OUT, choice, classTag, colourOf, count, get, guarded, h, isActive, once, pause, post, sizeWords } from "../dom.js";
 import { Viewer, scaleBar } from "../viewer.js";
 import { go, here } from "../way.js";
 import { whyView } from "./why.js";
@@ -27,7 +27,9 @@ export async function showLook(content, [job, id, image]) {
   content.append(h("div", { class: "look" }, imageList(state),
     h("div", { class: "stage" }, canvas, bar, state.legend, status, toolbar(state)), panel));
   state.viewer = new Viewer(canvas, state.info, (level, column, row) => `${state.base}/tiles/${level}/${column}/${row}.jpg`);
+  Object.assign(state.viewer, { opacity: here.strength }, here.views[chosen.id]); // as it was seen last
   state.viewer.onmove = () => {
+    here.views[chosen.id] = { x: state.viewer.x, y: state.viewer.y, scale: state.viewer.scale };
     const [width, words] = scaleBar(state.viewer.scale, state.info.mpp);
     bar.firstChild.style.width = `${width}px`;
     bar.lastChild.textContent = words;
@@ -162,7 +164,7 @@ function controls(state, model, found, load) {
   return h("div", { class: "controls" },
     h("label", {}, "Map ", choice([[-1, "all classes"], ...names], -1, load, { id: "map-class" })),
     h("label", {}, "Strength ", h("input", { type: "range", min: "0", max: "1", step: "0.05", value: String(viewer.opacity), id: "opacity",
-      oninput: (event) => { viewer.opacity = Number(event.target.value); viewer.refresh(); } })),
+      oninput: (event) => { viewer.opacity = here.strength = Number(event.target.value); viewer.refresh(); } })),
     h("label", {}, h("input", { type: "checkbox", checked: outline.on, id: "outlines",
       onchange: (event) => { outline.on = event.target.checked; draw(); } }), " Outline regions of ",
       choice(model.classes.map((name, i) => [i, name]), first, (value) => { outline.place = Number(value); draw(); }, { "aria-label": "Outlined class" }),
@@ -196,8 +198,9 @@ function corrections(state) {
   const mark = { label: data.mark_classes.length > 2 && chosen.label ? chosen.label : data.mark_classes.at(-1) };
   const update = () => {
     const own = data.corrections.filter((c) => c.image === chosen.id);
-    const label = own.find((c) => !c.box)?.label ?? chosen.label;
-    const names = data.classes.map((name) => [name, name]);
+    const told = own.find((c) => !c.box);
+    const label = told ? told.label ?? LEFT_OUT : chosen.label;
+    const names = [...data.classes.map((name) => [name, name]), [LEFT_OUT, "left out"]];
     const kept = isKept(state, chosen);
     state.drawMarks = () => {
       if (!state.viewer) return;
@@ -218,11 +221,11 @@ function corrections(state) {
       document.getElementById("viewer").focus();
     };
     place.replaceChildren(h("h2", {}, "Correct it"), patientNote(state, kept, change),
-      chosen.label && names.length > 1 ? h("label", {}, "This image is ", choice(names, label, (value) => send({ label: value, box: null }), { id: "flip" })) : "",
+      chosen.label && data.classes.length > 1 ? h("label", {}, "This image is ", choice(names, label, (value) => send({ label: value === LEFT_OUT ? null : value, box: null }), { id: "flip" })) : "",
       h("p", {}, h("button", { onclick: start, id: "mark", disabled: kept }, "Mark a region"), " as ",
         choice(data.mark_classes.map((name) => [name, name]), mark.label, (value) => { mark.label = value; }, { "aria-label": "Class of the region", disabled: kept }),
         kept ? "" : h("small", { class: "soft" }, " then drag a rectangle")),
-      h("ul", { class: "plain" }, own.map((c) => h("li", {}, c.box ? `region: ${c.label} ` : `label: ${c.label} `,
+      h("ul", { class: "plain" }, own.map((c) => h("li", {}, c.box ? `region: ${c.label} ` : c.label === null ? "left out " : `label: ${c.label} `,
         kept && c.box ? h("span", { class: "changed" }, "not learnt from ") : "",
         h("button", { class: "link", onclick: change("undo", { id: c.id }) }, "take back")))),
       retrain(state));
@@ -249,7 +252,7 @@ function retrain(state) {
   const images = new Map(data.images.map((image) => [image.id, image]));
   const used = data.corrections.filter((c) => !(c.box && images.has(c.image) && isKept(state, images.get(c.image))));
   if (!used.length) return "";
-  const act = guarded(async () => {
+  const act = once(async () => {
     const { id } = await post("/api/jobs", { data: data.id, parent: model.id });
     go("train", data.id, id);
   });

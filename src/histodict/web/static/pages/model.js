@@ -253,7 +253,7 @@ function changes(model) {
   const answers = rows.filter((row) => row.answer_before !== row.answer)
     .map((row) => [imageLink(model, row), ` (before: ${row.answer_before ?? "no answer"})`]);
   const labels = rows.filter((row) => row.label_before !== row.label);
-  const marks = model.corrections.map((c) => `${c.name}: ${c.box ? "a region marked as" : "now"} ${c.label}${USES[c.use] ?? ""}`);
+  const marks = model.corrections.map((c) => `${c.name}: ${c.box ? "a region marked as " : c.label ? "now " : ""}${c.label ?? "left out"}${USES[c.use] ?? ""}`);
   return h("section", { class: "card", id: "changes" }, h("h2", {}, "What changed"),
     h("div", { class: "row" },
       h("div", {}, h("h3", {}, "You corrected"), list(marks, "nothing")),
