@@ -25,7 +25,7 @@ pytest.importorskip("playwright", reason="Playwright is not installed")
 from histodict.demo.sets import write_synthetic_set
 from histodict.images.manifest import read_manifest
 from tests.web.app import TINY
-from tests.web.browser import Server, find_chromium, open_browser
+from tests.web.browser import Server, find_chromium, open_browser, sign_in
 from tests.web.test_browser import LAPTOP, SLOW, keep_picture
 
 if find_chromium() is None:
@@ -61,7 +61,7 @@ def page(server):
     with open_browser() as browser:
         page = browser.new_page(viewport=LAPTOP)
         page.set_default_timeout(20_000)
-        page.goto(server.link)
+        sign_in(page, server)
         yield page
 
 

@@ -16,7 +16,7 @@ pytest.importorskip(
 pytest.importorskip("uvicorn", reason="the web app is not installed: pip install 'histodict[web]'")
 pytest.importorskip("playwright", reason="Playwright is not installed")
 
-from tests.web.browser import Server, find_chromium, open_browser
+from tests.web.browser import Server, find_chromium, open_browser, sign_in
 from tests.web.test_browser import LAPTOP, SLOW, keep_picture
 from tests.web.test_told import lay_out
 
@@ -52,7 +52,7 @@ def page(server):
         page = browser.new_page(viewport=LAPTOP)
         page.set_default_timeout(20_000)
         page.on("dialog", lambda dialog: dialog.accept("A better name"))
-        page.goto(server.link)
+        sign_in(page, server)
         yield page
 
 

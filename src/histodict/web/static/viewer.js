@@ -27,6 +27,9 @@ export class Viewer {
     this.draft = null;
     this.onpick = this.onmark = this.onmove = () => {};
     this.frame = 0;
+    this.scheme = matchMedia("(prefers-color-scheme: dark)");
+    this.repaint = () => this.refresh();
+    this.scheme.addEventListener("change", this.repaint);
     this.watcher = new ResizeObserver(() => this.resize());
     this.watcher.observe(canvas);
     this.listen();
@@ -36,6 +39,7 @@ export class Viewer {
 
   close() {
     this.watcher.disconnect();
+    this.scheme.removeEventListener("change", this.repaint);
     cancelAnimationFrame(this.frame);
     this.tiles.clear();
   }
@@ -210,7 +214,7 @@ export class Viewer {
   draw() {
     const pen = this.canvas.getContext("2d");
     pen.setTransform(1, 0, 0, 1, 0, 0);
-    pen.fillStyle = "#e9ecef";
+    pen.fillStyle = getComputedStyle(this.canvas).backgroundColor;
     pen.fillRect(0, 0, this.canvas.width, this.canvas.height);
     const [left, top] = this.toScreen([0, 0]);
     const k = this.scale * this.ratio;
