@@ -112,6 +112,7 @@ ROUTES: dict[str, tuple[Any, ...]] = {
     "/api/jobs/{job}/model.histodict": ("GET", f"/api/jobs/{JOB}/model.histodict", {"point": "0"}),
     "/api/jobs/{job}/report.html": ("GET", f"/api/jobs/{JOB}/report.html", {"point": "0"}),
     "/api/jobs/{job}/look/{data}/{image}": ("GET", _LOOK, {"point": "0"}),
+    "POST /api/jobs/{job}/look/{data}/{image}": ("POST", _LOOK, {}, {}),
     "/api/jobs/{job}/look/{data}/{image}/map.png": ("GET", f"{_LOOK}/map.png", {"only": "0"}),
     "/api/jobs/{job}/look/{data}/{image}/outlines": (
         "GET",

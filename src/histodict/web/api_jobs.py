@@ -7,6 +7,7 @@ import json
 import os
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 from starlette.routing import Route
@@ -22,8 +23,9 @@ from ..recipes import regions_preset
 from .bad_images import bad_images, go_on_without, goes_on_without, left_out, refusal
 from .calls import Call, endpoint
 from .datasets import Dataset, find_dataset, relabelled
-from .jobs import ACTIVE, RUNNING, Job, all_jobs, find_job, new_job
+from .jobs import ACTIVE, DONE, RUNNING, Job, all_jobs, find_job, new_job
 from .training import OFFERS, Wish, offered_plan, request_classes, training_request
+from .travel import MapJob
 
 _STARTING = threading.Lock()  # one after another, or two would start the same
 _LARGEST = 1e9  # of a setting: beyond it nothing fits into any memory
@@ -164,8 +166,36 @@ def _words(job: Job) -> str:
 
 
 def jobs(call: Call) -> dict[str, Any]:
-    found = [job for job in all_jobs(call.user) if job.summary["kind"] == "train"]
-    return {"jobs": [summary(call, job) for job in found]}
+    """Trainings, and the maps of large images that are not done."""
+    found = all_jobs(call.user)
+    maps = (job for job in found if not job.is_training and job.state()["state"] != DONE)
+    return {
+        "jobs": [summary(call, job) for job in found if job.is_training],
+        "maps": [_map_job(job) for job in maps],
+    }
+
+
+def _map_job(job: Job) -> MapJob:
+    state = job.state()
+    return {
+        "id": job.id,
+        "name": job.name,
+        "data": job.summary["data"],
+        "image": job.summary["image_id"],
+        "model": Path(job.summary["model"]).parent.name,
+        "state": state["state"],
+        "error": state["error"],
+        "share": share_done(job),
+    }
+
+
+def share_done(job: Job) -> float:
+    """Of the map of a large image, from 0 to 1."""
+    lines = job.progress()
+    if not lines:
+        return 0.0
+    last = lines[-1]
+    return Progress(last["stage"], last["done"], last["total"], work=last["work"]).share
 
 
 def summary(call: Call, job: Job) -> dict[str, Any]:
@@ -183,25 +213,34 @@ def summary(call: Call, job: Job) -> dict[str, Any]:
 
 def _progress(job: Job) -> dict[str, Any]:
     """Per stage how far it is, the objective per class at every step, and the time left."""
-    lines, state = job.progress(), job.state()
+    lines = job.progress()
     stages = {line["stage"]: (line["done"], line["total"]) for line in lines}
-    is_timed = state["state"] == RUNNING and job.request["kind"] == "train"
     return {
         "stages": stages,
         "objective": [
             line["objective"] for line in lines if line["stage"] == "train" and line["objective"]
         ],
-        "seconds_left": _time_left(job, lines, time.time() - state["at"]) if is_timed else None,
+        "seconds_left": seconds_left(job),
     }
 
 
-def _time_left(job: Job, lines: list[dict[str, Any]], elapsed: float) -> float | None:
-    on_patches = method_entry(job.request["recipe"]["method"]).on_patches
-    forecast = Forecast(PATCH_STAGES if on_patches else IMAGE_STAGES)
-    for line in lines:
+def seconds_left(job: Job) -> float | None:
+    """None: it is not at work, or not known yet."""
+    state = job.state()
+    if state["state"] != RUNNING:
+        return None
+    elapsed, forecast = time.time() - state["at"], Forecast(_stages(job))
+    for line in job.progress():
         told = Progress(line["stage"], line["done"], line["total"], work=line["work"])
         forecast.hear(line["seconds"], told)
     return forecast.seconds_left(elapsed)
+
+
+def _stages(job: Job) -> dict[str, int]:
+    if not job.is_training:
+        return {"slide": 1}
+    on_patches = method_entry(job.request["recipe"]["method"]).on_patches
+    return PATCH_STAGES if on_patches else IMAGE_STAGES
 
 
 def cancel(call: Call) -> dict[str, Any]:
@@ -233,7 +272,7 @@ def delete(call: Call) -> dict[str, Any]:
         raise ValueError("it is still at work: cancel it first")
     maps = (other for other in all_jobs(call.user) if other.summary["model"] == str(job.model_file))
     for other in [*maps, job]:
-        call.context.queue.cancel(other)
+        call.context.queue.drop(other)
         other.delete()
     return jobs(call)
 

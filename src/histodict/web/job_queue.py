@@ -1,5 +1,7 @@
 """Jobs in processes of their own, one at a time, in the order in which they were asked for.
 
+Trainings come before maps of slides: a map that is being made stands back, and is made later.
+
 Work ends with the server, however that ends, and waits in its folder for the next one to go on.
 """
 
@@ -55,7 +57,8 @@ class JobQueue:
         self._added.append(job)
 
     def n_ahead(self, job: Job) -> int:
-        ids = [other.id for other in (*self._active, *self._added)]
+        """The one that runs is the first; of those that wait, trainings are."""
+        ids = [other.id for other in sorted((*self._active, *self._added), key=_turn)]
         return ids.index(job.id) if job.id in ids else 0
 
     def cancel(self, job: Job) -> None:
@@ -71,6 +74,15 @@ class JobQueue:
             else:
                 _kill(process)  # on busy cores it takes a while to go; nobody waits for it here
             job.set_state(CANCELLED, state["run"])
+
+    def drop(self, job: Job) -> None:
+        """Nothing more is heard of it, whether it waits or its worker is still on its way out."""
+        self.cancel(job)
+        with self._lock:
+            if job.id in self._processes:
+                _end(self._processes[job.id])
+            self._added = deque(other for other in self._added if other.id != job.id)
+            self._forget(job)
 
     def resume(self, job: Job) -> None:
         """Once more, with what is there already: a finished model is not trained again."""
@@ -98,9 +110,21 @@ class JobQueue:
                 self._active.append(self._added.popleft())
             for job in list(self._active):
                 self._look_after(job)
-            states = [job.state()["state"] for job in self._active]
-            if WAITING in states and RUNNING not in states and not self._processes:
-                self._launch(self._active[states.index(WAITING)])
+            turns = sorted(self._active, key=_turn)
+            waiting = [job for job in turns if job.state()["state"] == WAITING]
+            is_free = not self._processes and len(waiting) == len(turns)
+            if waiting and is_free:
+                self._launch(waiting[0])
+            elif waiting and waiting[0].is_training:
+                for job in turns:
+                    self._stand_back(job)
+
+    def _stand_back(self, job: Job) -> None:
+        """A map waits again; its worker is on its way out, and the next one begins after that."""
+        process = self._processes.get(job.id)
+        if process is not None and not job.is_training:
+            _kill(process)
+            job.wait_for_the_next_server(job.state()["run"])
 
     def _look_after(self, job: Job) -> None:
         process = self._processes.get(job.id)
@@ -143,6 +167,11 @@ class JobQueue:
     def _forget(self, job: Job) -> None:
         self._active = [other for other in self._active if other.id != job.id]
         self._processes.pop(job.id, None)
+
+
+def _turn(job: Job) -> tuple[bool, bool]:
+    """What is at work comes first, then trainings; in each the order in which they came."""
+    return job.state()["state"] != RUNNING, not job.is_training
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -98,6 +98,10 @@ class Job:
         shutil.rmtree(gone, ignore_errors=True)
 
     @property
+    def is_training(self) -> bool:
+        return bool(self.summary["kind"] == "train")
+
+    @property
     def model_file(self) -> Path:
         return self.folder / "model.histodict"
 
@@ -190,6 +194,7 @@ def _summary(path: Path, *version: int) -> dict[str, Any]:
         "method": request.get("recipe", {}).get("method"),
         "n_corrections": len(request.get("corrections", ())),
         "image": request["records"][0].get("path") if request["kind"] == "map" else None,
+        "image_id": request.get("image_id"),
     }
 
 

@@ -42,6 +42,30 @@ class Compared(TypedDict):
     overlap_before: Overlap | None  # None, too, where its mask has changed since
 
 
+class MapWork(TypedDict):
+    """The map of a large image that is not there yet; `state`: of its job, or "unasked"."""
+
+    state: str
+    error: str
+    job: str | None
+    megapixels: float
+    share: float  # of the work that is done, from 0 to 1
+    seconds_left: float | None
+
+
+class MapJob(TypedDict):
+    """A map in the list of what is going on; `model`: the training whose model draws it."""
+
+    id: str
+    name: str
+    data: str
+    image: str | None  # earlier versions did not say
+    model: str
+    state: str
+    error: str
+    share: float
+
+
 class Before(TypedDict):
     """The model that a training is compared with, on the images that both were tested on."""
 

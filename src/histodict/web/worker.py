@@ -184,10 +184,8 @@ def _answers(job: Job, model: Model, test: Manifest, tell: Callback) -> list[dic
 
 def draw_map(job: Job, tell: Callback) -> None:
     record = request_manifest(job.request).records[0]
-    tell(Progress("map", 0, 1))
     model, folder = load_model(job.request["model"]), Path(job.request["folder"])
-    answer_image(model, record, folder, job.request.get("mpp"))
-    tell(Progress("map", 1, 1))
+    answer_image(model, record, folder, job.request.get("mpp"), tell)
 
 
 WORK: dict[str, Callable[[Job, Callback], None]] = {"train": train, "map": draw_map}

@@ -110,6 +110,13 @@ export const pause = (ms) => new Promise((done) => setTimeout(done, ms));
 
 export const isActive = (job) => ["waiting", "running"].includes(job.state);
 
+export function duration(seconds) {
+  if (seconds < 90) return `${Math.max(5, Math.round(seconds / 5) * 5)} seconds`;
+  return seconds < 5400 ? `${Math.round(seconds / 60)} minutes` : `${Math.round(seconds / 3600)} hours`;
+}
+
+export const timeLeft = (seconds) => (seconds === null ? "Estimating the time…" : `About ${duration(seconds)} left.`);
+
 export const count = (n, word) => `${n} ${word}${n === 1 ? "" : "s"}`;
 
 /** In a list of classes: the image is neither learnt from nor tested on. */

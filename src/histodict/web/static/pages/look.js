@@ -1,5 +1,5 @@
 // Look: an image or slide up close, the model's map over it, the why of a patch, corrections.
-import { LEFT_OUT, choice, classTag, colourOf, count, get, guarded, h, isActive, once, pause, post, sizeWords } from "../dom.js";
+import { LEFT_OUT, become, choice, classTag, colourOf, count, get, guarded, h, isActive, once, pause, post, sizeWords, timeLeft } from "../dom.js";
 import { Viewer, scaleBar } from "../viewer.js";
 import { go, here } from "../way.js";
 import { whyView } from "./why.js";
@@ -73,18 +73,31 @@ async function followMap(state, status) {
       status.textContent = "";
       return showMap(state, found);
     }
-    if (!isActive(found)) {
-      status.textContent = "";
-      const again = found.job ? h("button", { onclick: guarded(async () => {
-        await post(`/api/jobs/${found.job}/resume`);
-        followMap(state, status);
-      }) }, "Try again") : null;
-      state.answer.replaceChildren(h("p", { class: "warning" }, found.error), again ?? "");
-      return;
-    }
-    status.textContent = found.state === "running" ? "The model is looking at this image…" : "Waiting for other work to end…";
+    const isAtWork = isActive(found);
+    status.textContent = found.state === "running" ? "The model is looking at this image…" : isAtWork ? "Waiting for other work to end…" : "";
+    become(state.answer, mapWork(state, found, () => followMap(state, status)));
+    if (!isAtWork) return;
     await pause(1000);
   }
+}
+
+/** A large image's map, which is made only if somebody asks for it, and can be given up. */
+function mapWork(state, found, again) {
+  const act = (words, url, id, after) => h("button", { id, class: id === "make-map" ? "main" : "", onclick: once(async () => {
+    await post(url);
+    after();
+  }) }, words);
+  if (isActive(found)) {
+    return [h("p", {}, "The map is being made. You can look at other images meanwhile."),
+      h("progress", { max: "1", value: String(found.share), "aria-label": "How much of the map is made" }),
+      h("p", { class: "soft" }, found.state === "running" ? timeLeft(found.seconds_left) : "It waits for other work to end."),
+      act("Cancel", `/api/jobs/${found.job}/cancel`, "cancel-map", () => {})];
+  }
+  if (found.megapixels === undefined) return [h("p", { class: "warning" }, found.error)];
+  const size = Math.round(found.megapixels);
+  return [found.error ? h("p", { class: "warning" }, found.error) : "",
+    h("p", {}, `This image is large, ${size} megapixels: what the model says of it takes a while, and is made if you ask for it.`),
+    act(found.state === "unasked" ? "Make the map" : "Make the map after all", state.place, "make-map", again)];
 }
 
 async function showMap(state, found) {

@@ -1,6 +1,6 @@
 // Train: method and preset, a few plain settings, live progress, cancel, go on.
 import { curves } from "../charts.js";
-import { become, choice, count, get, guarded, h, isActive, labelled, once, post } from "../dom.js";
+import { become, choice, count, get, guarded, h, isActive, labelled, once, post, timeLeft } from "../dom.js";
 import { go, here } from "../way.js";
 import { about, badList, watchChecks } from "./about.js";
 
@@ -152,9 +152,9 @@ function watch(jobId, place, list, said) {
   let timer = null;
   const tick = async () => {
     try {
-      const { jobs } = await get("/api/jobs");
-      become(list, [jobList(jobs, jobId)]);
-      const busy = jobs.some(isActive);
+      const { jobs, maps } = await get("/api/jobs");
+      become(list, [jobList(jobs, jobId), mapList(maps, tick)]);
+      const busy = [...jobs, ...maps].some(isActive);
       const job = jobId ? await get(`/api/jobs/${jobId}`) : null;
       become(place, (job ? jobView(job, tick) : [h("p", { class: "soft" },
         "Progress is shown here. Work goes on when this page is closed, and when the server restarts.")]));
@@ -182,8 +182,7 @@ function jobView(job, again) {
     parts.push(h("p", {}, job.ahead ? `${count(job.ahead, "other job")} first.` : "Starting…"), act("cancel", "Cancel"));
   }
   if (job.state === "running") {
-    const left = job.progress.seconds_left;
-    parts.push(h("p", {}, left === null ? "Estimating the time…" : `About ${duration(left)} left.`), act("cancel", "Cancel"));
+    parts.push(h("p", {}, timeLeft(job.progress.seconds_left)), act("cancel", "Cancel"));
   }
   if (job.error) parts.push(h("p", { class: "warning", id: "job-error" }, job.error));
   if (job.state === "failed" && job.bad.length && !job.goes_on) {
@@ -225,6 +224,22 @@ function stageBars(stages) {
       h("span", { class: "soft" }, `${done} of ${total}`))));
 }
 
+/** Maps of large images that are being made, or were given up. */
+function mapList(maps, again) {
+  if (!maps.length) return h("p", {});
+  const cancel = (map) => once(async () => {
+    await post(`/api/jobs/${map.id}/cancel`);
+    again();
+  });
+  return h("div", { class: "card", id: "maps" }, h("h2", {}, "Maps of large images"),
+    h("p", { class: "soft" }, "Trainings come first: a map that is being made waits for them, and then begins anew."),
+    h("table", { class: "jobs" }, maps.map((map) => h("tr", {},
+      h("td", {}, map.image ? h("a", { href: `#/look/${map.model}/${map.data}/${map.image}` }, map.name) : map.name),
+      h("td", {}, h("span", { class: `state ${map.state}` }, map.state)),
+      h("td", {}, map.state === "running" ? `${Math.round(100 * map.share)} %` : map.error),
+      h("td", {}, isActive(map) ? h("button", { "data-job": map.id, "aria-label": `Cancel the map of ${map.name}`, onclick: cancel(map) }, "Cancel") : "")))));
+}
+
 function jobList(jobs, current) {
   if (!jobs.length) return h("p", {});
   return h("div", { class: "card" }, h("h2", {}, "Trainings"), h("table", { class: "jobs" }, jobs.map((job) =>
@@ -235,9 +250,4 @@ function jobList(jobs, current) {
       h("td", {}, job.n_corrections ? count(job.n_corrections, "correction") : ""),
       h("td", {}, h("span", { class: `state ${job.state}` }, job.state)),
       h("td", {}, job.has_model ? h("a", { href: `#/model/${job.id}` }, "model") : "")))));
-}
-
-function duration(seconds) {
-  if (seconds < 90) return `${Math.max(5, Math.round(seconds / 5) * 5)} seconds`;
-  return seconds < 5400 ? `${Math.round(seconds / 60)} minutes` : `${Math.round(seconds / 3600)} hours`;
 }
