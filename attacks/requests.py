@@ -81,7 +81,7 @@ ROUTES: dict[str, tuple[Any, ...]] = {
         "POST",
         f"/api/data/{DATA}/about",
         {},
-        {"positive": "healthy", "mpp": 0.5},
+        {"positive": "healthy", "mpp": 0.5, "learn_from": ["patient01"]},
     ),
     "POST /api/data/{data}/correct": (
         "POST",
@@ -92,6 +92,7 @@ ROUTES: dict[str, tuple[Any, ...]] = {
     "POST /api/data/{data}/undo": ("POST", f"/api/data/{DATA}/undo", {}, {"id": "0123456789ab"}),
     "/api/data/{data}/images/{image}": ("GET", _PICTURE),
     "/api/data/{data}/images/{image}/thumbnail.jpg": ("GET", f"{_PICTURE}/thumbnail.jpg"),
+    "/api/data/{data}/images/{image}/truth": ("GET", f"{_PICTURE}/truth"),
     "/api/data/{data}/images/{image}/tiles/{level}/{column}/{row}.jpg": (
         "GET",
         f"{_PICTURE}/tiles/0/0/0.jpg",
@@ -102,6 +103,8 @@ ROUTES: dict[str, tuple[Any, ...]] = {
     "/api/jobs/{job}": ("GET", f"/api/jobs/{JOB}"),
     "POST /api/jobs/{job}/cancel": ("POST", f"/api/jobs/{JOB}/cancel", {}, {}),
     "POST /api/jobs/{job}/resume": ("POST", f"/api/jobs/{JOB}/resume", {}, {}),
+    "POST /api/jobs/{job}/rename": ("POST", f"/api/jobs/{JOB}/rename", {}, {"name": "colon"}),
+    "POST /api/jobs/{job}/delete": ("POST", f"/api/jobs/{JOB}/delete", {}, {}),
     "/api/jobs/{job}/model": ("GET", f"/api/jobs/{JOB}/model"),
     "/api/jobs/{job}/atoms/{atom}.png": ("GET", f"/api/jobs/{JOB}/atoms/0.png"),
     "/api/jobs/{job}/atoms/{atom}": ("GET", f"/api/jobs/{JOB}/atoms/0"),
@@ -109,6 +112,7 @@ ROUTES: dict[str, tuple[Any, ...]] = {
     "/api/jobs/{job}/model.histodict": ("GET", f"/api/jobs/{JOB}/model.histodict", {"point": "0"}),
     "/api/jobs/{job}/report.html": ("GET", f"/api/jobs/{JOB}/report.html", {"point": "0"}),
     "/api/jobs/{job}/look/{data}/{image}": ("GET", _LOOK, {"point": "0"}),
+    "POST /api/jobs/{job}/look/{data}/{image}": ("POST", _LOOK, {}, {}),
     "/api/jobs/{job}/look/{data}/{image}/map.png": ("GET", f"{_LOOK}/map.png", {"only": "0"}),
     "/api/jobs/{job}/look/{data}/{image}/outlines": (
         "GET",

@@ -164,7 +164,7 @@ def starter(visitor: Visitor, is_over: Callable[[], bool]) -> None:
         if is_over():
             return
         look = f"/api/jobs/{training}/look/{site.slides}/{site.slide}"
-        job = _json(visitor.ask("start a map", look)).get("job")
+        job = _json(visitor.ask("start a map", look, "POST", {})).get("job")
         visitor.pause(4.0)  # the map is being made now
         visitor.ask("cancel", f"/api/jobs/{job}/cancel", "POST", {})
         visitor.ask("resume", f"/api/jobs/{job}/resume", "POST", {})

@@ -107,6 +107,12 @@ class Server:
                 self.process.wait()
 
 
+def sign_in(page: Any, server: Server) -> None:
+    """Follow the link, and wait until it has led to the page."""
+    page.goto(server.link)
+    page.locator("#nav a").first.wait_for()
+
+
 @contextmanager
 def open_browser() -> Iterator[Any]:
     from playwright.sync_api import sync_playwright

@@ -144,10 +144,10 @@ def test_a_worker_that_vanished_with_the_machine_counts_as_interrupted(
 ):
     """Also if the clock has gone back since."""
     from histodict.execution.sealed import write_sealed
-    from histodict.web import jobs
+    from histodict.web import job_queue
     from histodict.web.jobs import RUNNING, Job
 
-    monkeypatch.setattr(jobs, "_SILENCE", 1.0)
+    monkeypatch.setattr(job_queue, "_SILENCE", 1.0)
 
     with open_client([tissue], tmp_path) as client:
         data = open_data(client)
@@ -166,7 +166,7 @@ def test_a_worker_that_vanished_with_the_machine_counts_as_interrupted(
     assert Job(folder).state()["run"] == 4
 
 
-def test_a_large_image_is_judged_in_the_background(client, monkeypatch):
+def test_a_large_image_is_judged_in_the_background_if_somebody_asks(client, monkeypatch):
     from histodict.web import api_look
 
     data = open_data(client)
@@ -175,12 +175,51 @@ def test_a_large_image_is_judged_in_the_background(client, monkeypatch):
     image = client.get(f"/api/data/{data}").json()["images"][0]["id"]
     address = f"/api/jobs/{job}/look/{data}/{image}"
     monkeypatch.setattr(api_look, "_AT_ONCE", 0)
-    first = client.get(address).json()
+    assert client.get(address).json()["state"] == "unasked"
+    assert client.get("/api/jobs").json()["maps"] == []
+    first = client.post(address, headers=OWN).json()
     assert first["state"] in ("waiting", "running")
-    assert client.get(address).json()["job"] == first["job"]  # asked twice, done once
+    assert client.post(address, headers=OWN).json()["job"] == first["job"]  # asked twice, done once
+    (listed,) = client.get("/api/jobs").json()["maps"]
+    assert [listed[name] for name in ("id", "data", "image", "model")] == [
+        first["job"],
+        data,
+        image,
+        job,
+    ]
     assert wait_for(client, first["job"], "done", "failed")["state"] == "done"
     assert client.get(address).json()["grid"]["n_rows"] == 10
-    assert [entry["id"] for entry in client.get("/api/jobs").json()["jobs"]] == [job]
+    found = client.get("/api/jobs").json()
+    assert [entry["id"] for entry in found["jobs"]] == [job] and found["maps"] == []
+    client.post(f"/api/jobs/{job}/delete", headers=OWN).raise_for_status()
+    assert client.get(f"/api/jobs/{first['job']}").status_code == 404  # with the maps of its model
+
+
+def test_trainings_come_before_maps(tmp_path, monkeypatch):
+    """Whatever came first; what is at work is ahead of both."""
+    from histodict.web.job_queue import JobQueue
+    from histodict.web.jobs import RUNNING, new_job
+    from histodict.web.workspace import User
+
+    user = User.of(tmp_path, "ann")
+    common = {"name": "n", "data": "d", "root": "", "model": "", "folder": ""}
+    training = {"recipe": {}, "seed": 0, "n_images": 0, "test_patients": [], "corrections": []}
+    maps = [
+        new_job(user, common | {"kind": "map", "records": [{"path": str(n)}]}) for n in range(2)
+    ]
+    trainings = [
+        new_job(user, common | training | {"kind": "train", "records": [], "regions": None})
+        for _ in range(2)
+    ]
+    queue, launched = JobQueue(), []
+    monkeypatch.setattr(queue, "_launch", lambda job: launched.append(job.id))
+    for job in (*maps, *trainings):
+        queue.add(job)
+    queue._look_around()
+    assert launched == [trainings[0].id]
+    assert [queue.n_ahead(job) for job in (*maps, *trainings)] == [2, 3, 0, 1]
+    maps[1].set_state(RUNNING, 1)
+    assert [queue.n_ahead(job) for job in (*maps, *trainings)] == [3, 0, 1, 2]
 
 
 def test_what_is_usual_for_regions_is_told_with_its_reason(client, monkeypatch):
@@ -215,7 +254,7 @@ def test_damaged_files_of_a_job_stop_nobody(tissue, tmp_path, content):
     """A job whose request is lost is left out; one whose state is lost can be taken up again."""
     with open_client([tissue], tmp_path) as client:
         data = open_data(client)
-        jobs = [start(client, data) for _ in range(2)]
+        jobs = [start(client, data, seed=seed) for seed in range(2)]
         for job in jobs:
             client.post(f"/api/jobs/{job}/cancel", headers=OWN)
     folder = tmp_path / "users" / "local" / "jobs"
@@ -271,3 +310,29 @@ def test_a_training_that_lost_its_state_is_not_begun_again_by_itself(tmp_path):
     job.model_file.touch()
     found = job.state()
     assert found["state"] == FAILED and "take it up again" in found["error"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("n_atoms", "9" * 30), ("patches_per_class", "-1e99"), ("n_iter", "1e10")]
+)
+def test_absurd_numbers_are_refused_at_the_door(client, name, value):
+    body = {"data": open_data(client), "preset": "quick", "settings": {name: value}}
+    answer = client.post("/api/jobs", json=body, headers=OWN)
+    assert answer.status_code == 400 and name in answer.json()["error"]
+
+
+def test_the_same_training_is_under_way_once(client):
+    data = open_data(client)
+    job = start(client, data, settings=LONG)
+    assert start(client, data, settings=LONG) == job
+    assert start(client, data, settings=LONG, seed=1) != job
+    answer = client.post(f"/api/jobs/{job}/delete", headers=OWN)
+    assert answer.status_code == 400 and "cancel it first" in answer.json()["error"]
+    for entry in client.get("/api/jobs").json()["jobs"]:
+        client.post(f"/api/jobs/{entry['id']}/cancel", headers=OWN)
+    for name in ("", " \n", "x" * 81, None):
+        answer = client.post(f"/api/jobs/{job}/rename", json={"name": name}, headers=OWN)
+        assert answer.status_code == 400
+    client.post(f"/api/jobs/{job}/rename", json={"name": " a  b "}, headers=OWN)
+    assert client.get(f"/api/jobs/{job}").json()["name"] == "a b"
+    assert start(client, data, settings=LONG) != job  # it was given up: this is another one

@@ -89,8 +89,8 @@ def test_a_link_that_leads_outside_is_refused_even_if_it_comes_later(tmp_path, t
         assert client.get(address).status_code == 200
         (folder / "a" / "1.jpg").unlink()
         (folder / "a" / "1.jpg").symlink_to(tmp_path / "secret.jpg")
-        assert client.get(address).status_code == 403
-        assert client.get(f"/api/data/{data}/images/{image}/thumbnail.jpg").status_code == 403
+        for path in (address, f"/api/data/{data}/images/{image}/thumbnail.jpg"):
+            assert client.get(path).status_code in (403, 404)  # it is not among the images any more
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,14 @@
 """What the page asks for becomes a plan, also as it was written down before there were plans."""
 
+from dataclasses import replace
+
 import pytest
 
 from histodict.pipeline import Plan
+from histodict.web.about import About
+from histodict.web.comparison import used_corrections
 from histodict.web.data_sources import DataSources
-from histodict.web.datasets import open_dataset
+from histodict.web.datasets import add_correction, open_dataset, remove_correction, say_of
 from histodict.web.folders import DataFolders
 from histodict.web.training import (
     _CHANGED,
@@ -71,3 +75,57 @@ def test_what_does_not_fit_together_is_refused(dataset, settings, regions, words
     plan = offered_plan("quick", "dfdl").with_settings(settings)
     with pytest.raises(ValueError, match=words):
         training_request(dataset, Wish(plan, regions, 0))
+
+
+def corrected_in(dataset, wish, image, box):
+    """The request of a training after a correction of this image, and what became of it."""
+    add_correction(dataset, image, "inflamed", box)
+    request = training_request(dataset, wish)
+    remove_correction(dataset, dataset.corrections()[0]["id"])
+    return request, [c["use"] for c in used_corrections(request)]
+
+
+def test_what_became_of_a_correction_is_told(dataset):
+    """Whoever marks a region wants it to be learnt from; a patient kept before stays kept."""
+    first = Wish(offered_plan("quick", "dfdl"), None, 0, test_folds=2)
+    request = training_request(dataset, first)
+    kept = request["test_patients"]
+    by_id = dataset.listing.by_id
+    tested, learnt = (
+        next(i for i, r in by_id.items() if (r.patient in kept) is is_kept and r.label == "healthy")
+        for is_kept in (True, False)
+    )
+    again, box = Wish.again(request), [0, 0, 60, 60]
+    assert corrected_in(dataset, again, learnt, box)[1] == ["learnt"]
+    assert corrected_in(dataset, again, tested, None)[1] == ["truth"]
+    found, uses = corrected_in(dataset, again, tested, box)
+    assert uses == ["unused"] and found["test_patients"] == kept
+    found, uses = corrected_in(dataset, first, tested, box)
+    assert uses == ["learnt"] and by_id[tested].patient not in found["test_patients"]
+    assert found["test_patients"]
+
+
+def test_a_patient_that_was_moved_is_learnt_from(dataset):
+    wish = Wish(offered_plan("quick", "dfdl"), None, 0, test_folds=2)
+    moved, *others = training_request(dataset, wish)["test_patients"]
+    say_of(dataset, {"learn_from": [moved]})
+    again = replace(dataset, about=About.read(dataset.folder))
+    assert training_request(again, replace(wish, test_patients=(moved, *others)))[
+        "test_patients"
+    ] == list(others)
+    assert moved not in training_request(again, wish)["test_patients"]
+    with pytest.raises(ValueError, match="patients of this set"):
+        say_of(dataset, {"learn_from": ["nobody"]})
+
+
+def test_patients_that_are_not_there_are_not_kept(dataset):
+    wish = Wish(offered_plan("quick", "dfdl"), None, 0, test_patients=("gone", "patient01"))
+    assert training_request(dataset, wish)["test_patients"] == ["patient01"]
+
+
+def test_what_was_said_before_patients_could_be_moved_is_read(tmp_path):
+    (tmp_path / "about.json").write_text('{"positive": null, "mpp": 0.5}')
+    assert About.read(tmp_path) == About(mpp=0.5)
+    (tmp_path / "about.json").write_text('{"positive": null, "mpp": 0.5, "learn_from": [1]}')
+    with pytest.raises(ValueError, match="learn_from is wrong"):
+        About.read(tmp_path)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ..execution.progress import Callback, Progress
 from ..patches.grid import PatchGrid
 
-_LARGE = 50_000_000  # pixels: of smaller images it is enough to hear that they are done
+_LARGE = 16_000_000  # pixels: of smaller images it is enough to hear that they are done
 
 
 class Reach:

@@ -21,6 +21,7 @@ from .datasets import (
     say_of,
 )
 from .lanes import PICTURES, Later
+from .region_overlap import true_rings
 from .tiles import TILE_SIDE, n_levels
 
 
@@ -63,11 +64,18 @@ def describe(call: Call) -> dict[str, Any]:
         "classes": manifest.classes,
         "positive": class_to_be_found(manifest.classes, dataset.about.positive),
         "mpp": dataset.about.mpp,
+        "learn_from": dataset.about.learn_from,
         "mark_classes": dataset.mark_classes,
         "warnings": quick_warnings(manifest),
         "corrections": dataset.corrections(),
         "images": [
-            {"id": id_, "name": manifest.name(r), "label": r.label, "patient": r.patient}
+            {
+                "id": id_,
+                "name": manifest.name(r),
+                "label": r.label,
+                "patient": r.patient,
+                "masked": r.mask is not None,
+            }
             for id_, r in dataset.listing.by_id.items()
         ],
     }
@@ -125,6 +133,16 @@ def tile(call: Call) -> Response | Later:
     return Later(PICTURES, lambda: picture(tiles.tile(record, *place)), record.path)
 
 
+def truth(call: Call) -> Later:
+    """The outlines of an image's mask."""
+    record, tiles = call.record, call.context.tiles
+    if record.mask is None:
+        raise KeyError("this image has no mask")
+    return Later(
+        PICTURES, lambda: {"rings": true_rings(record, tiles.open(record).size)}, record.path
+    )
+
+
 # --- corrections --------------------------------------------------------------------------------
 
 
@@ -134,7 +152,10 @@ def correct(call: Call) -> dict[str, Any]:
     if box is not None and not whole:
         raise ValueError("box must be four whole numbers: left, top, right, bottom")
     dataset = call.dataset
-    add_correction(dataset, str(call.body.get("image")), str(call.body.get("label")), box)
+    label = call.body.get("label", "")
+    if label is not None and not isinstance(label, str):
+        raise ValueError("label must be a class, or null for an image that is left out")
+    add_correction(dataset, str(call.body.get("image")), label, box)
     return {"corrections": dataset.corrections()}
 
 
@@ -156,5 +177,6 @@ ROUTES = [
     Route("/api/data/{data}/undo", endpoint(undo), methods=["POST"]),
     Route(_IMAGE, endpoint(image)),
     Route(f"{_IMAGE}/thumbnail.jpg", endpoint(thumbnail)),
+    Route(f"{_IMAGE}/truth", endpoint(truth)),
     Route(f"{_IMAGE}/tiles/{{level}}/{{column}}/{{row}}.jpg", endpoint(tile)),
 ]

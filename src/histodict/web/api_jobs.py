@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import json
+import os
+import threading
 import time
+from pathlib import Path
 from typing import Any
 
 from starlette.routing import Route
@@ -19,8 +23,12 @@ from ..recipes import regions_preset
 from .bad_images import bad_images, go_on_without, goes_on_without, left_out, refusal
 from .calls import Call, endpoint
 from .datasets import Dataset, find_dataset, relabelled
-from .jobs import RUNNING, Job, all_jobs, find_job, new_job
+from .jobs import ACTIVE, DONE, RUNNING, Job, all_jobs, find_job, new_job
 from .training import OFFERS, Wish, offered_plan, request_classes, training_request
+from .travel import MapJob
+
+_STARTING = threading.Lock()  # one after another, or two would start the same
+_LARGEST = 1e9  # of a setting: beyond it nothing fits into any memory
 
 
 def choices(call: Call) -> dict[str, Any]:
@@ -53,15 +61,33 @@ def start(call: Call) -> dict[str, Any]:
     dataset = find_dataset(call.user, call.context.sources, str(body.get("data")))
     parent_id = body.get("parent")
     parent = find_job(call.user, str(parent_id)) if parent_id else None
+    if parent and parent.request["data"] != dataset.id:
+        raise ValueError(
+            f"that model was trained on other images ({parent.name}): train {dataset.source.name} "
+            "by itself, on the training page"
+        )
     wish = Wish.again(parent.request) if parent else _first_wish(body)
     request = training_request(dataset, wish)
     skip_bad = body.get("skip_bad") is True
     _check_images(call, dataset, wish, skip_bad)
-    job = new_job(call.user, request | {"parent": parent_id})
-    if skip_bad:
-        go_on_without(job)
-    call.context.queue.add(job)
+    with _STARTING:
+        job = _under_way(call, request | {"parent": parent_id})
+        if job is None:
+            job = new_job(call.user, request | {"parent": parent_id})
+            if skip_bad:
+                go_on_without(job)
+            call.context.queue.add(job)
     return {"id": job.id}
+
+
+def _under_way(call: Call, request: dict[str, Any]) -> Job | None:
+    """The same training, asked for before and not done yet: a second click starts no second one."""
+    wanted = json.loads(json.dumps(request, default=os.fspath))
+    for job in all_jobs(call.user):
+        is_near = job.state()["state"] in ACTIVE and job.summary["data"] == wanted["data"]
+        if is_near and {k: v for k, v in job.request.items() if k != "made"} == wanted:
+            return job
+    return None
 
 
 def _check_images(call: Call, dataset: Dataset, wish: Wish, skip_bad: bool) -> None:
@@ -91,6 +117,8 @@ def _first_wish(body: dict[str, Any]) -> Wish:
     settings = body.get("settings") or {}
     if not isinstance(settings, dict):
         raise ValueError("settings must be names with values")
+    for name, text in settings.items():
+        _check_size(str(name), str(text))
     plan = plan.with_settings({str(name): str(text) for name, text in settings.items()})
     folds, seed = body.get("test_folds", 4), body.get("seed", 0)
     if type(folds) is not int or folds not in (0, 2, 3, 4, 5):
@@ -98,6 +126,15 @@ def _first_wish(body: dict[str, Any]) -> Wish:
     if type(seed) is not int or not 0 <= seed < 2**32:
         raise ValueError("seed must be a whole number from 0 to 4294967295")
     return Wish(plan, regions, seed, folds)
+
+
+def _check_size(name: str, text: str) -> None:
+    try:
+        is_absurd = abs(float(text)) > _LARGEST
+    except ValueError:
+        return  # it is no number
+    if is_absurd:
+        raise ValueError(f"{name}={text[:40]}: that is too large")
 
 
 def watch(call: Call) -> dict[str, Any]:
@@ -129,15 +166,44 @@ def _words(job: Job) -> str:
 
 
 def jobs(call: Call) -> dict[str, Any]:
-    found = [job for job in all_jobs(call.user) if job.summary["kind"] == "train"]
-    return {"jobs": [summary(call, job) for job in found]}
+    """Trainings, and the maps of large images that are not done."""
+    found = all_jobs(call.user)
+    maps = (job for job in found if not job.is_training and job.state()["state"] != DONE)
+    return {
+        "jobs": [summary(call, job) for job in found if job.is_training],
+        "maps": [_map_job(job) for job in maps],
+    }
+
+
+def _map_job(job: Job) -> MapJob:
+    state = job.state()
+    return {
+        "id": job.id,
+        "name": job.name,
+        "data": job.summary["data"],
+        "image": job.summary["image_id"],
+        "model": Path(job.summary["model"]).parent.name,
+        "state": state["state"],
+        "error": state["error"],
+        "share": share_done(job),
+    }
+
+
+def share_done(job: Job) -> float:
+    """Of the map of a large image, from 0 to 1."""
+    lines = job.progress()
+    if not lines:
+        return 0.0
+    last = lines[-1]
+    return Progress(last["stage"], last["done"], last["total"], work=last["work"]).share
 
 
 def summary(call: Call, job: Job) -> dict[str, Any]:
-    asked = ("name", "data", "parent", "made", "regions", "method", "n_corrections")
+    asked = ("data", "parent", "made", "regions", "method", "n_corrections")
     state = job.state()
     return {name: job.summary[name] for name in asked} | {
         "id": job.id,
+        "name": job.name,
         "state": state["state"],
         "error": state["error"],
         "ahead": call.context.queue.n_ahead(job),
@@ -147,25 +213,34 @@ def summary(call: Call, job: Job) -> dict[str, Any]:
 
 def _progress(job: Job) -> dict[str, Any]:
     """Per stage how far it is, the objective per class at every step, and the time left."""
-    lines, state = job.progress(), job.state()
+    lines = job.progress()
     stages = {line["stage"]: (line["done"], line["total"]) for line in lines}
-    is_timed = state["state"] == RUNNING and job.request["kind"] == "train"
     return {
         "stages": stages,
         "objective": [
             line["objective"] for line in lines if line["stage"] == "train" and line["objective"]
         ],
-        "seconds_left": _time_left(job, lines, time.time() - state["at"]) if is_timed else None,
+        "seconds_left": seconds_left(job),
     }
 
 
-def _time_left(job: Job, lines: list[dict[str, Any]], elapsed: float) -> float | None:
-    on_patches = method_entry(job.request["recipe"]["method"]).on_patches
-    forecast = Forecast(PATCH_STAGES if on_patches else IMAGE_STAGES)
-    for line in lines:
+def seconds_left(job: Job) -> float | None:
+    """None: it is not at work, or not known yet."""
+    state = job.state()
+    if state["state"] != RUNNING:
+        return None
+    elapsed, forecast = time.time() - state["at"], Forecast(_stages(job))
+    for line in job.progress():
         told = Progress(line["stage"], line["done"], line["total"], work=line["work"])
         forecast.hear(line["seconds"], told)
     return forecast.seconds_left(elapsed)
+
+
+def _stages(job: Job) -> dict[str, int]:
+    if not job.is_training:
+        return {"slide": 1}
+    on_patches = method_entry(job.request["recipe"]["method"]).on_patches
+    return PATCH_STAGES if on_patches else IMAGE_STAGES
 
 
 def cancel(call: Call) -> dict[str, Any]:
@@ -182,6 +257,26 @@ def resume(call: Call) -> dict[str, Any]:
     return summary(call, job)
 
 
+def rename(call: Call) -> dict[str, Any]:
+    name = call.body.get("name")
+    if not isinstance(name, str):
+        raise ValueError("a name is a text")
+    call.job.rename(name)
+    return summary(call, call.job)
+
+
+def delete(call: Call) -> dict[str, Any]:
+    """A training with all that was made by it, also the maps that wait for its model."""
+    job = call.job
+    if job.state()["state"] in ACTIVE:
+        raise ValueError("it is still at work: cancel it first")
+    maps = (other for other in all_jobs(call.user) if other.summary["model"] == str(job.model_file))
+    for other in [*maps, job]:
+        call.context.queue.drop(other)
+        other.delete()
+    return jobs(call)
+
+
 ROUTES = [
     Route("/api/choices", endpoint(choices)),
     Route("/api/jobs", endpoint(jobs)),
@@ -189,4 +284,6 @@ ROUTES = [
     Route("/api/jobs/{job}", endpoint(watch)),
     Route("/api/jobs/{job}/cancel", endpoint(cancel), methods=["POST"]),
     Route("/api/jobs/{job}/resume", endpoint(resume), methods=["POST"]),
+    Route("/api/jobs/{job}/rename", endpoint(rename), methods=["POST"]),
+    Route("/api/jobs/{job}/delete", endpoint(delete), methods=["POST"]),
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from ..images.manifest import Record
 from ..images.pixel_size import PixelSize, size_warnings
 from ..patches.patch_map import PatchMap
 from ..patches.pictures import encode_png
+from .api_jobs import seconds_left, share_done
 from .api_model import describe_patch, gallery_and_images
 from .bytes_cache import Key
 from .calls import Call, endpoint, picture
@@ -30,10 +32,13 @@ from .maps import (
     stored_answer,
     stored_map,
 )
+from .travel import MapWork
 from .words import for_the_page
 
 # Up to so many pixels an image is judged while the page waits; a larger one is a job.
 _AT_ONCE = 16_000_000
+UNASKED = "unasked"
+_BEGINNING = threading.Lock()  # one after another, or two would begin the same
 
 
 def look(call: Call) -> dict[str, Any] | Later:
@@ -44,10 +49,14 @@ def look(call: Call) -> dict[str, Any] | Later:
         return _told(call, facts)
     model = call.trained.model
 
-    def judge() -> dict[str, Any] | Later:
-        width, height = call.context.tiles.open(record).size
-        if width * height > _AT_ONCE:
-            return _in_background(call, record, folder, mpp)
+    def judge() -> dict[str, Any] | MapWork | Later:
+        n_pixels = _n_pixels(call)
+        if n_pixels > _AT_ONCE:
+            job = _map_job(call)
+            facts = (
+                None if job else stored_answer(folder, record, mpp)
+            )  # it may have ended just now
+            return _told(call, facts) if facts else _map_work(job, n_pixels)
         return Later(ANSWERS, lambda: _told(call, answer_once(model, record, folder, mpp)))
 
     return Later(PICTURES, judge, record.path)
@@ -64,34 +73,62 @@ def _told(call: Call, facts: dict[str, Any]) -> dict[str, Any]:
     return {"state": DONE, "warnings": [for_the_page(words) for words in found], **facts}
 
 
-def _in_background(call: Call, record: Record, folder: Path, mpp: float | None) -> dict[str, Any]:
-    request = {
+def _n_pixels(call: Call) -> int:
+    width, height = call.context.tiles.open(call.record).size
+    return width * height
+
+
+def begin(call: Call) -> Later:
+    """Make the map of a large image, which takes a while: only if somebody asks for it."""
+    return Later(PICTURES, lambda: _begun(call, _n_pixels(call)), call.record.path)
+
+
+def _begun(call: Call, n_pixels: int) -> MapWork:
+    with _BEGINNING:
+        job = _map_job(call)
+        if job is None:
+            job = new_job(call.user, _request(call, call.record, call.dataset.about.mpp))
+            call.context.queue.add(job)
+        else:
+            call.context.queue.resume(job)
+    return _map_work(job, n_pixels)
+
+
+def _map_work(job: Job | None, n_pixels: int) -> MapWork:
+    """How far it is; there may be none."""
+    state = job.state() if job else {"state": UNASKED, "error": ""}
+    return {
+        "state": state["state"],
+        "error": state["error"],
+        "job": job.id if job else None,
+        "megapixels": n_pixels / 1e6,
+        "share": share_done(job) if job else 0.0,
+        "seconds_left": seconds_left(job) if job else None,
+    }
+
+
+def _request(call: Call, record: Record, mpp: float | None) -> dict[str, Any]:
+    return {
         "kind": "map",
         "name": record.path.name,
         "data": call.parts["data"],
+        "image_id": call.parts["image"],
         "root": record.path.parent,
         "records": [asdict(record)],
         "model": call.job.model_file,
-        "folder": folder,
+        "folder": _maps(call),
         "mpp": mpp,
     }
-    job = _map_job(call, record, mpp)
-    if job is not None and job.state()["state"] == DONE:
-        facts = stored_answer(folder, record, mpp)
-        if facts is not None:  # it has ended just now
-            return _told(call, facts)
-        job = None  # its answer is of an earlier version, or was lost
-    if job is None:
-        job = new_job(call.user, request)
-        call.context.queue.add(job)
-    state = job.state()
-    return {"state": state["state"], "error": state["error"], "job": job.id}
 
 
-def _map_job(call: Call, record: Record, mpp: float | None) -> Job | None:
-    wanted = "map", str(call.job.model_file), str(record.path), mpp
+def _map_job(call: Call) -> Job | None:
+    """The job that makes it or gave it up; of one that is done, the answer is an earlier version's
+    or was lost, or it would have been found.
+    """
+    wanted = "map", str(call.job.model_file), str(call.record.path), call.dataset.about.mpp
     for job in all_jobs(call.user):
-        if tuple(job.summary[name] for name in ("kind", "model", "image", "mpp")) == wanted:
+        found = tuple(job.summary[name] for name in ("kind", "model", "image", "mpp"))
+        if found == wanted and job.state()["state"] != DONE:
             return job
     return None
 
@@ -166,6 +203,7 @@ def why(call: Call) -> Later:
 _PLACE = "/api/jobs/{job}/look/{data}/{image}"
 ROUTES = [
     Route(_PLACE, endpoint(look)),
+    Route(_PLACE, endpoint(begin), methods=["POST"]),
     Route(f"{_PLACE}/map.png", endpoint(draw)),
     Route(f"{_PLACE}/outlines", endpoint(rings)),
     Route(f"{_PLACE}/why", endpoint(why)),

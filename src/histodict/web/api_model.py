@@ -23,6 +23,7 @@ from ..pipeline.image_model import Atoms
 from ..reports.patch_pictures import outlined, square_around
 from .bytes_cache import Key
 from .calls import Call, endpoint, picture
+from .comparison import model_before, used_corrections
 from .jobs import find_job
 from .lanes import DOWNLOADS
 from .model_report import (
@@ -33,6 +34,7 @@ from .model_report import (
     training_name,
     write_report,
 )
+from .travel import Before
 from .workspace import short_id
 
 _ATOMS_SHOWN = 40
@@ -44,21 +46,29 @@ def describe(call: Call) -> dict[str, Any]:
     job = call.job
     trained = call.trained
     model = trained.model
-    parent, results = job.request.get("parent"), job.results()
+    results = job.results()
     return {
         "id": job.id,
         "data": job.request["data"],
         "classes": model.classes_,
         "is_detector": model.finds_regions,
-        "card": model_card(model, trained.header, job.request),
+        "card": model_card(model, trained.header, job.request, results),
         "results": results,
         "warnings": size_words(model, results["images"] if results else []),
         "atoms": _atoms(model, trained.gallery is not None),
-        # What this training is compared with.
-        "parent": parent and {"id": parent, "results": find_job(call.user, parent).results()},
-        "corrections": job.request["corrections"],
+        "before": _before(call, results),
+        "corrections": used_corrections(job.request),
         "test_patients": job.request["test_patients"],
     }
+
+
+def _before(call: Call, results: dict[str, Any] | None) -> Before | None:
+    """What this training is compared with, if it is still there."""
+    try:
+        parent = find_job(call.user, str(call.job.request.get("parent")))
+    except KeyError:
+        return None
+    return model_before(call.job, results, parent)
 
 
 def _atoms(model: Model, has_gallery: bool) -> list[dict[str, Any]]:
@@ -190,7 +200,7 @@ def _write_report(path: Path, call: Call, learn: Manifest, test: Manifest) -> No
         raise KeyError("this training has no results yet")
     trained, model = call.trained, call.model_at_point()
     records = {short_id(test.name(record)): record for record in test.records}
-    card = model_card(model, trained.header, job.request)
+    card = model_card(model, trained.header, job.request, results)
     users = atom_users(model, trained.gallery, learn)
     kept = KeptAnswers(records, job.folder / "maps", job.request.get("mpp"), trained.model)
     write_report(path, model, card, _answers_at_point(model, results), kept, users)
@@ -219,7 +229,7 @@ def _written(write: Callable[[Path], object]) -> bytes:
 
 def _download(call: Call, ending: str, kind: str, data: bytes) -> Response:
     """Under the training's name with this ending."""
-    name = call.job.request["name"] + ending
+    name = call.job.name + ending
     plain = "".join(c if c.isascii() and (c.isalnum() or c in "-_.") else "_" for c in name)
     headers = {"Content-Disposition": f'attachment; filename="{plain}"'}
     return Response(data, media_type=kind, headers=headers)

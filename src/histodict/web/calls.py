@@ -26,7 +26,8 @@ from .data_sources import RECORD_BYTES, DataSources
 from .datasets import Dataset, find_dataset
 from .explain import Chunk, KeptView
 from .folders import DataFolders, ForbiddenFileError
-from .jobs import Job, JobQueue, find_job
+from .job_queue import JobQueue
+from .jobs import Job, find_job
 from .lanes import QUICK, Lanes
 from .tiles import Tiles
 from .training import train_and_test

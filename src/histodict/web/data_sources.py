@@ -14,7 +14,7 @@ from ..images.layout import FOLDER, class_folders, images_below, walk
 from ..images.manifest import MANIFEST_NAME, Manifest, ManifestError, Record, read_manifest
 from ..images.records import some_of
 from .bytes_cache import BytesCache
-from .folders import DataFolders
+from .folders import DataFolders, ForbiddenFileError
 from .workspace import short_id
 
 RECORD_BYTES = 1000  # about what a record takes in memory
@@ -52,14 +52,33 @@ class DataSources:
         return self._kept.get((source,), lambda: self._read(source), lambda kept: kept.is_current)
 
     def _read(self, source: Path) -> tuple[Listing, int]:
-        """List the images; all must lie in the data folders."""
+        """List the images; all must lie in the data folders. Of a folder a link may lead out, which
+        is left out and named; a table is refused that asks for what lies elsewhere.
+        """
         manifest, watched = _list_images(source, self.folders)
+        if source in watched and source.is_dir():
+            manifest = self._inside(manifest)
         for record in manifest.records:
             self.check(record)
         by_id = {short_id(manifest.name(record)): record for record in manifest.records}
         newest = max(state[1] if state else 0 for state in watched.values())
         was_settled = time.time() - newest / 1e9 > _STEP
         return Listing(manifest, by_id, watched, was_settled), RECORD_BYTES * len(by_id)
+
+    def _inside(self, manifest: Manifest) -> Manifest:
+        records, outside = [], []
+        for record in manifest.records:
+            try:
+                records.append(self.check(record))
+            except ForbiddenFileError as error:
+                outside.append((manifest.name(record), error))
+        if not outside:
+            return manifest
+        if not records:
+            raise outside[0][1]
+        names = some_of([name for name, _ in outside])
+        words = f"{manifest.root}: left out, as they lie outside the data folders: {names}"
+        return replace(manifest, records=tuple(records), warnings=(*manifest.warnings, words))
 
     def check(self, record: Record) -> Record:
         """The record; refuses an image outside the data folders; ask each time before it is read.

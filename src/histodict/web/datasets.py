@@ -1,7 +1,8 @@
 """Data sets that a user has opened, and what the user corrected in them.
 
-A correction is a new label for an image, or a rectangle in it with a class. The files of the data
-folder stay as they are: corrections live in the workspace and are applied to the manifest.
+A correction is a new label for an image, that it is left out, or a rectangle in it with a class.
+The files of the data folder stay as they are: corrections live in the workspace and are applied to
+the manifest.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from ..images.readers import open_image
 from .about import About
 from .data_sources import DataSources, Listing
 from .folders import DataFolders
+from .travel import Correction
 from .workspace import (
     DamagedFileError,
     User,
@@ -39,7 +41,7 @@ from .workspace import (
 _LONGEST_MARK = 4096
 _SHORTEST_MARK = 40
 _LONGEST_MASK = 4096
-_CORRECTION = {"id", "image", "name", "label", "box"}
+_CORRECTION = Correction.__required_keys__
 _CHANGING = threading.Lock()  # one change after another
 MASK_CLASSES = ("no region", "region")
 
@@ -82,12 +84,12 @@ class Dataset:
             raise KeyError("there is no such image in this data set")
         return self.sources.check(record)
 
-    def corrections(self) -> list[dict[str, Any]]:
+    def corrections(self) -> list[Correction]:
         path = self.folder / "corrections.json"
-        found = read_json(path, list) if path.exists() else []
+        found: list[Correction] = list(read_json(path, list)) if path.exists() else []
         if not all(isinstance(c, dict) and set(c) >= _CORRECTION for c in found):
             raise damage(path, "a correction is not whole")
-        return list(found)
+        return found
 
 
 def open_dataset(user: User, sources: DataSources, source: Path) -> Dataset:
@@ -136,11 +138,16 @@ def say_of(dataset: Dataset, body: Mapping[str, Any]) -> None:
 # --- corrections --------------------------------------------------------------------------------
 
 
-def add_correction(dataset: Dataset, image_id: str, label: str, box: list[int] | None) -> None:
-    """A new label for the image, or for a box (left, top, right, bottom) in it."""
+def add_correction(
+    dataset: Dataset, image_id: str, label: str | None, box: list[int] | None
+) -> None:
+    """A new label for the image, or for a box (left, top, right, bottom) in it; an image that
+    gets none is left out.
+    """
     record = dataset.image(image_id)
     known = dataset.manifest.classes if box is None else dataset.mark_classes
-    if label not in known:
+    is_left_out = label is None and box is None
+    if label not in known and not is_left_out:
         raise ValueError(f"the class {label!r} is not among {known}")
     box = box and _check_box(record, box)
     with _CHANGING:
@@ -149,8 +156,7 @@ def add_correction(dataset: Dataset, image_id: str, label: str, box: list[int] |
             kept = [c for c in kept if c["image"] != image_id or c["box"] is not None]
         if box is not None or label != record.label:
             name = dataset.manifest.name(record)
-            found = {"id": new_id(), "image": image_id, "name": name, "label": label, "box": box}
-            kept.append(found)
+            kept.append(Correction(id=new_id(), image=image_id, name=name, label=label, box=box))
         write_sealed(dataset.folder / "corrections.json", kept)
 
 
@@ -184,11 +190,13 @@ def corrected(dataset: Dataset) -> Manifest:
         dataset.sources.check(record)
     further = []
     for correction in dataset.corrections():
-        image, label, box = (correction[name] for name in ("image", "label", "box"))
+        image, label, box = correction["image"], correction["label"], correction["box"]
         mark = dataset.folder / "marks" / f"{correction['id']}.png"
         if image not in records:  # the file has gone since
             continue
-        if box is None:
+        if label is None:
+            del records[image]
+        elif box is None:
             records[image] = replace(records[image], label=label)
         elif records[image].mask is not None:
             _paint(mark, records[image], box, label == MASK_CLASSES[1])
@@ -203,11 +211,13 @@ def corrected(dataset: Dataset) -> Manifest:
 
 
 def relabelled(dataset: Dataset) -> Manifest:
-    """The images of the set, their labels as corrected."""
-    labels = {c["image"]: c["label"] for c in dataset.corrections() if c["box"] is None}
+    """The images of the set, their labels as corrected, without those that are left out."""
+    labels = {image: record.label for image, record in dataset.listing.by_id.items()}
+    told = labels | {c["image"]: c["label"] for c in dataset.corrections() if c["box"] is None}
     records = (
-        replace(record, label=labels.get(image, record.label))
+        replace(record, label=label)
         for image, record in dataset.listing.by_id.items()
+        if (label := told[image]) is not None
     )
     return replace(dataset.manifest, records=tuple(records))
 

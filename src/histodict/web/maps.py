@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from ..batch import image_key
 from ..execution.files import file_key
+from ..execution.progress import Callback, ignore
 from ..execution.sealed import write_sealed
 from ..images.manifest import Record
 from ..images.pixel_size import PixelSize
@@ -40,14 +41,18 @@ _FACTS: dict[str, Any] = {
 
 
 def answer_image(
-    model: Model, record: Record, folder: Path, mpp: float | None = None
+    model: Model,
+    record: Record,
+    folder: Path,
+    mpp: float | None = None,
+    callback: Callback = ignore,
 ) -> dict[str, Any]:
     """The model's answer for an image as plain values; its map, if it has one, into the folder.
 
     `mpp`: µm per pixel where neither the record nor the file says it.
     """
     state = _state(record, mpp)  # first: the image may be replaced meanwhile
-    answer = model.answer(record.path, mpp=About(mpp=mpp).given(record.mpp))
+    answer = model.answer(record.path, mpp=About(mpp=mpp).given(record.mpp), callback=callback)
     facts = answer_facts(answer) | {"version": short_id(repr(state))}
     if answer.patch_map is not None:  # before the answer that tells of it
         answer.patch_map.save(_file(folder, record.path, "npz"))

@@ -23,23 +23,46 @@ from ..reports.atoms_page import AtomsInUse, atom_rows
 from ..reports.evaluation_facts import Fact
 from ..reports.model_card import describe_model
 from ..reports.pages import write_page
+from .comparison import used_corrections
 from .maps import answer_once, redrawn, stored_map
+from .region_overlap import pooled
+from .travel import Use, UsedCorrection
 from .words import for_the_page
 
 _N_EXAMPLES = 6
-_UNTESTED = "nothing: no patient was kept"
+_UNTESTED = "nobody: how good it is, is not known"
+_USES: dict[Use, str] = {
+    "learnt": "learnt from",
+    "truth": "of what tested images truly are",
+    "unused": "not learnt from, as the patient was kept for testing",
+    "left out": "leaving images out",
+    "gone": "of images that are gone",
+}
 _N_ATOMS = 8  # of each class, shown with the patches that use them
 
 
-def model_card(model: Model, header: Mapping[str, Any], request: Mapping[str, Any]) -> list[Fact]:
-    """What the file says of the model, and what the page knows: who was kept, what corrected."""
-    n_tested, n_corrected = len(request["test_patients"]), len(request["corrections"])
+def model_card(
+    model: Model,
+    header: Mapping[str, Any],
+    request: dict[str, Any],
+    results: Mapping[str, Any] | None,
+) -> list[Fact]:
+    """What the file says of the model, and what the page knows: who was tested, what corrected."""
+    rows = results["images"] if results else []
+    n_tested = len({row["patient"] for row in rows if row["answer"] is not None})
     card = dict(describe_model(header)) | {
         "Decision": model.decision_words(),
         "Tested on": counted(n_tested, "other patient") if n_tested else _UNTESTED,
-        "Corrections": f"{n_corrected} by the user" if n_corrected else "none",
+        "Corrections": _corrected(used_corrections(request)),
     }
     return list(card.items())
+
+
+def _corrected(corrections: Sequence[UsedCorrection]) -> str:
+    """How many there were, and which of them were not learnt from."""
+    n_of = Counter(c["use"] for c in corrections)
+    words = [f"{n_of[use]} {what}" for use, what in _USES.items() if n_of[use]]
+    return f"{len(corrections)} by the user: {', '.join(words)}" if words else "none"
 
 
 @dataclass(frozen=True)
@@ -83,7 +106,7 @@ def write_report(
     counts = confusion_table(model.classes_, rows) if rows else []
     content = {
         "title": f"Model report: {' / '.join(model.classes_)}",
-        "facts": _figures(model.classes_, rows),
+        "facts": _figures(model, rows),
         "classes": model.classes_,
         "card": card,
         "truths": [truth for truth, _ in counts],
@@ -103,11 +126,21 @@ def write_report(
     write_page(path, "web/report.html.j2", content)
 
 
-def _figures(classes: Sequence[str], rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """How good it is; of two classes, also how well the one to be found is found."""
+def _figures(model: Model, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """How good it is; of two classes, also how well the one to be found is found; of regions, how
+    they overlap with the true ones.
+    """
+    classes = model.classes_
     labels, answers = ([row[key] for row in rows] for key in ("label", "answer"))
-    accuracy = f"{balanced_accuracy(labels, answers):.2f}" if rows else "not measured"
-    figures: dict[str, Any] = {"balanced accuracy": accuracy}
+    missing = [name for name in classes if name not in labels]
+    figures: dict[str, Any] = {}
+    if model.finds_regions and rows:
+        figures |= _overlap_figures(model, rows)
+    if rows and missing:
+        figures["balanced accuracy: no image was " + " or ".join(missing)] = "not known"
+    else:
+        accuracy = f"{balanced_accuracy(labels, answers):.2f}" if rows else "not measured"
+        figures["balanced accuracy"] = accuracy
     if len(classes) == 2 and set(classes) <= set(labels):
         share = sensitivity(labels, answers, positive=classes[1])
         figures[f"sensitivity: of {classes[1]} found"] = f"{share:.2f}"
@@ -115,6 +148,16 @@ def _figures(classes: Sequence[str], rows: list[dict[str, Any]]) -> list[dict[st
         figures[f"specificity: of the others not called {classes[1]}"] = f"{share:.2f}"
     figures["images of patients it never saw"] = len(rows)
     return [{"name": name, "value": value} for name, value in figures.items()]
+
+
+def _overlap_figures(model: Model, rows: list[dict[str, Any]]) -> dict[str, str]:
+    """Results of earlier versions do not have it."""
+    point = model.operating_point
+    found = pooled([row.get("overlap") for row in rows], point.value) if point else None
+    if found is None:
+        return {}
+    words = f"overlap with the true regions of {model.classes_[1]}, by patches"
+    return {f"Dice: {words}": f"{found.dice:.2f}", f"IoU: {words}": f"{found.iou:.2f}"}
 
 
 def confusion_table(

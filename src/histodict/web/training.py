@@ -11,7 +11,8 @@ from ..evaluation.protocols import k_folds
 from ..images.manifest import Manifest, Record
 from ..pipeline import Plan
 from ..pipeline.region_truth import region_classes
-from .datasets import Dataset, corrected
+from .about import class_to_be_found
+from .datasets import Dataset, corrected, relabelled
 
 # What the page offers, in words for people.
 OFFERS = {
@@ -74,13 +75,16 @@ class Wish:
         if self.regions:
             region_classes(manifest, self.regions)
 
-    def kept_patients(self, manifest: Manifest) -> list[str]:
+    def kept_patients(self, manifest: Manifest, learn_from: Collection[str] = ()) -> list[str]:
+        """Those to test on; `learn_from`: patients that are never kept for that."""
+        free = [i for i, r in enumerate(manifest.records) if r.patient not in learn_from]
+        others = manifest.select(free)
         if self.test_patients is not None:
-            return list(self.test_patients)
-        if not self.test_folds:
+            return sorted({*self.test_patients} & {*others.patients})
+        if not self.test_folds or not free:
             return []
-        split = k_folds(manifest, self.test_folds, random_state=self.seed).splits[0]
-        return sorted({manifest.records[place].patient for place in split.test})
+        split = k_folds(others, self.test_folds, random_state=self.seed).splits[0]
+        return sorted({others.records[place].patient for place in split.test})
 
 
 def training_request(dataset: Dataset, wish: Wish) -> dict[str, Any]:
@@ -91,21 +95,38 @@ def training_request(dataset: Dataset, wish: Wish) -> dict[str, Any]:
         )
     manifest = corrected(dataset)
     wish.check(manifest)
+    if not wish.regions:
+        _check_positive(dataset, manifest)
+    n_images = len(relabelled(dataset).records)
+    images, marked = manifest.select(range(n_images)), manifest.records[n_images:]
+    learn_from = {*dataset.about.learn_from}
+    if wish.test_patients is None:  # who marks a region wants it to be learnt from
+        learn_from |= {record.patient for record in marked}
     return {
         "kind": "train",
         "data": dataset.id,
         "name": dataset.source.name if dataset.source.is_dir() else dataset.source.parent.name,
         "root": manifest.root,
         "records": [asdict(record) for record in manifest.records],
-        "n_images": len(dataset.manifest.records),  # those after them are marked rectangles
+        "n_images": n_images,  # those after them are marked rectangles
         "positive": manifest.classes[1] if len(manifest.classes) == 2 else None,
         "mpp": dataset.about.mpp,
         "recipe": wish.plan.to_dict(),
         "regions": wish.regions,
         "seed": wish.seed,
-        "test_patients": wish.kept_patients(manifest),
+        "test_patients": wish.kept_patients(images, learn_from),
         "corrections": dataset.corrections(),
     }
+
+
+def _check_positive(dataset: Dataset, manifest: Manifest) -> None:
+    """Of two classes somebody must say which one is to be found: their order is no reason."""
+    found = class_to_be_found(manifest.classes, dataset.about.positive)
+    if found is not None and found["how"] == "unknown":
+        raise ValueError(
+            f"say first which class is to be found, {' or '.join(manifest.classes)}: misses, false "
+            "alarms and colours go by it, and the names do not tell"
+        )
 
 
 def request_manifest(request: Mapping[str, Any]) -> Manifest:

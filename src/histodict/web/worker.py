@@ -31,7 +31,8 @@ from ..pipeline import Model, Plan, load_model, save_model
 from ..pipeline.gallery import Gallery
 from .bad_images import left_out, look_for_bad
 from .jobs import CANCELLED, DONE, FAILED, RUNNING, Job
-from .maps import answer_image, answer_once
+from .maps import answer_image, answer_once, stored_map
+from .region_overlap import overlap
 from .training import request_manifest, train_and_test
 from .words import for_the_page
 from .workspace import read_json, short_id
@@ -166,6 +167,8 @@ def _answers(job: Job, model: Model, test: Manifest, tell: Callback) -> list[dic
         try:
             label = model.truth(record)
             facts = answer_once(model, record, folder, mpp)
+            if model.finds_regions and facts["grid"] is not None:
+                facts |= {"overlap": overlap(record, stored_map(folder, record, mpp))}
         except (ValueError, OSError) as error:
             failure = for_the_page(str(error).removeprefix(f"{record.path}: "))
             facts = {"answer": None, "score": None, "value": None, "failure": failure}
@@ -181,10 +184,8 @@ def _answers(job: Job, model: Model, test: Manifest, tell: Callback) -> list[dic
 
 def draw_map(job: Job, tell: Callback) -> None:
     record = request_manifest(job.request).records[0]
-    tell(Progress("map", 0, 1))
     model, folder = load_model(job.request["model"]), Path(job.request["folder"])
-    answer_image(model, record, folder, job.request.get("mpp"))
-    tell(Progress("map", 1, 1))
+    answer_image(model, record, folder, job.request.get("mpp"), tell)
 
 
 WORK: dict[str, Callable[[Job, Callback], None]] = {"train": train, "map": draw_map}

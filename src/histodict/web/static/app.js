@@ -15,9 +15,12 @@ const PAGES = {
 
 let leave = () => {};
 let turn = 0;
+let noting = 0;
 
 async function show() {
   const mine = ++turn;
+  const { y } = history.state ?? { y: 0 }; // of this entry, if it was seen before
+  clearTimeout(noting);
   leave();
   leave = () => {};
   notice("");
@@ -29,6 +32,8 @@ async function show() {
   document.title = `${page.name} – histodict`;
   try {
     const session = await get("/api/session");
+    if (!session.data.some((data) => data.id === here.data)) here.data = null; // it was deleted
+    if (!session.jobs.some((job) => job.id === here.job)) here.job = null;
     here.data ??= session.demo ?? session.data[0]?.id ?? null;
     here.job ??= session.jobs.find((job) => job.state === "done")?.id ?? null;
     const content = h("div", { class: "content" });
@@ -36,9 +41,10 @@ async function show() {
     if (mine !== turn) return left?.();
     leave = left ?? leave;
     main.replaceChildren(content);
+    scrollTo(0, y);
   } catch (error) {
     if (mine === turn) {
-      main.replaceChildren();
+      main.replaceChildren(h("p", {}, h("a", { class: "button", href: "#/data" }, "Choose other data")));
       notice(error.message);
     }
   }
@@ -62,6 +68,11 @@ function showNav(current) {
 }
 
 addEventListener("hashchange", show);
+history.scrollRestoration = "manual"; // pages are made anew, and reach down there only then
+addEventListener("scroll", () => {
+  clearTimeout(noting);
+  noting = setTimeout(() => history.replaceState({ y: scrollY }, ""), 100);
+});
 addEventListener("keydown", (event) => {
   if (event.altKey && "1234".includes(event.key) && event.key) {
     event.preventDefault();

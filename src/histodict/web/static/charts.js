@@ -25,6 +25,9 @@ export function curves(values, names) {
   return h("figure", { class: "chart" }, drawing, h("figcaption", {}, key));
 }
 
+/** Of a name, what fits along an axis. */
+const short = (name) => (name.length > 24 ? `${name.slice(0, 23)}…` : name);
+
 function axes(left, top, right, bottom) {
   return s("path", { d: `M${left} ${top}V${bottom}H${right}`, fill: "none", stroke: "#8795a1" });
 }
@@ -39,11 +42,11 @@ export function roc(points, name, onmove) {
   const knob = s("circle", { r: 9, class: "knob" });
   const text = (at, v, words, more = {}) => s("text", { x: at, y: v, "text-anchor": "middle", ...more }, words);
   const drawing = s("svg", { viewBox: `0 0 ${side} ${side}`, class: "chart roc", id: "roc", role: "img",
-    "aria-label": `Misses of ${name} against false alarms` },
+    "aria-label": `Misses of ${name} against false alarms of ${name}` },
     axes(left, 10, side - 12, side - bottom),
     s("line", { x1: x(0), y1: y(1), x2: x(1), y2: y(0), stroke: "#8795a1", "stroke-dasharray": "3 4" }),
     s("path", { d: path, fill: "none", stroke: "#0072b2", "stroke-width": 2.5 }),
-    text(x(0.5), side - 6, "false alarms"), text(14, y(0.5), `misses of ${name}`, { transform: `rotate(-90 14 ${y(0.5)})` }),
+    text(x(0.5), side - 6, `false alarms of ${short(name)}`), text(14, y(0.5), `misses of ${short(name)}`, { transform: `rotate(-90 14 ${y(0.5)})` }),
     ...[0, 0.5, 1].flatMap((v) => [text(x(v), side - bottom + 15, `${v * 100} %`), text(left - 5, y(v) + 4, `${v * 100}`, { "text-anchor": "end" })]),
     knob);
   const pull = (event) => {

@@ -63,6 +63,38 @@ export function guarded(work) {
   };
 }
 
+/** The same for a button: while the work is under way, a further click does nothing. */
+export function once(work) {
+  let busy = false;
+  return async (...given) => {
+    if (busy) return;
+    busy = true;
+    await guarded(work)(...given);
+    busy = false;
+  };
+}
+
+/** What a place shows now; what is the same already stays, with the focus in it, and is not read out anew. */
+export function become(place, children) {
+  const wanted = children.flat(3).filter((child) => child !== null && child !== "")
+    .map((child) => (child instanceof Node ? child : document.createTextNode(child)));
+  wanted.forEach((fresh, i) => {
+    const old = place.childNodes[i];
+    if (!old) place.append(fresh);
+    else if (!old.isEqualNode(fresh)) renew(old, fresh);
+  });
+  while (place.childNodes.length > wanted.length) place.lastChild.remove();
+}
+
+function renew(old, fresh) {
+  // A button does what it was made for: another one takes its place.
+  if (old.nodeName !== fresh.nodeName || old.nodeName === "BUTTON") return old.replaceWith(fresh);
+  if (old.nodeType === Node.TEXT_NODE) return (old.data = fresh.data);
+  [...old.attributes].forEach(({ name }) => { if (!fresh.hasAttribute(name)) old.removeAttribute(name); });
+  [...fresh.attributes].forEach(({ name, value }) => { if (old.getAttribute(name) !== value) old.setAttribute(name, value); });
+  return become(old, [...fresh.childNodes]);
+}
+
 export function choice(options, value, onchange, attributes = {}) {
   const items = options.map(([key, words]) =>
     h("option", { value: String(key), selected: String(key) === String(value) }, words));
@@ -78,7 +110,17 @@ export const pause = (ms) => new Promise((done) => setTimeout(done, ms));
 
 export const isActive = (job) => ["waiting", "running"].includes(job.state);
 
+export function duration(seconds) {
+  if (seconds < 90) return `${Math.max(5, Math.round(seconds / 5) * 5)} seconds`;
+  return seconds < 5400 ? `${Math.round(seconds / 60)} minutes` : `${Math.round(seconds / 3600)} hours`;
+}
+
+export const timeLeft = (seconds) => (seconds === null ? "Estimating the time…" : `About ${duration(seconds)} left.`);
+
 export const count = (n, word) => `${n} ${word}${n === 1 ? "" : "s"}`;
+
+/** In a list of classes: the image is neither learnt from nor tested on. */
+export const LEFT_OUT = "\0";
 
 // Distinguishable for colour-blind readers; the same as in the reports.
 export const COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#f0e442", "#56b4e9"];

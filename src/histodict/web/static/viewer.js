@@ -20,12 +20,16 @@ export class Viewer {
     this.map = null; // {picture, grid}
     this.opacity = 0.5;
     this.rings = [];
+    this.truth = []; // rings of a mask
     this.marks = []; // {box, colour}
     this.selection = null;
     this.marking = false;
     this.draft = null;
     this.onpick = this.onmark = this.onmove = () => {};
     this.frame = 0;
+    this.scheme = matchMedia("(prefers-color-scheme: dark)");
+    this.repaint = () => this.refresh();
+    this.scheme.addEventListener("change", this.repaint);
     this.watcher = new ResizeObserver(() => this.resize());
     this.watcher.observe(canvas);
     this.listen();
@@ -35,6 +39,7 @@ export class Viewer {
 
   close() {
     this.watcher.disconnect();
+    this.scheme.removeEventListener("change", this.repaint);
     cancelAnimationFrame(this.frame);
     this.tiles.clear();
   }
@@ -209,7 +214,7 @@ export class Viewer {
   draw() {
     const pen = this.canvas.getContext("2d");
     pen.setTransform(1, 0, 0, 1, 0, 0);
-    pen.fillStyle = "#e9ecef";
+    pen.fillStyle = getComputedStyle(this.canvas).backgroundColor;
     pen.fillRect(0, 0, this.canvas.width, this.canvas.height);
     const [left, top] = this.toScreen([0, 0]);
     const k = this.scale * this.ratio;
@@ -218,12 +223,18 @@ export class Viewer {
     this.drawTiles(pen);
     this.drawMap(pen);
     const line = (width, colour) => { pen.lineWidth = width / this.scale; pen.strokeStyle = colour; };
-    for (const [width, colour] of [[4, "#fff"], [2, "#111"]]) {
-      line(width, colour);
+    const outline = (rings) => {
       pen.beginPath();
-      this.rings.forEach((ring) => { for (let i = 0; i < ring.length; i += 2) pen[i ? "lineTo" : "moveTo"](ring[i], ring[i + 1]); });
+      rings.forEach((ring) => { for (let i = 0; i < ring.length; i += 2) pen[i ? "lineTo" : "moveTo"](ring[i], ring[i + 1]); });
       pen.stroke();
+    };
+    for (const [width, colour] of [[4, "#fff"], [2, "#111"]]) { line(width, colour); outline(this.rings); }
+    for (const [width, colour, dash] of [[5, "#111", []], [3, "#f0e442", [9 / this.scale, 6 / this.scale]]]) {
+      line(width, colour);
+      pen.setLineDash(dash);
+      outline(this.truth);
     }
+    pen.setLineDash([]);
     const boxes = [...this.marks, ...(this.draft ? [{ box: this.draft, colour: "#111" }] : [])];
     for (const { box: [x0, y0, x1, y1], colour } of boxes) {
       for (const [width, ink] of [[5, "#fff"], [3, colour]]) { line(width, ink); pen.strokeRect(x0, y0, x1 - x0, y1 - y0); }

@@ -1,7 +1,9 @@
 // The way from page to page, which keeps the data set and the model.
 
-/** What was looked at last; and by model where the user drew its line, if not where it drew it. */
-export const here = { data: null, job: null, image: null, points: {} };
+/** All that the page keeps from one view to the next, for whoever goes back: what was looked at last; by
+    model where the user drew its line, if not where it drew it; by data set what the training form holds; by
+    image which part was seen, and how strongly maps were drawn. */
+export const here = { data: null, job: null, image: null, points: {}, wishes: {}, views: {}, strength: 0.5 };
 
 export function go(...parts) {
   location.hash = "#/" + parts.filter((part) => part).join("/");

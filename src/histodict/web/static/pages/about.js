@@ -1,11 +1,11 @@
 // What is to be said of a data set before anybody trains: the class to be found, the size of a pixel,
 // images that cannot be read, warnings. Shown by the data page and the training page.
-import { choice, count, get, guarded, h, labelled, pause, post, sizeWords } from "../dom.js";
+import { become, choice, count, get, guarded, h, labelled, pause, post, sizeWords } from "../dom.js";
 
 const HOW = {
   chosen: () => "As you chose.",
   "by its name": () => "Guessed from its name: choose the other one if that is wrong.",
-  unknown: (name) => `The names do not tell: choose which one you look for. Until then it is ${name}.`,
+  unknown: () => "The names do not tell: choose which one you look for before you train.",
 };
 
 /** {element, saved}; `changed(data)` hears what is known now, `saved()` waits until it is stored. */
@@ -31,7 +31,7 @@ function positiveField(data, say) {
   const open = how === "unknown" ? [["", "choose…"]] : []; // else nobody could choose what stands there already
   const field = labelled("Class to be found", choice([...open, ...data.classes.map((c) => [c, c])], open.length ? "" : name,
     (positive) => positive && say({ positive }), { id: "positive" }),
-    `${HOW[how](name)} It is drawn in orange, and misses and sensitivity are about it.`);
+    `${HOW[how]()} It is drawn in orange, and misses and sensitivity are about it.`);
   if (how === "unknown") field.classList.add("asked");
   return field;
 }
@@ -46,19 +46,26 @@ function sizeField(data, say) {
 export async function watchChecks(data, place, isOver, choose = null) {
   while (!isOver()) {
     const checks = await get(`/api/data/${data.id}/checks`).catch(() => null);
-    if (checks && !isOver()) place.replaceChildren(...checksView(data, checks, choose));
+    const leaveOut = (image) => guarded(async () => {
+      Object.assign(data, await post(`/api/data/${data.id}/correct`, { image: image.id, label: null, box: null }));
+      watchChecks(data, place, isOver, choose);
+    });
+    if (checks && !isOver()) become(place, checksView(data, checks, choose, leaveOut));
     if (!checks || checks.ready) return;
     await pause(700);
   }
 }
 
-function checksView(data, checks, choose) {
+function checksView(data, checks, choose, leaveOut) {
   const upper = (text) => text[0].toUpperCase() + text.slice(1);
   const all = [...data.warnings, ...checks.warnings];
   const clean = checks.ready && !all.length && !checks.bad.length && !checks.refused.length;
   return [
     ...checks.refused.map((text) => h("p", { class: "warning refused" }, h("b", {}, "Cannot be learnt from: "), text)),
-    checks.bad.length ? badList(checks.bad, choose) : "",
+    checks.bad.length ? badList(checks.bad, choose, (name) => {
+      const image = data.images.find((entry) => entry.name === name);
+      return image ? h("button", { class: "link", onclick: leaveOut(image), "aria-label": `Leave ${name} out` }, "leave out") : "";
+    }) : "",
     ...all.map((text) => h("p", { class: "warning" }, h("b", {}, "Warning: "), upper(text))),
     clean ? h("p", { class: "good" }, "Checked: no warnings.") : "",
     checks.ready ? "" : h("p", { class: "soft" }, `Checking the images: ${checks.seen} of ${checks.of}…`),
@@ -66,11 +73,11 @@ function checksView(data, checks, choose) {
   ];
 }
 
-/** Images that cannot be read, and why; `choose`: an element that offers to go on without them. */
-export function badList(bad, choose = null) {
+/** Images that cannot be read, and why; `choose`: an element that offers to go on without them; `act`: one for each. */
+export function badList(bad, choose = null, act = () => "") {
   return h("div", { class: "warning", id: "bad-images" }, h("b", {}, `${count(bad.length, "image")} cannot be read:`),
-    h("ul", {}, bad.map(({ name, reason }) => h("li", {}, h("b", {}, name), `: ${reason}`))),
-    choose ?? h("span", { class: "soft" }, "Mend or remove them; or go on without them, when you train."));
+    h("ul", {}, bad.map(({ name, reason }) => h("li", {}, h("b", {}, name), `: ${reason} `, act(name)))),
+    choose ?? h("span", { class: "soft" }, "Mend them, leave them out, or go on without them when you train."));
 }
 
 /** How many images have which size of a pixel. */

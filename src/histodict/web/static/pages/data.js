@@ -1,14 +1,15 @@
 // Data: choose a folder or table; see images by class and patient, counts and warnings.
-import { choice, classTag, count, get, guarded, h, post } from "../dom.js";
+import { LEFT_OUT, choice, classTag, count, get, guarded, h, post } from "../dom.js";
 import { go, here } from "../way.js";
 import { about, watchChecks } from "./about.js";
 
 export async function showData(content, [id], session) {
   const chosen = id ?? here.data;
   let stopped = false;
-  content.append(chooser(session, !chosen));
-  if (chosen) {
-    const data = await get(`/api/data/${chosen}`);
+  let lost = null;
+  const data = chosen ? await get(`/api/data/${chosen}`).catch((error) => { lost = error.message; }) : null;
+  content.append(chooser(session, !data));
+  if (data) {
     here.data = data.id;
     const warnings = h("div", { class: "warnings", "aria-live": "polite" });
     const known = about(data, (_, isClass) => {
@@ -18,6 +19,7 @@ export async function showData(content, [id], session) {
     content.append(heading(data, known.element), warnings, ...groups(data));
     watchChecks(data, warnings, () => stopped);
   } else {
+    if (lost) content.append(h("p", { class: "warning", id: "lost" }, h("b", {}, "These images cannot be opened: "), lost));
     content.append(h("p", { class: "lead" }, "Choose a folder that holds one sub-folder of images ",
       "per class, or a table (CSV) with the columns path, label and, best, patient."));
   }
@@ -112,10 +114,11 @@ function groups(data) {
 }
 
 function thumb(data, image) {
-  const given = data.corrections.find((c) => c.image === image.id && !c.box)?.label ?? image.label;
+  const own = data.corrections.find((c) => c.image === image.id && !c.box);
+  const given = own ? own.label ?? LEFT_OUT : image.label;
   const card = h("figure", { class: given === image.label ? "" : "corrected" });
   const relabel = guarded(async (label) => {
-    await post(`/api/data/${data.id}/correct`, { image: image.id, label, box: null });
+    await post(`/api/data/${data.id}/correct`, { image: image.id, label: label === LEFT_OUT ? null : label, box: null });
     card.className = label === image.label ? "" : "corrected";
   });
   card.append(
@@ -123,7 +126,7 @@ function thumb(data, image) {
       h("img", { src: `/api/data/${data.id}/images/${image.id}/thumbnail.jpg`, alt: image.name, loading: "lazy" })),
     h("figcaption", {}, h("span", { title: image.name }, image.name.split("/").pop()),
       data.classes.length > 1 && image.label
-        ? choice(data.classes.map((name) => [name, name]), given, relabel,
+        ? choice([...data.classes.map((name) => [name, name]), [LEFT_OUT, "leave out"]], given, relabel,
             { "aria-label": `Class of ${image.name}` }) : null));
   return card;
 }

@@ -1,5 +1,5 @@
 // Look: an image or slide up close, the model's map over it, the why of a patch, corrections.
-import { choice, classTag, colourOf, count, get, guarded, h, isActive, pause, post, sizeWords } from "../dom.js";
+import { LEFT_OUT, become, choice, classTag, colourOf, count, get, guarded, h, isActive, once, pause, post, sizeWords, timeLeft } from "../dom.js";
 import { Viewer, scaleBar } from "../viewer.js";
 import { go, here } from "../way.js";
 import { whyView } from "./why.js";
@@ -17,7 +17,7 @@ export async function showLook(content, [job, id, image]) {
   Object.assign(state, { data, chosen, base: `/api/data/${data.id}/images/${chosen.id}` });
   state.place = `/api/jobs/${state.job}/look/${data.id}/${chosen.id}`;
   state.point = here.points[state.job];
-  state.info = await get(state.base);
+  [state.info, state.model] = await Promise.all([get(state.base), state.job ? get(`/api/jobs/${state.job}/model`) : null]);
   const canvas = h("canvas", { tabindex: "0", id: "viewer", "aria-label":
     `${chosen.name}. Arrow keys move, plus and minus zoom, 0 shows all, Enter explains the patch in the middle.` });
   const bar = h("div", { class: "scale-bar", "aria-hidden": "true" }, h("i", {}), h("span", {}));
@@ -27,7 +27,9 @@ export async function showLook(content, [job, id, image]) {
   content.append(h("div", { class: "look" }, imageList(state),
     h("div", { class: "stage" }, canvas, bar, state.legend, status, toolbar(state)), panel));
   state.viewer = new Viewer(canvas, state.info, (level, column, row) => `${state.base}/tiles/${level}/${column}/${row}.jpg`);
+  Object.assign(state.viewer, { opacity: here.strength }, here.views[chosen.id]); // as it was seen last
   state.viewer.onmove = () => {
+    here.views[chosen.id] = { x: state.viewer.x, y: state.viewer.y, scale: state.viewer.scale };
     const [width, words] = scaleBar(state.viewer.scale, state.info.mpp);
     bar.firstChild.style.width = `${width}px`;
     bar.lastChild.textContent = words;
@@ -36,7 +38,7 @@ export async function showLook(content, [job, id, image]) {
   state.why = h("section", { id: "why", "aria-live": "polite" });
   state.answer = h("section", { id: "answer" });
   panel.append(h("h1", { class: "file" }, chosen.name), h("p", { class: "soft", id: "pixel-size" },
-    `Pixel size: ${sizeWords(state.info.mpp, state.info.mpp_from)}.`), state.answer, state.why, corrections(state));
+    `Pixel size: ${sizeWords(state.info.mpp, state.info.mpp_from)}.`), chosen.masked ? truthSwitch(state) : "", state.answer, state.why, corrections(state));
   if (state.job) followMap(state, status);
   else state.answer.replaceChildren(h("p", { class: "soft" }, "No model is chosen: ", h("a", { href: `#/train/${data.id}` }, "train one"), " to see its map here."));
   return () => { state.stopped = true; state.viewer.close(); };
@@ -71,32 +73,43 @@ async function followMap(state, status) {
       status.textContent = "";
       return showMap(state, found);
     }
-    if (!isActive(found)) {
-      status.textContent = "";
-      const again = found.job ? h("button", { onclick: guarded(async () => {
-        await post(`/api/jobs/${found.job}/resume`);
-        followMap(state, status);
-      }) }, "Try again") : null;
-      state.answer.replaceChildren(h("p", { class: "warning" }, found.error), again ?? "");
-      return;
-    }
-    status.textContent = found.state === "running" ? "The model is looking at this image…" : "Waiting for other work to end…";
+    const isAtWork = isActive(found);
+    status.textContent = found.state === "running" ? "The model is looking at this image…" : isAtWork ? "Waiting for other work to end…" : "";
+    become(state.answer, mapWork(state, found, () => followMap(state, status)));
+    if (!isAtWork) return;
     await pause(1000);
   }
 }
 
+/** A large image's map, which is made only if somebody asks for it, and can be given up. */
+function mapWork(state, found, again) {
+  const act = (words, url, id, after) => h("button", { id, class: id === "make-map" ? "main" : "", onclick: once(async () => {
+    await post(url);
+    after();
+  }) }, words);
+  if (isActive(found)) {
+    return [h("p", {}, "The map is being made. You can look at other images meanwhile."),
+      h("progress", { max: "1", value: String(found.share), "aria-label": "How much of the map is made" }),
+      h("p", { class: "soft" }, found.state === "running" ? timeLeft(found.seconds_left) : "It waits for other work to end."),
+      act("Cancel", `/api/jobs/${found.job}/cancel`, "cancel-map", () => {})];
+  }
+  if (found.megapixels === undefined) return [h("p", { class: "warning" }, found.error)];
+  const size = Math.round(found.megapixels);
+  return [found.error ? h("p", { class: "warning" }, found.error) : "",
+    h("p", {}, `This image is large, ${size} megapixels: what the model says of it takes a while, and is made if you ask for it.`),
+    act(found.state === "unasked" ? "Make the map" : "Make the map after all", state.place, "make-map", again)];
+}
+
 async function showMap(state, found) {
-  const model = await get(`/api/jobs/${state.job}/model`);
-  const { viewer, data, chosen } = state;
+  const { viewer, data, chosen, model } = state;
   const classes = model.classes;
   state.classes = classes;
   state.drawMarks?.();
   const shares = Object.entries(found.shares ?? {}).map(([name, share]) =>
     h("span", { class: "share" }, classTag(classes, name), ` ${Math.round(100 * share)} %`));
   const known = data.id === model.data;
-  const tested = model.test_patients.includes(chosen.patient);
   const role = !known ? "Not an image of the set that the model was trained on."
-    : tested ? "A test image: nothing of this patient was learnt from." : "A training image: the model has learnt from this patient.";
+    : isTested(model, chosen) ? "A test image: nothing of this patient was learnt from." : "A training image: the model has learnt from this patient.";
   state.answer.replaceChildren(
     h("p", {}, "The model says ", found.answer ? h("b", {}, classTag(classes, found.answer)) : h("b", {}, "no tissue"),
       chosen.label ? h("span", {}, "; it is labelled ", classTag(classes, chosen.label), ".") : "."),
@@ -112,11 +125,25 @@ async function showMap(state, found) {
     viewer.map = { picture, grid: found.grid };
     viewer.refresh();
   });
-  state.answer.append(controls(state, model, load));
+  state.answer.append(controls(state, model, found, load));
   await load(-1);
   viewer.onpick = guarded((x, y) => pick(state, model, found.grid, x, y));
   state.why.replaceChildren(h("h2", {}, "Why?"), h("p", { class: "soft" },
     "Click a patch, or press Enter for the one in the middle, to see what made the model call it so."));
+}
+
+/** What the mask says, over the image. */
+function truthSwitch(state) {
+  let rings = null;
+  const show = guarded(async (on) => {
+    if (on) rings ??= (await get(`${state.base}/truth`)).rings;
+    state.viewer.truth = on ? rings : [];
+    state.viewer.canvas.dataset.truth = String(state.viewer.truth.length);
+    state.viewer.refresh();
+  });
+  show(true);
+  return h("label", { class: "truth" }, h("input", { type: "checkbox", id: "truth", checked: true, onchange: (event) => show(event.target.checked) }),
+    " True regions (mask), dashed");
 }
 
 /** Says so where the line is not the model's own. */
@@ -132,10 +159,12 @@ function movedLine(state, model) {
     h("button", { class: "link", onclick: back }, "Back to the model's own"));
 }
 
-function controls(state, model, load) {
+function controls(state, model, found, load) {
   const { viewer } = state;
   const own = model.results?.operating_point;
-  const outline = { on: model.is_detector, place: 1, least: own?.kind === "patches" ? state.point ?? own.value : 4 };
+  // Of two classes the one to be found; of more, the one that the image was called.
+  const first = model.classes.length === 2 ? 1 : Math.max(0, model.classes.indexOf(found.answer));
+  const outline = { on: model.is_detector, place: first, least: own?.kind === "patches" ? state.point ?? own.value : 4 };
   const draw = guarded(async () => {
     const query = `class=${outline.place}&least=${outline.least}&${atPoint(state)}`;
     viewer.rings = outline.on ? (await get(`${state.place}/outlines?${query}`)).rings : [];
@@ -148,10 +177,10 @@ function controls(state, model, load) {
   return h("div", { class: "controls" },
     h("label", {}, "Map ", choice([[-1, "all classes"], ...names], -1, load, { id: "map-class" })),
     h("label", {}, "Strength ", h("input", { type: "range", min: "0", max: "1", step: "0.05", value: String(viewer.opacity), id: "opacity",
-      oninput: (event) => { viewer.opacity = Number(event.target.value); viewer.refresh(); } })),
+      oninput: (event) => { viewer.opacity = here.strength = Number(event.target.value); viewer.refresh(); } })),
     h("label", {}, h("input", { type: "checkbox", checked: outline.on, id: "outlines",
       onchange: (event) => { outline.on = event.target.checked; draw(); } }), " Outline regions of ",
-      choice(model.classes.map((name, i) => [i, name]), 1, (value) => { outline.place = Number(value); draw(); }, { "aria-label": "Outlined class" }),
+      choice(model.classes.map((name, i) => [i, name]), first, (value) => { outline.place = Number(value); draw(); }, { "aria-label": "Outlined class" }),
       " from ", least, " patches"));
 }
 
@@ -170,16 +199,22 @@ async function pick(state, model, grid, x, y) {
 
 // --- corrections ------------------------------------------------------------------------------------
 
+/** Whether the model that is shown was tested on the image's patient, who is in the same set. */
+const isTested = (model, image) => model.test_patients.includes(image.patient);
+const isKept = ({ data, model }, image) => model?.data === data.id && isTested(model, image) && !data.learn_from.includes(image.patient);
+
 function corrections(state) {
   const { data, chosen } = state;
   const place = h("section", { id: "corrections" });
   if (data.mark_classes.length < 2) return place;
   const url = `/api/data/${data.id}`;
-  const mark = { label: data.mark_classes.at(-1) };
-  const update = (list) => {
-    const own = list.filter((c) => c.image === chosen.id);
-    const label = own.find((c) => !c.box)?.label ?? chosen.label;
-    const names = data.classes.map((name) => [name, name]);
+  const mark = { label: data.mark_classes.length > 2 && chosen.label ? chosen.label : data.mark_classes.at(-1) };
+  const update = () => {
+    const own = data.corrections.filter((c) => c.image === chosen.id);
+    const told = own.find((c) => !c.box);
+    const label = told ? told.label ?? LEFT_OUT : chosen.label;
+    const names = [...data.classes.map((name) => [name, name]), [LEFT_OUT, "left out"]];
+    const kept = isKept(state, chosen);
     state.drawMarks = () => {
       if (!state.viewer) return;
       // In the colours of the map, where there is one of the same classes.
@@ -188,31 +223,51 @@ function corrections(state) {
       state.viewer.refresh();
     };
     state.drawMarks();
-    const send = (body) => guarded(async () => update((await post(`${url}/correct`, { image: chosen.id, ...body })).corrections));
+    const change = (way, body) => guarded(async () => {
+      Object.assign(data, await post(`${url}/${way}`, body));
+      update();
+    });
+    const send = (body) => change("correct", { image: chosen.id, ...body })();
     const start = () => {
       state.viewer.marking = true;
-      state.viewer.onmark = (box) => send({ label: mark.label, box })();
+      state.viewer.onmark = (box) => send({ label: mark.label, box });
       document.getElementById("viewer").focus();
     };
-    const undo = (id) => guarded(async () => update((await post(`${url}/undo`, { id })).corrections));
-    place.replaceChildren(h("h2", {}, "Correct it"),
-      chosen.label && names.length > 1 ? h("label", {}, "This image is ", choice(names, label, (value) => send({ label: value, box: null })(), { id: "flip" })) : "",
-      h("p", {}, h("button", { onclick: start, id: "mark" }, "Mark a region"), " as ",
-        choice(data.mark_classes.map((name) => [name, name]), mark.label, (value) => { mark.label = value; }, { "aria-label": "Class of the region" }),
-        h("small", { class: "soft" }, " then drag a rectangle")),
-      h("ul", { class: "plain" }, own.map((c) => h("li", {}, c.box ? `region: ${c.label} ` : `label: ${c.label} `,
-        h("button", { class: "link", onclick: undo(c.id) }, "take back")))),
-      list.length ? retrain(state, list) : "");
+    place.replaceChildren(h("h2", {}, "Correct it"), patientNote(state, kept, change),
+      chosen.label && data.classes.length > 1 ? h("label", {}, "This image is ", choice(names, label, (value) => send({ label: value === LEFT_OUT ? null : value, box: null }), { id: "flip" })) : "",
+      h("p", {}, h("button", { onclick: start, id: "mark", disabled: kept }, "Mark a region"), " as ",
+        choice(data.mark_classes.map((name) => [name, name]), mark.label, (value) => { mark.label = value; }, { "aria-label": "Class of the region", disabled: kept }),
+        kept ? "" : h("small", { class: "soft" }, " then drag a rectangle")),
+      h("ul", { class: "plain" }, own.map((c) => h("li", {}, c.box ? `region: ${c.label} ` : c.label === null ? "left out " : `label: ${c.label} `,
+        kept && c.box ? h("span", { class: "changed" }, "not learnt from ") : "",
+        h("button", { class: "link", onclick: change("undo", { id: c.id }) }, "take back")))),
+      retrain(state));
   };
-  queueMicrotask(() => update(data.corrections));
+  queueMicrotask(update);
   return place;
 }
 
-function retrain(state, list) {
-  if (!state.job) return h("p", {}, h("a", { href: `#/train/${state.data.id}` }, "Train with these corrections"));
-  const act = guarded(async () => {
-    const { id } = await post("/api/jobs", { data: state.data.id, parent: state.job });
-    go("train", state.data.id, id);
+/** Before anything is marked: whether it would be learnt from, and how it could be. */
+function patientNote({ data, chosen }, kept, change) {
+  const moved = data.learn_from.includes(chosen.patient);
+  const others = data.learn_from.filter((patient) => patient !== chosen.patient);
+  const move = (words, learn_from) => h("button", { id: "move", onclick: change("about", { learn_from }) }, words);
+  if (moved) return h("p", { id: "patient-note" }, `From the next training on, patient ${chosen.patient} is learnt from and not tested on. `, move("Take that back", others));
+  if (!kept) return "";
+  return h("div", { class: "warning", id: "patient-note" }, h("p", {}, `Patient ${chosen.patient} is kept for testing: regions marked here would not be learnt from. `,
+    "A changed label changes only what models are measured against."), move("Learn from this patient", [...others, chosen.patient]));
+}
+
+function retrain(state) {
+  const { data, model } = state;
+  if (!data.corrections.length) return "";
+  if (model?.data !== data.id) return h("p", {}, h("a", { href: `#/train/${data.id}`, id: "train-own" }, `Train on ${data.name} with ${count(data.corrections.length, "correction")}`));
+  const images = new Map(data.images.map((image) => [image.id, image]));
+  const used = data.corrections.filter((c) => !(c.box && images.has(c.image) && isKept(state, images.get(c.image))));
+  if (!used.length) return "";
+  const act = once(async () => {
+    const { id } = await post("/api/jobs", { data: data.id, parent: model.id });
+    go("train", data.id, id);
   });
-  return h("p", {}, h("button", { class: "main", id: "retrain", onclick: act }, `Retrain with ${count(list.length, "correction")}`));
+  return h("p", {}, h("button", { class: "main", id: "retrain", onclick: act }, `Retrain with ${count(used.length, "correction")}`));
 }

@@ -25,7 +25,7 @@ export async function showModel(content, [id], session) {
     h("div", {}, h("h1", {}, `Model: ${model.classes.join(" / ")}`),
       others.length > 1 ? choice(others, jobId, (value) => { location.hash = `#/model/${value}`; }, { "aria-label": "Model" }) : null),
     downloads(model, point)));
-  if (model.parent?.results && model.results) content.append(changes(model));
+  if (model.before) content.append(changes(model));
   if (model.results?.images.length) content.append(accuracy(model, point));
   else content.append(h("p", { class: "warning" }, "No patient was kept for testing: how good this model is, is not known."));
   content.append(learnt(model), pixelSizes(model), card(model));
@@ -66,22 +66,24 @@ function accuracy(model, point) {
   const failed = images.filter((row) => row.answer === null);
   const table = h("div", { id: "confusion", "aria-live": "polite" });
   const patients = h("div", {});
+  const overlaps = h("div", { id: "overlap", "aria-live": "polite" });
   const position = h("div", {});
   let chart = null;
   const show = () => {
     const rows = answersAt(model, point.value);
     table.replaceChildren(confusion(model.classes, rows));
+    if (model.is_detector) overlaps.replaceChildren(overlapView(model, rows, point.value));
     patients.replaceChildren(byPatient(model, rows));
     if (chart) {
       const [alarm, miss] = rates(rows, model.classes[1]);
       chart.place(alarm, miss);
     }
   };
-  const parts = [h("div", {}, h("h3", {}, "Right and wrong"), table)];
+  const parts = [h("div", {}, h("h3", {}, model.is_detector ? "Right and wrong, by image" : "Right and wrong"), table)];
   const missing = model.classes.filter((name) => !images.some((row) => row.label === name));
   if (missing.length) {
-    parts.push(h("p", { class: "warning" }, `No test image is ${missing.join(" or ")}: `,
-      "the errors on such images are not known."));
+    parts.push(h("p", { class: "warning", id: "untested" }, `No test image is of the class ${missing.join(" or ")}: `,
+      "the errors on such images are not known, and what is right of the others says little."));
   } else if (given && model.classes.length === 2) {
     const control = slider(model, given, point, show);
     chart = roc(rocPoints(model, given), model.classes[1], control.set);
@@ -92,7 +94,29 @@ function accuracy(model, point) {
   return h("section", {}, h("h2", {}, "How good it is on patients it never saw"),
     failed.length ? h("div", { class: "warning", id: "failed" }, h("b", {}, `${count(failed.length, "image")} got no answer:`),
       h("ul", {}, failed.map((row) => h("li", {}, h("b", {}, row.name), `: ${row.failure ?? "only glass"}`)))) : null,
-    h("div", { class: "row" }, parts), h("h3", {}, "By patient"), patients);
+    overlaps, h("div", { class: "row" }, parts), h("h3", {}, "By patient"), patients);
+}
+
+/** How far found and true regions overlap, of all images together: see region_overlap.py. */
+function pooled(overlaps, least) {
+  if (!overlaps.length || overlaps.some((one) => !one?.[least - 1])) return null;
+  const [hits, misses, alarms] = [0, 1, 2].map((k) => overlaps.reduce((sum, one) => sum + one[least - 1][k], 0));
+  const union = hits + misses + alarms;
+  return union ? { dice: (2 * hits) / (union + hits), iou: hits / union } : null;
+}
+
+function overlapView(model, rows, least) {
+  const name = model.classes[1];
+  const all = pooled(rows.map((row) => row.overlap), least);
+  const words = (share) => (share ? [h("td", {}, share.dice.toFixed(2)), h("td", {}, share.iou.toFixed(2))]
+    : [h("td", { colspan: "2" }, "none there, none found")]);
+  if (rows.some((row) => !row.overlap)) return h("p", { class: "soft" }, "How far its regions overlap with the true ones was not measured: train once more to know.");
+  return h("div", {}, h("h3", {}, `Where ${name} is: overlap with the true regions`),
+    h("p", {}, all ? [h("b", {}, `Dice ${all.dice.toFixed(2)}, IoU ${all.iou.toFixed(2)}`), ` over ${count(rows.length, "image")}: 1 is the same area, 0 nothing in common. `]
+      : "No region is there, and none was found. ", "Patches on tissue are compared with the masks; an image without one counts as all of its class."),
+    h("table", { class: "counts" }, h("tr", {}, h("th", {}, "image"), h("th", {}, "Dice"), h("th", {}, "IoU")),
+      rows.map((row) => h("tr", {}, h("td", {}, h("a", { href: `#/look/${model.id}/${model.data}/${row.image}` }, row.name.split("/").pop())),
+        words(pooled([row.overlap], least))))));
 }
 
 function confusion(classes, rows) {
@@ -104,6 +128,8 @@ function confusion(classes, rows) {
     return own.length ? own.filter((row) => row.answer === name).length / own.length : null;
   }).filter((share) => share !== null);
   const mean = shares.reduce((a, b) => a + b, 0) / shares.length;
+  const right = rows.filter((row) => row.answer === row.label).length;
+  const isWhole = classes.every((name) => rows.some((row) => row.label === name));
   return h("div", {},
     h("table", { class: "confusion" },
       h("tr", {}, h("th", {}, "truly ↓  answered →"), classes.map((name) => h("th", {}, classTag(classes, name)))),
@@ -111,8 +137,8 @@ function confusion(classes, rows) {
         const n = cell(truth, answer);
         return h("td", { class: truth === answer ? "hit" : n ? "miss" : "", "data-cell": `${truth}/${answer}` }, String(n));
       })))),
-    h("p", {}, h("b", { id: "balanced" }, `${Math.round(100 * mean)} %`), " right, on average over the classes (",
-      count(rows.length, "image"), ")."),
+    isWhole ? h("p", {}, h("b", { id: "balanced" }, `${Math.round(100 * mean)} %`), " right, on average over the classes (",
+      count(rows.length, "image"), ").") : h("p", {}, `${right} of ${count(rows.length, "image")} right.`),
     classes.length === 2 ? found(classes, rows) : null);
 }
 
@@ -165,7 +191,7 @@ function slider(model, given, point, show) {
   const words = h("p", { id: "operating-words", "aria-live": "polite" });
   const input = h("input", { type: "range", id: "operating", min: String(low), max: String(high),
     step: whole ? "1" : String((high - low) / 200), value: String(point.value),
-    "aria-label": "Operating point", oninput: () => set(Number(input.value)) });
+    "aria-label": `Where to draw the line for ${model.classes[1]}`, oninput: () => set(Number(input.value)) });
   const say = (value) => {
     words.textContent = `${SIGNS[given.kind]} = ${whole ? value : value.toFixed(3)}. ` +
       MEANINGS[given.kind](value, model.classes[1], given.rises === false ? "less" : "more");
@@ -177,10 +203,11 @@ function slider(model, given, point, show) {
     input.setAttribute("aria-valuetext", words.textContent);
     show();
   };
-  const ends = ["fewer misses", "fewer false alarms"];
+  const [other, name] = model.classes;
+  const ends = [`fewer misses of ${name}`, `fewer false alarms of ${name}`];
   if (given.rises === false) ends.reverse();
   const element = h("div", { class: "operating" },
-    h("p", { class: "soft" }, "Drag the point on the curve, or the slider. Fewer misses cost more false alarms."),
+    h("p", { class: "soft" }, `Drag the point on the curve, or the slider. A miss is ${name} that is called ${other}, a false alarm the reverse; fewer of one cost more of the other.`),
     h("div", { class: "ends" }, ends.map((end) => h("span", {}, end))), input, words,
     h("button", { onclick: () => set(given.value) }, "Back to the model's own"),
     h("p", { class: "soft" }, "Downloads and the images you look at go by the point chosen here. A line chosen on test images makes them look ",
@@ -214,21 +241,39 @@ function imageLink(model, row) {
 
 // --- what changed -----------------------------------------------------------------------------------
 
+const USES = { unused: ": not learnt from, as its patient is kept for testing", truth: ": a test image, which is measured against this, not learnt from",
+  gone: ": the image is gone" };
+
+/** Both models on the images that both were tested on, against the same labels. */
 function changes(model) {
-  const before = new Map(model.parent.results.images.map((row) => [row.image, row]));
-  const rows = model.results.images;
-  const changed = rows.filter((row) => before.has(row.image) && before.get(row.image).answer !== row.answer);
-  const right = (images) => images.filter((row) => row.answer === row.label).length;
-  const lines = changed.map((row) => h("li", {}, imageLink(model, row), ` (before: ${before.get(row.image).answer})`));
-  const marks = model.corrections.map((c) => h("li", {}, `${c.name}: ${c.box ? "a region marked as" : "now"} ${c.label}`));
+  const { before } = model;
+  const rows = before.images;
+  const right = (key) => rows.filter((row) => row[key] === row.label).length;
+  const list = (items, none) => (items.length ? h("ul", {}, items.map((item) => h("li", {}, item))) : none ? h("p", {}, none) : null);
+  const answers = rows.filter((row) => row.answer_before !== row.answer)
+    .map((row) => [imageLink(model, row), ` (before: ${row.answer_before ?? "no answer"})`]);
+  const labels = rows.filter((row) => row.label_before !== row.label);
+  const marks = model.corrections.map((c) => `${c.name}: ${c.box ? "a region marked as " : c.label ? "now " : ""}${c.label ?? "left out"}${USES[c.use] ?? ""}`);
   return h("section", { class: "card", id: "changes" }, h("h2", {}, "What changed"),
     h("div", { class: "row" },
-      h("div", {}, h("h3", {}, "You corrected"), h("ul", {}, marks.length ? marks : h("li", {}, "nothing"))),
-      h("div", {}, h("h3", {}, "On the same test patients"),
-        h("p", {}, `Right before: ${right(model.parent.results.images)} of ${model.parent.results.images.length}. `,
-          h("b", {}, `Now: ${right(rows)} of ${rows.length}.`)),
-        lines.length ? h("ul", {}, lines) : h("p", {}, "No answer changed."))),
-    h("p", {}, h("a", { href: `#/model/${model.parent.id}` }, "The model before")));
+      h("div", {}, h("h3", {}, "You corrected"), list(marks, "nothing")),
+      h("div", {}, h("h3", {}, `On the ${count(rows.length, "image")} that both were tested on`),
+        rows.length ? h("p", { id: "before-now" }, `Right before: ${right("answer_before")} of ${rows.length}. `,
+          h("b", {}, `Now: ${right("answer")} of ${rows.length}.`)) : h("p", {}, "Nothing can be compared."),
+        model.is_detector ? overlapChange(model) : null,
+        list(answers, rows.length ? "No answer changed." : ""),
+        labels.length ? h("div", { class: "warning", id: "relabelled" }, h("b", {}, `${count(labels.length, "label")} of these changed in between. `),
+          "Both models are measured against the labels of now, so that a changed label is no progress:",
+          list(labels.map((row) => `${row.name}: ${row.label_before} before, now ${row.label}`))) : null)),
+    h("p", {}, h("a", { href: `#/model/${before.id}` }, "The model before")));
+}
+
+function overlapChange(model) {
+  const { images, operating_point: then } = model.before;
+  const shares = [[images.map((row) => row.overlap_before), then], [images.map((row) => row.overlap), model.results.operating_point]]
+    .map(([overlaps, point]) => pooled(overlaps, point.value));
+  if (!shares.every(Boolean)) return h("p", {}, "How far regions overlap cannot be compared: a mask has changed in between, or is not known.");
+  return h("p", { id: "overlap-change" }, `Overlap with the true regions (Dice) before: ${shares[0].dice.toFixed(2)}. `, h("b", {}, `Now: ${shares[1].dice.toFixed(2)}.`));
 }
 
 // --- what it has learnt -----------------------------------------------------------------------------

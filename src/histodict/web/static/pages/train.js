@@ -1,6 +1,6 @@
 // Train: method and preset, a few plain settings, live progress, cancel, go on.
 import { curves } from "../charts.js";
-import { choice, count, get, guarded, h, isActive, labelled, post } from "../dom.js";
+import { become, choice, count, get, guarded, h, isActive, labelled, once, post, timeLeft } from "../dom.js";
 import { go, here } from "../way.js";
 import { about, badList, watchChecks } from "./about.js";
 
@@ -36,9 +36,10 @@ export async function showTrain(content, [id, jobId]) {
   let stopped = false;
   content.append(h("div", { class: "split wide" }, await form(data, () => stopped), side));
   const list = h("div", {});
-  const progress = h("section", { class: "card", "aria-live": "polite" });
-  side.append(progress, list);
-  const leave = watch(watched, progress, list);
+  const progress = h("section", { class: "card" });
+  const said = h("p", { class: "unseen", role: "status" });
+  side.append(said, progress, list);
+  const leave = watch(watched, progress, list, said);
   return () => { stopped = true; leave(); };
 }
 
@@ -46,25 +47,26 @@ export async function showTrain(content, [id, jobId]) {
 
 async function form(data, isOver) {
   const regions = data.classes.length < 2 ? data.classes[0] ?? "region" : null; // masks alone tell
-  const wish = { preset: "quick", method: "dfdl", regions, test_folds: 4, settings: {}, skip_bad: false };
+  const isNew = !here.wishes[data.id];
+  const wish = here.wishes[data.id] ??= { preset: "quick", method: "dfdl", regions, test_folds: 4, settings: {}, skip_bad: false };
   const warnings = h("div", { "aria-live": "polite" });
-  const without = h("label", {}, h("input", { type: "checkbox", id: "skip-bad",
+  const without = h("label", {}, h("input", { type: "checkbox", id: "skip-bad", checked: wish.skip_bad,
     onchange: (event) => { wish.skip_bad = event.target.checked; } }), " Go on without them");
   const look = () => watchChecks(data, warnings, isOver, without);
   const known = about(data, look);
   look();
   const settings = h("div", {});
-  const refresh = guarded(async () => {
+  const refresh = guarded(async (kept = {}) => {
     const query = `preset=${wish.preset}&method=${wish.method}${wish.regions ? "&regions=1" : ""}`;
     const found = await get(`/api/choices?${query}`);
-    wish.settings = {};
+    wish.settings = kept;
     settings.replaceChildren(...settingFields(found, wish));
     return found;
   });
-  let first = await refresh();
+  let first = await refresh(wish.settings);
   if (!first) return h("div", {});
   const usual = (regions) => { wish.preset = regions ? first.for_regions.preset : "quick"; };
-  if (regions) {
+  if (regions && isNew) {
     usual(regions);
     await refresh();
   }
@@ -89,14 +91,15 @@ async function form(data, isOver) {
     else pick();
   };
   pick();
-  const start = guarded(async () => {
+  const start = once(async () => {
     await known.saved();
+    if (data.positive?.how === "unknown" && !wish.regions) document.getElementById("positive").focus();
     const { id } = await post("/api/jobs", { data: data.id, ...wish });
     go("train", data.id, id);
   });
   return h("section", { class: "card" }, h("h1", {}, `Train on ${data.name}`),
     h("p", { class: "soft" }, [count(data.images.length, "image"), ...data.classes].join(", ")),
-    known.element, warnings, question(data, ask), picker,
+    known.element, warnings, question(data, wish.regions, ask), picker,
     labelled("Method", choice(methods, wish.method, take)),
     labelled("Patients kept for testing", choice([[4, "a quarter"], [3, "a third"], [2, "half"],
       [5, "a fifth"], [0, "none: the result stays unknown"]], wish.test_folds,
@@ -104,13 +107,13 @@ async function form(data, isOver) {
     settings, h("button", { class: "main", onclick: start }, "Start training"));
 }
 
-function question(data, ask) {
+function question(data, regions, ask) {
   const name = "question";
   const target = choice((data.classes.length ? data.classes : ["region"]).map((c) => [c, c]).reverse(),
-    null, (value) => { where.checked = true; ask(value); }, { "aria-label": "Regions of" });
+    regions, (value) => { where.checked = true; ask(value); }, { "aria-label": "Regions of" });
   const both = data.classes.length > 1;
-  const which = h("input", { type: "radio", name, checked: both, onchange: () => ask(null) });
-  const where = h("input", { type: "radio", name, checked: !both, onchange: () => ask(target.value) });
+  const which = h("input", { type: "radio", name, checked: !regions, onchange: () => ask(null) });
+  const where = h("input", { type: "radio", name, checked: Boolean(regions), onchange: () => ask(target.value) });
   return h("fieldset", {}, h("legend", {}, "What should it answer?"),
     both ? h("label", {}, which, " Which class is this image?") : null,
     h("label", {}, where, " Where in the image is ", target, " ?"));
@@ -126,8 +129,8 @@ function settingFields(found, wish) {
     };
     const options = { stain: found.stains, vectors: found.vectors }[name];
     const control = options
-      ? choice(options.map((o) => [o, o]), given, set)
-      : h("input", { type: "text", value: given === null ? "" : String(given), name,
+      ? choice(options.map((o) => [o, o]), wish.settings[name] ?? given, set)
+      : h("input", { type: "text", value: wish.settings[name] ?? (given === null ? "" : String(given)), name,
           oninput: (event) => set(event.target.value.trim()), autocomplete: "off" });
     return labelled(words, control, hint);
   };
@@ -137,28 +140,30 @@ function settingFields(found, wish) {
   return [
     h("div", { class: "fields" }, plain.map((entry) => field(...entry)),
       field("stain", "Stain correction", "evens out differences between laboratories")),
-    h("details", {}, h("summary", {}, "All settings"),
+    h("details", { open: rest.some((name) => name in wish.settings) }, h("summary", {}, "All settings"),
       h("div", { class: "fields" }, rest.filter((name) => name !== "stain").map((name) => field(name, name)))),
   ];
 }
 
 // --- watching -------------------------------------------------------------------------------------
 
-function watch(jobId, place, list) {
+function watch(jobId, place, list, said) {
   let stopped = false;
   let timer = null;
   const tick = async () => {
     try {
-      const { jobs } = await get("/api/jobs");
-      list.replaceChildren(jobList(jobs, jobId));
-      const busy = jobs.some(isActive);
+      const { jobs, maps } = await get("/api/jobs");
+      become(list, [jobList(jobs, jobId), mapList(maps, tick)]);
+      const busy = [...jobs, ...maps].some(isActive);
       const job = jobId ? await get(`/api/jobs/${jobId}`) : null;
-      place.replaceChildren(...(job ? jobView(job, tick) : [h("p", { class: "soft" },
+      become(place, (job ? jobView(job, tick) : [h("p", { class: "soft" },
         "Progress is shown here. Work goes on when this page is closed, and when the server restarts.")]));
+      const words = job ? `${job.name}: ${job.state}` : "";
+      if (said.textContent !== words) said.textContent = words; // each change is read out, once
       if (job?.state === "done" && job.has_model) here.job = job.id;
       if (busy && !stopped) timer = setTimeout(tick, 1000);
     } catch (error) {
-      place.replaceChildren(h("p", { class: "warning" }, error.message));
+      become(place, [h("p", { class: "warning" }, error.message)]);
       if (!stopped) timer = setTimeout(tick, 3000);
     }
   };
@@ -167,7 +172,7 @@ function watch(jobId, place, list) {
 }
 
 function jobView(job, again) {
-  const act = (name, words, body = {}) => h("button", { onclick: guarded(async () => {
+  const act = (name, words, body = {}) => h("button", { onclick: once(async () => {
     await post(`/api/jobs/${job.id}/${name}`, body);
     again();
   }) }, words);
@@ -177,8 +182,7 @@ function jobView(job, again) {
     parts.push(h("p", {}, job.ahead ? `${count(job.ahead, "other job")} first.` : "Starting…"), act("cancel", "Cancel"));
   }
   if (job.state === "running") {
-    const left = job.progress.seconds_left;
-    parts.push(h("p", {}, left === null ? "Estimating the time…" : `About ${duration(left)} left.`), act("cancel", "Cancel"));
+    parts.push(h("p", {}, timeLeft(job.progress.seconds_left)), act("cancel", "Cancel"));
   }
   if (job.error) parts.push(h("p", { class: "warning", id: "job-error" }, job.error));
   if (job.state === "failed" && job.bad.length && !job.goes_on) {
@@ -190,6 +194,8 @@ function jobView(job, again) {
     parts.push(h("p", {}, h("a", { class: "button main", href: `#/model/${job.id}`, id: "see-model" },
       job.parent ? "See what changed" : "See the model")));
   }
+  parts.push(h("p", { class: "buttons" }, h("button", { id: "rename", onclick: rename(job, again) }, "Rename"),
+    isActive(job) ? null : h("button", { id: "delete", onclick: remove(job) }, "Delete")));
   parts.push(stageBars(job.progress.stages));
   if (job.progress.objective.length) {
     parts.push(curves(job.progress.objective, job.classes), h("p", { class: "soft" },
@@ -199,10 +205,39 @@ function jobView(job, again) {
   return parts;
 }
 
+const rename = (job, again) => once(async () => {
+  const name = prompt("What shall this training be called?", job.name);
+  if (!name) return;
+  await post(`/api/jobs/${job.id}/rename`, { name });
+  again();
+});
+
+const remove = (job) => once(async () => {
+  if (!confirm(`Delete the training ${job.name}, with its model and its results? Images and corrections stay.`)) return;
+  await post(`/api/jobs/${job.id}/delete`);
+  go("train", job.data);
+});
+
 function stageBars(stages) {
   return h("div", { class: "stages" }, Object.entries(stages).map(([name, [done, total]]) =>
     h("label", {}, h("span", {}, STAGES[name] ?? name), h("progress", { max: String(total), value: String(done) }),
       h("span", { class: "soft" }, `${done} of ${total}`))));
+}
+
+/** Maps of large images that are being made, or were given up. */
+function mapList(maps, again) {
+  if (!maps.length) return h("p", {});
+  const cancel = (map) => once(async () => {
+    await post(`/api/jobs/${map.id}/cancel`);
+    again();
+  });
+  return h("div", { class: "card", id: "maps" }, h("h2", {}, "Maps of large images"),
+    h("p", { class: "soft" }, "Trainings come first: a map that is being made waits for them, and then begins anew."),
+    h("table", { class: "jobs" }, maps.map((map) => h("tr", {},
+      h("td", {}, map.image ? h("a", { href: `#/look/${map.model}/${map.data}/${map.image}` }, map.name) : map.name),
+      h("td", {}, h("span", { class: `state ${map.state}` }, map.state)),
+      h("td", {}, map.state === "running" ? `${Math.round(100 * map.share)} %` : map.error),
+      h("td", {}, isActive(map) ? h("button", { "data-job": map.id, "aria-label": `Cancel the map of ${map.name}`, onclick: cancel(map) }, "Cancel") : "")))));
 }
 
 function jobList(jobs, current) {
@@ -215,9 +250,4 @@ function jobList(jobs, current) {
       h("td", {}, job.n_corrections ? count(job.n_corrections, "correction") : ""),
       h("td", {}, h("span", { class: `state ${job.state}` }, job.state)),
       h("td", {}, job.has_model ? h("a", { href: `#/model/${job.id}` }, "model") : "")))));
-}
-
-function duration(seconds) {
-  if (seconds < 90) return `${Math.max(5, Math.round(seconds / 5) * 5)} seconds`;
-  return seconds < 5400 ? `${Math.round(seconds / 60)} minutes` : `${Math.round(seconds / 3600)} hours`;
 }

@@ -1,0 +1,207 @@
+"""What the page says of a model is true, in a real browser: which class misses are about, what was
+learnt from, what two models are compared on, how regions overlap.
+
+Three small trainings are shared; the steps build on each other and run in their order.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+import time
+from urllib.error import HTTPError
+
+import numpy as np
+import pytest
+from PIL import Image
+
+pytest.importorskip(
+    "starlette", reason="the web app is not installed: pip install 'histodict[web]'"
+)
+pytest.importorskip("uvicorn", reason="the web app is not installed: pip install 'histodict[web]'")
+pytest.importorskip("playwright", reason="Playwright is not installed")
+
+from histodict.demo.sets import write_synthetic_set
+from histodict.images.manifest import read_manifest
+from tests.web.app import TINY
+from tests.web.browser import Server, find_chromium, open_browser, sign_in
+from tests.web.test_browser import LAPTOP, SLOW, keep_picture
+
+if find_chromium() is None:
+    pytest.skip("there is no Chromium on this machine", allow_module_level=True)
+
+NAMES = {"inflamed": "alpha", "healthy": "beta"}  # which do not tell which one is to be found
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("honest")
+    drawn = write_synthetic_set(folder / "tissue", 6, 1, size=(240, 180))
+    for record in read_manifest(drawn / "manifest.csv").records:
+        path = folder / "named" / NAMES[record.label] / record.patient / record.path.name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(record.path, path)
+    keep_those_with_a_region(drawn / "regions" / "manifest.csv")
+    server = Server(tmp_path_factory.mktemp("workspace"), [folder]).start()
+    yield server
+    server.stop()
+
+
+def keep_those_with_a_region(table):
+    rows = list(csv.DictReader(table.read_text().splitlines()))
+    kept = [r for r in rows if np.asarray(Image.open(table.parent / r["mask"])).any()]
+    assert len(kept) > 1
+    lines = [",".join(rows[0]), *(",".join(row.values()) for row in kept)]
+    table.write_text("\n".join(lines))
+
+
+@pytest.fixture(scope="module")
+def page(server):
+    with open_browser() as browser:
+        page = browser.new_page(viewport=LAPTOP)
+        page.set_default_timeout(20_000)
+        sign_in(page, server)
+        yield page
+
+
+def ask(server, path, body=None):
+    return json.loads(server.get(path) if body is None else server.post(path, body))
+
+
+def open_data(server, inside):
+    return ask(server, "/api/data", {"place": 0, "inside": inside})["id"]
+
+
+def wait_for_model(server, job):
+    while (found := ask(server, f"/api/jobs/{job}"))["state"] in ("waiting", "running"):
+        time.sleep(0.2)
+    assert found["state"] == "done", found["error"]
+    return ask(server, f"/api/jobs/{job}/model")
+
+
+def train(server, data, **wish):
+    body = {"data": data, "preset": "quick", "settings": TINY, "test_folds": 2} | wish
+    return wait_for_model(server, ask(server, "/api/jobs", body)["id"])
+
+
+@pytest.fixture(scope="module")
+def named(server):
+    return open_data(server, "named")
+
+
+@pytest.fixture(scope="module")
+def model(server, page, named):
+    """Trained for the class that comes first in the alphabet."""
+    ask(server, f"/api/data/{named}/about", {"positive": "alpha"})
+    return train(server, named)
+
+
+def visit(page, server, *parts):
+    page.goto(f"{server.address}/#/{'/'.join(parts)}")
+
+
+def test_no_training_starts_before_somebody_says_what_is_to_be_found(page, server, named):
+    visit(page, server, "train", named)
+    page.get_by_role("button", name="Start training").click()
+    page.locator("#notice").get_by_text("say first which class is to be found").wait_for()
+    assert page.evaluate("document.activeElement.id") == "positive"
+    assert ask(server, "/api/jobs")["jobs"] == []
+
+
+def test_axes_slider_and_outlines_name_the_class_to_be_found(page, server, model, named):
+    visit(page, server, "model", model["id"])
+    page.locator("#operating").wait_for()
+    words = page.locator("#roc").text_content()
+    assert "misses of alpha" in words and "false alarms of alpha" in words
+    ends = page.locator(".ends span").all_inner_texts()
+    assert sorted(ends) == ["fewer false alarms of alpha", "fewer misses of alpha"]
+    assert "alpha" in page.locator("#operating").get_attribute("aria-label")
+    page.locator("#operating").focus()
+    page.keyboard.press("Home" if "misses" in ends[0] else "End")
+    assert "sensitivity 100 %" in page.locator("#sensitivity").inner_text()
+    assert page.locator("[data-cell='alpha/beta']").inner_text() == "0"
+    page.get_by_role("button", name="Back to the model's own").click()
+    visit(page, server, "look", model["id"], named, model["results"]["images"][0]["image"])
+    page.get_by_label("Outlined class").wait_for()
+    place = page.get_by_label("Outlined class").input_value()
+    assert model["classes"][int(place)] == "alpha"
+
+
+def test_before_a_region_is_marked_in_a_test_image_the_page_says_that_it_is_lost(
+    page, server, model, named
+):
+    image = model["results"]["images"][0]
+    visit(page, server, "look", model["id"], named, image["image"])
+    note = page.locator("#patient-note")
+    note.wait_for()
+    assert f"{image['patient']} is kept for testing" in note.inner_text()
+    assert page.locator("#mark").is_disabled()
+    keep_picture(page, "look-kept")
+    page.get_by_role("button", name="Learn from this patient").click()
+    page.get_by_role("button", name="Take that back").wait_for()
+    page.locator("#mark").click()
+    box = page.locator("#viewer").bounding_box()
+    page.mouse.move(box["x"] + box["width"] * 0.3, box["y"] + box["height"] * 0.3)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 0.7, box["y"] + box["height"] * 0.7, steps=4)
+    page.mouse.up()
+    page.get_by_role("button", name="Retrain with 1 correction").wait_for()
+
+
+def test_a_label_that_was_changed_is_no_progress(page, server, model, named):
+    """To agree with the model or not: both models are held against the label of now."""
+    moved = model["results"]["images"][0]["patient"]
+    rows = [row for row in model["results"]["images"] if row["patient"] != moved]
+    changed = rows[0]
+    (now,) = {"alpha", "beta"} - {changed["label"]}
+    visit(page, server, "look", model["id"], named, changed["image"])
+    page.locator("#flip").select_option(now)
+    page.get_by_role("button", name="Retrain with 2 corrections").click()
+    page.get_by_role("link", name="See what changed").click(timeout=SLOW)
+    page.locator("#changes").wait_for()
+    labels = {row["image"]: row["label"] for row in rows} | {changed["image"]: now}
+    right = sum(row["answer"] == labels[row["image"]] for row in rows)
+    assert f"Right before: {right} of {len(rows)}." in page.locator("#before-now").inner_text()
+    words = page.locator("#relabelled").inner_text()
+    assert f"{changed['label']} before, now {now}" in words and "1 label" in words
+    keep_picture(page, "model-relabelled")
+    lines = page.locator("#changes li").all_inner_texts()
+    assert any("a region marked as alpha" in line and "learnt" not in line for line in lines)
+    assert any(f"now {now}: a test image" in line for line in lines)
+
+
+def test_a_model_of_other_images_is_not_retrained_with_these(page, server, model):
+    other = open_data(server, "tissue")
+    image = ask(server, f"/api/data/{other}")["images"][0]
+    body = {"image": image["id"], "label": "inflamed", "box": [0, 0, 60, 60]}
+    ask(server, f"/api/data/{other}/correct", body)
+    visit(page, server, "look", model["id"], other, image["id"])
+    page.locator("#train-own").wait_for()
+    assert page.locator("#retrain").count() == 0
+    with pytest.raises(HTTPError) as refused:
+        ask(server, "/api/jobs", {"data": other, "parent": model["id"]})
+    assert "other images (named)" in json.loads(refused.value.read())["error"]
+
+
+def test_regions_are_measured_by_their_overlap_and_the_truth_is_shown(page, server):
+    data = open_data(server, "tissue/regions")
+    model = train(server, data, preset="regions", regions="inflamed")
+    rows = model["results"]["images"]
+    visit(page, server, "model", model["id"])
+    page.locator("#overlap").get_by_text("Dice").first.wait_for()
+    m = model["results"]["operating_point"]["value"]
+    hits, misses, alarms = np.sum([row["overlap"][m - 1] for row in rows], axis=0)
+    dice, iou = 2 * hits / (2 * hits + misses + alarms), hits / (hits + misses + alarms)
+    assert f"Dice {dice:.2f}, IoU {iou:.2f}" in page.locator("#overlap").inner_text()
+    assert "No test image is of the class no inflamed" in page.locator("#untested").inner_text()
+    assert page.locator("#balanced").count() == 0
+    keep_picture(page, "model-regions")
+    report = server.get(f"/api/jobs/{model['id']}/report.html").decode()
+    assert f"{dice:.2f}" in report and "no image was no inflamed" in report
+    visit(page, server, "look", model["id"], data, rows[0]["image"])
+    page.locator("#viewer[data-truth]:not([data-truth='0'])").wait_for()
+    page.locator("#outlines").wait_for()
+    keep_picture(page, "look-truth")
+    page.locator("#truth").uncheck()
+    page.locator("#viewer[data-truth='0']").wait_for()

@@ -1,0 +1,114 @@
+"""The map of a large image in a real browser: made if asked for, shown as it goes, given up, and
+made after the trainings that come meanwhile.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+
+import numpy as np
+import pytest
+from PIL import Image
+
+pytest.importorskip(
+    "starlette", reason="the web app is not installed: pip install 'histodict[web]'"
+)
+pytest.importorskip("uvicorn", reason="the web app is not installed: pip install 'histodict[web]'")
+pytest.importorskip("playwright", reason="Playwright is not installed")
+
+from tests.web.app import TINY
+from tests.web.browser import Server, find_chromium, open_browser, sign_in
+from tests.web.test_browser import LAPTOP, SLOW, keep_picture
+from tests.web.test_told import lay_out
+
+if find_chromium() is None:
+    pytest.skip("there is no Chromium on this machine", allow_module_level=True)
+
+
+@pytest.fixture(scope="module")
+def server(tissue, tmp_path_factory):
+    """A set to learn from, and a large image of the same tissue, many times over."""
+    base = tmp_path_factory.mktemp("maps")
+    colon = lay_out(tissue, base / "folder" / "colon")
+    pixels = np.asarray(Image.open(min(colon.glob("normal/*/*.jpg"))))
+    (base / "folder" / "slides").mkdir()
+    large = Image.fromarray(np.tile(pixels, (34, 32, 1)))
+    large.save(base / "folder" / "slides" / "large.jpg", quality=80)
+    server = Server(base / "workspace", [base / "folder"]).start()
+    yield server
+    server.stop()
+
+
+def ask(server, path, body=None):
+    return json.loads(server.get(path) if body is None else server.post(path, body))
+
+
+def wait_until(is_so):
+    deadline = time.monotonic() + SLOW / 1000
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def state_of(server, job):
+    return ask(server, f"/api/jobs/{job}")["state"]
+
+
+@pytest.fixture(scope="module")
+def look(server):
+    """Where the large image is looked at, with a model."""
+    data, slides = (
+        ask(server, "/api/data", {"place": 0, "inside": name})["id"] for name in ("colon", "slides")
+    )
+    settings = TINY | {"stride_px": "5"}  # so that a map takes a while
+    body = {"data": data, "preset": "quick", "settings": settings, "test_folds": 0}
+    job = ask(server, "/api/jobs", body)["id"]
+    wait_until(lambda: state_of(server, job) == "done")
+    (image,) = ask(server, f"/api/data/{slides}")["images"]
+    return body, f"{job}/{slides}/{image['id']}"
+
+
+@pytest.fixture(scope="module")
+def page(server, look):
+    with open_browser() as browser:
+        page = browser.new_page(viewport=LAPTOP)
+        page.set_default_timeout(20_000)
+        sign_in(page, server)
+        page.goto(f"{server.address}/#/look/{look[1]}")
+        yield page
+
+
+def test_no_map_is_begun_unasked(page, server):
+    page.get_by_text("This image is large, 21 megapixels").wait_for()
+    page.wait_for_timeout(1500)
+    found = ask(server, "/api/jobs")
+    assert found["maps"] == [] and [job["state"] for job in found["jobs"]] == ["done"]
+    keep_picture(page, "look-large")
+
+
+def test_a_map_tells_how_far_it_is_stands_back_for_a_training_and_is_listed(page, server, look):
+    page.locator("#make-map").click()
+    page.locator("#cancel-map").wait_for()
+    (job,) = ask(server, "/api/jobs")["maps"]
+    wait_until(lambda: ask(server, "/api/jobs")["maps"][0]["share"] > 0)
+    page.locator("#answer progress:not([value='0'])").wait_for()
+    keep_picture(page, "look-map-work")
+    training = ask(server, "/api/jobs", look[0] | {"seed": 1})["id"]
+    wait_until(lambda: state_of(server, training) == "running")
+    assert state_of(server, job["id"]) == "waiting"
+    page.get_by_role("link", name="2 Train").click()
+    page.locator("#maps").get_by_text("large.jpg").wait_for()
+    keep_picture(page, "train-maps")
+    wait_until(lambda: state_of(server, training) == "done")
+    page.get_by_role("button", name="Cancel the map of large.jpg").click(timeout=SLOW)
+    page.locator("#maps .state.cancelled").wait_for()
+    assert state_of(server, job["id"]) == "cancelled"
+
+
+def test_a_map_that_was_given_up_is_begun_again(page, server):
+    page.locator("#maps").get_by_role("link", name="large.jpg").click()
+    page.get_by_role("button", name="Make the map after all").click()
+    page.locator("#cancel-map").click()
+    page.get_by_role("button", name="Make the map after all").wait_for()
+    assert [job["state"] for job in ask(server, "/api/jobs")["maps"]] == ["cancelled"]

@@ -1,0 +1,62 @@
+"""Overlap of found and true regions, against counts made patch by patch."""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from histodict.compare.patch_measures import Judged, dice
+from histodict.images.manifest import Record
+from histodict.patches.grid import PatchGrid
+from histodict.patches.patch_map import BLANK, PatchMap
+from histodict.web.region_overlap import overlap, pooled, true_rings
+
+
+@pytest.fixture
+def masked(tmp_path):
+    """An image of 120 x 80 pixels whose mask is a rectangle of 40 x 30."""
+    Image.fromarray(np.full((80, 120, 3), 200, np.uint8)).save(tmp_path / "image.png")
+    mask = np.zeros((80, 120), np.uint8)
+    mask[20:50, 30:70] = 255
+    Image.fromarray(mask).save(tmp_path / "mask.png")
+    return Record(tmp_path / "image.png", "tumour", "p", mask=tmp_path / "mask.png")
+
+
+@pytest.fixture
+def found(masked, rng):
+    grid = PatchGrid(8, 12, patch_px=10, stride_px=10, downsample=1.0)
+    margins = rng.normal(size=(8, 12, 2)).astype(np.float32)
+    winners = (margins[..., 1] > margins[..., 0]).astype(np.int16)
+    winners[0] = BLANK
+    return PatchMap(grid, winners, margins, ("rest", "tumour"), masked.path)
+
+
+def test_counts_are_those_of_detect_for_every_size(masked, found):
+    counts = overlap(masked, found)
+    for least, own in enumerate(counts, 1):
+        table = Judged.of(masked, found, least).table()
+        assert own == table[:3].tolist()
+        shares = pooled([counts], least)
+        assert (shares and shares.dice) == pytest.approx(dice(table))
+        if shares:
+            assert shares.iou == pytest.approx(shares.dice / (2 - shares.dice))
+
+
+def test_images_are_pooled_only_where_all_are_known():
+    one, other = [[2, 1, 1]], [[0, 0, 3]]
+    shares = pooled([one, other], 1)
+    assert (shares.dice, shares.iou) == (4 / 9, 2 / 7)
+    assert pooled([one, None], 1) is None and pooled([one], 2) is None
+    assert pooled([], 1) is None and pooled([[[0, 0, 0]]], 1) is None
+
+
+@pytest.mark.parametrize("times", [1, 10])
+def test_rings_lie_around_the_mask_at_any_size(masked, times, tmp_path):
+    """Also where the mask is smaller than its image."""
+    size = 120 * times, 80 * times
+    Image.fromarray(np.full((size[1], size[0], 3), 200, np.uint8)).save(masked.path)
+    (ring,) = true_rings(masked, size)
+    x, y = np.array(ring).reshape(-1, 2).T
+    area = abs(np.sum(x[:-1] * y[1:] - x[1:] * y[:-1])) / 2
+    assert area == pytest.approx(40 * 30 * times**2, rel=0.02)
+    assert (x.min(), x.max()) == pytest.approx((30 * times, 70 * times), abs=4)
+    assert (y.min(), y.max()) == pytest.approx((20 * times, 50 * times), abs=4)
