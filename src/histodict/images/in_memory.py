@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..execution.files import file_key
+from ..execution.files import file_bytes, file_key, last_change
 from .decoding import HEIGHT, TWELVE_BITS, WIDTH, held_bytes, largest, tags_of, tiff_mpp
 from .errors import ImageError
+from .folder_images import is_image_path
 from .picture import Picture
 from .wide_pixels import floats_to_8_bits, is_wide_colour, mend_planes
 
@@ -94,7 +95,7 @@ def image_bytes(image: ImageFile) -> int:
     """About as much as there is to be done for it: a file of a slide's glass is small."""
     if isinstance(image, MemoryImage):
         return image.n_bytes
-    return image.stat().st_size if image.is_file() else 0
+    return file_bytes(image) if is_image_path(image) else 0
 
 
 def image_key(image: ImageFile) -> list[Any]:
@@ -111,6 +112,6 @@ def settled_key(image: ImageFile) -> list[Any]:
         return []
     try:
         key = file_key(image)
-        return key if time.time() - image.stat().st_ctime > _SETTLED_S else []
+        return key if time.time() - last_change(image) > _SETTLED_S else []
     except OSError:  # whoever opens it says what is wrong
         return []

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..execution.texts import counted, one_line
+from .folder_images import is_image_path
 from .records import ManifestError, Record, some_of
 
 
@@ -37,7 +38,7 @@ def check_files(path: Path, lines: list[int], records: list[Record]) -> None:
 
 def _is_there(file: Path) -> bool:
     try:
-        return file.is_file()
+        return is_image_path(file)
     except OSError:  # a name that no system would take
         return False
 

@@ -23,6 +23,7 @@ import numpy as np
 from ..execution.files import file_key
 from ..execution.texts import counted
 from ..parameters import check_number
+from .folder_images import is_image_path
 from .in_memory import ImageFile, MemoryImage
 from .readers import open_image
 from .records import Record, some_of
@@ -99,7 +100,7 @@ def own_size(path: ImageFile) -> float | None:
     """The pixel size that the image gives; a file is read once as long as it stays as it is."""
     if isinstance(path, MemoryImage):
         return path.mpp
-    state = repr(file_key(path)) if path.is_file() else ""
+    state = repr(file_key(path)) if is_image_path(path) else ""
     return _own_size(str(path), state)
 
 

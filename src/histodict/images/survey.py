@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
-from ..execution.files import content_digest, file_key
+from ..execution.files import content_digest, file_bytes, file_key
 from ..execution.local import map_blocks
 from ..execution.progress import Callback, Progress, ignore
 from ..execution.texts import counted
+from .folder_images import is_image_path
 from .manifest import Manifest
 from .masks import RegionMask
 from .pixel_size import GivenSize
@@ -85,7 +86,7 @@ def _why_not(record: Record) -> str:
     """Why an image, or its mask, cannot be read; nothing if it can."""
     try:
         for file in (record.path, record.mask):
-            if file is not None and not file.is_file():
+            if file is not None and not is_image_path(file):
                 raise ImageError(f"{file}: there is no such file; check the name and the folder")
         mask = record.mask
         _try(str(record.path), repr(file_key(record.path)), mask, repr(mask and file_key(mask)))
@@ -140,16 +141,18 @@ def _parted(group: list[Record], step: Callable[[Path], object]) -> list[list[Re
     """The records alike by a step, where there are several; files that are not there are left."""
     parts: dict[object, list[Record]] = {}
     for record in group:
-        found = step(record.path) if record.path.is_file() else None
+        found = step(record.path) if is_image_path(record.path) else None
         if found:
             parts.setdefault(found, []).append(record)
     return [part for part in parts.values() if len(part) > 1]
 
 
 def _n_bytes(path: Path) -> int:
-    return path.stat().st_size
+    return file_bytes(path)
 
 
 def _beginning(path: Path) -> str:
+    if path.is_dir():
+        return "folder"  # of many small files, which are read whole or not at all
     with path.open("rb") as file:
         return hashlib.sha256(file.read(_HEAD_BYTES)).hexdigest()
