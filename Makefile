@@ -2,6 +2,11 @@
 PYTHON ?= python3
 # PyTorch's CPU build is enough for the tests; name another wheel here for a GPU.
 TORCH ?= torch==2.13.0
+# Of the same release, which timm imports; with another one pip would fetch another PyTorch.
+TORCHVISION ?= torchvision==0.28.0
+# Writes OME-Zarr for the tests. What it needs beside these is for stores in the cloud, and would
+# hold back packages that others need newer.
+OME_WRITER := ome-zarr==0.18.0 ome-zarr-models==1.7 pydantic-zarr==0.9.2 Deprecated==1.3.1 wrapt==2.5.2
 
 # Test files run side by side in so many processes.
 TEST_PROCESSES ?= 2
@@ -90,11 +95,13 @@ $(READY): pyproject.toml constraints.txt
 	$(call check-python)
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) install -c constraints.txt -e ".[dev]"
+	$(PIP) install --no-deps $(OME_WRITER)
 	@touch $@
 
 $(READY_TORCH): $(READY)
 	$(PIP) install -c constraints.txt "$(TORCH)"
-	$(PIP) install -c constraints.txt -e ".[networks]"
+	$(PIP) install --no-deps "$(TORCHVISION)"
+	$(PIP) install -c constraints.txt -e ".[networks,encoders]"
 	@touch $@
 
 # torch comes first, so that the peers that need it do not pull in another build.

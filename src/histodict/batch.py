@@ -36,6 +36,7 @@ from .execution.progress import Callback, Progress, ignore, shares
 from .execution.run_folder import Content, RunFolder
 from .execution.tables import Row, write_table
 from .images.annotations.drawing import Drawing
+from .images.folder_images import is_zarr
 from .images.in_memory import image_bytes
 from .images.layout import images_below
 from .images.manifest import Record
@@ -81,7 +82,8 @@ def find_images(paths: list[Path]) -> tuple[list[Path], list[Path]]:
     found: dict[Path, None] = {}
     left_out: list[Path] = []
     for path in paths:
-        images, others = images_below(path) if path.is_dir() else ([path], [])
+        is_one = is_zarr(path) or not path.is_dir()
+        images, others = ([path], []) if is_one else images_below(path)
         found.update(dict.fromkeys(images))
         left_out += others
     return list(found), left_out

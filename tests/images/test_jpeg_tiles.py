@@ -6,9 +6,10 @@ import sys
 
 import pytest
 
-from histodict.images import jpeg_tiles, slide_child
+from histodict.images import jpeg_tiles, openslide_slide, tiled_level
 from histodict.images.jpeg_tiles import JpegTiles
-from histodict.images.slide_child import DONE, OpenSlides
+from histodict.images.openslide_slide import OpenSlideSlide
+from histodict.images.slide_child import DONE, OPENSLIDE, OpenSlides
 
 if sys.platform != "linux":  # there it is one of the requirements
     pytest.importorskip("simplejpeg")
@@ -35,14 +36,14 @@ def slide(request, drawn, data_folder):
 
 def opened(path, tiles=True):
     slides = OpenSlides()
-    slides.open(str(path))
+    slides.open(str(path), OPENSLIDE)
     if not tiles:
-        slides._tiles.levels.clear()
+        slides._slide._tiles.levels.clear()
     return slides
 
 
 def order(slides, level, x, y, width, height, factor=1):
-    scale = slides._slide.level_downsamples[level]
+    scale = slides._slide.facts["downsamples"][level]
     corner = [round(x * scale), round(y * scale)]
     shape = (height // factor, width // factor)
     return corner, [level, x, y, shape[1] * factor, shape[0] * factor, shape, None]
@@ -52,21 +53,21 @@ def order(slides, level, x, y, width, height, factor=1):
 def asked(monkeypatch):
     """Regions that OpenSlide was asked for, other than to compare."""
     found = []
-    read = OpenSlides._read
+    read = OpenSlideSlide._read
 
     def counted(self, corner, piece):
         found.append(piece)
         return read(self, corner, piece)
 
-    monkeypatch.setattr(OpenSlides, "_read", counted)
-    monkeypatch.setattr(slide_child, "_N_COMPARED", 0)
+    monkeypatch.setattr(OpenSlideSlide, "_read", counted)
+    monkeypatch.setattr(openslide_slide, "_N_COMPARED", 0)
     return found
 
 
 def test_regions_are_the_same_pixels(slide, rng):
     ours, theirs = opened(slide), opened(slide, tiles=False)
-    assert 0 in ours._tiles.levels
-    for level, (width, height) in enumerate(ours._slide.level_dimensions):
+    assert 0 in ours._slide._tiles.levels
+    for level, (width, height) in enumerate(ours._slide.facts["level_sizes"]):
         for _ in range(12):
             x, y = (int(rng.integers(-40, side)) for side in (width, height))
             sizes = rng.integers(8, 700, 2).tolist()
@@ -89,7 +90,7 @@ def test_between_pixels_of_a_level_openslide_is_asked(drawn, asked):
 
 def test_damaged_tiles_are_read_or_refused_as_openslide_does(slide, tmp_path, rng):
     content = bytearray(slide.read_bytes())
-    level = opened(slide)._tiles.levels[0]
+    level = opened(slide)._slide._tiles.levels[0]
     outcomes = set()
     for trial in range(60):
         place = int(rng.integers(len(level._offsets)))
@@ -100,8 +101,8 @@ def test_damaged_tiles_are_read_or_refused_as_openslide_does(slide, tmp_path, rn
             harmed[at] = int(rng.integers(256))
         path = tmp_path / slide.name
         path.write_bytes(harmed)
-        across = level._n_across
-        x, y = place % across * level._tile[0], place // across * level._tile[1]
+        across = level.n_across
+        x, y = place % across * level.tile[0], place // across * level.tile[1]
         answers = []
         for slides in (opened(path), opened(path, tiles=False)):
             answers.append(slides.do("piece", *order(slides, 0, x, y, 64, 64)))
@@ -112,25 +113,25 @@ def test_damaged_tiles_are_read_or_refused_as_openslide_does(slide, tmp_path, rn
 
 
 def test_tiles_that_give_other_pixels_serve_no_more(drawn, monkeypatch):
-    decode = JpegTiles._decode
+    decode = JpegTiles.decode
 
     def off_by_one(self, place, out):
         tile = decode(self, place, out)
         tile[-1, -1, 0] ^= 1
         return tile
 
-    monkeypatch.setattr(JpegTiles, "_decode", off_by_one)
+    monkeypatch.setattr(JpegTiles, "decode", off_by_one)
     slides, right = opened(drawn), opened(drawn, tiles=False)
     piece = order(slides, 0, 0, 0, 600, 600)
     assert slides.piece(*piece) == right.piece(*piece)
-    assert 0 not in slides._tiles.levels
+    assert 0 not in slides._slide._tiles.levels
 
 
 def test_a_tile_is_decoded_once_for_neighbouring_regions(drawn, monkeypatch):
     places = []
-    decode = JpegTiles._decode
+    decode = JpegTiles.decode
     monkeypatch.setattr(
-        JpegTiles, "_decode", lambda self, *more: places.append(more[0]) or decode(self, *more)
+        JpegTiles, "decode", lambda self, *more: places.append(more[0]) or decode(self, *more)
     )
     slides = opened(drawn)
     for y in range(0, SIDE - 528, 512):
@@ -140,15 +141,15 @@ def test_a_tile_is_decoded_once_for_neighbouring_regions(drawn, monkeypatch):
 
 
 def test_few_tiles_are_kept(drawn, monkeypatch):
-    monkeypatch.setattr(jpeg_tiles, "_KEPT_BYTES", 3 * 4 * 256**2)
+    monkeypatch.setattr(tiled_level, "_KEPT_BYTES", 3 * 4 * 256**2)
     slides = opened(drawn)
     whole = slides.piece(*order(slides, 0, 0, 0, SIDE, SIDE))
-    assert len(slides._tiles.levels[0]._kept._tiles) == 3
+    assert len(slides._slide._tiles.levels[0]._kept._tiles) == 3
     assert whole == opened(drawn, tiles=False).piece(*order(slides, 0, 0, 0, SIDE, SIDE))
 
 
 def test_without_the_decoder_openslide_reads_all(drawn, monkeypatch):
-    monkeypatch.setattr(jpeg_tiles, "_can_decode", lambda: False)
+    monkeypatch.setattr(jpeg_tiles, "can_decode", lambda: False)
     slides = opened(drawn)
-    assert not slides._tiles.levels
+    assert not slides._slide._tiles.levels
     assert len(slides.piece(*order(slides, 0, 0, 0, 64, 64))) == 64 * 64 * 3

@@ -132,5 +132,5 @@ def test_what_timm_needs_is_said(monkeypatch):
 
     forget_networks()
     monkeypatch.setitem(network.FAMILIES, "timm", none)
-    with pytest.raises(ValueError, match=r"timm.*pip install timm$"):
+    with pytest.raises(ValueError, match=r"timm.*pip install .histodict\[encoders\]"):
         open_network("timm:resnet18")

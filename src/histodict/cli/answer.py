@@ -168,9 +168,10 @@ def _run(
 def _result_bytes(image: Path, output: Path) -> int:
     """What an overlay, a map and outlines take at least, about; nothing of what is there."""
     from ..batch import image_key
+    from ..images.in_memory import image_bytes
 
     is_done = (output / "done" / f"{image_key(image)}.json").is_file()
-    return 0 if is_done or not image.is_file() else min(2**20, 2 * image.stat().st_size)
+    return 0 if is_done else min(2**20, 2 * image_bytes(image))
 
 
 def _tell(result: RunResult, words: str, tables: str, as_json: bool) -> None:

@@ -8,6 +8,7 @@ import os
 import re
 import secrets
 import shutil
+import stat
 import time
 import zlib
 from collections.abc import Iterator
@@ -16,6 +17,8 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
+
+from .folder_state import folder_digest, folder_state
 
 # What reading a damaged .npz file may raise; OSError is of a place that no file has.
 DAMAGED_ARRAYS = (
@@ -109,10 +112,12 @@ def file_state(path: Path) -> tuple[int, ...]:
 
     What was written under the same size and time of modification still has another time of change,
     which nobody can set. The numbers of device and file come first. Another machine, or this one
-    after a restart, may count them otherwise: what is kept on disk goes by its `file_key`.
+    after a restart, may count them otherwise: what is kept on disk goes by its `file_key`. Of a
+    folder that is an image all its files count.
     """
     found = os.stat(path)
-    return found.st_dev, found.st_ino, *_sizes(found)
+    sizes = folder_state(str(path)) if stat.S_ISDIR(found.st_mode) else _sizes(found)
+    return found.st_dev, found.st_ino, *sizes
 
 
 def _sizes(found: os.stat_result) -> tuple[int, int, int]:
@@ -125,7 +130,7 @@ def file_key(path: Path) -> list[Any]:
     One look at the disk will do: after each, a thread of a busy server waits for its turn.
     """
     device, number, *sizes = file_state(path)
-    states = [[_name_in(path, p), *_sizes(p.stat())] for p in _beside(path)]
+    states = [[p.name, *_sizes(p.stat())] for p in _beside(path)]
     return [_true_place(str(path.absolute()), device, number), *sizes, *states]
 
 
@@ -147,10 +152,8 @@ def is_there(path: Path) -> bool:
 
 
 def _beside(path: Path) -> list[Path]:
-    """The other files of a slide that lies in several; all of a folder that stands for a file."""
+    """The other files of a slide that lies in several."""
     kind = path.suffix.lower()
-    if kind in _STORES and path.is_dir():
-        return sorted(other for other in path.rglob("*") if other.is_file())
     if kind not in (*_INDEXES, ".mrxs"):
         return []
     folder = path.with_suffix("") if kind == ".mrxs" else path.parent
@@ -158,21 +161,32 @@ def _beside(path: Path) -> list[Path]:
     return [other for other in files if other != path and other.is_file()]
 
 
-def _name_in(path: Path, other: Path) -> str:
-    return other.relative_to(path).as_posix() if other.is_relative_to(path) else other.name
+def file_bytes(path: Path) -> int:
+    """How large a file is, or all files of a folder together."""
+    return file_state(path)[2]
+
+
+def last_change(path: Path) -> float:
+    """When a file, or any file of a folder, was changed: seconds, as `time.time` has them."""
+    found = os.stat(path)
+    is_folder = stat.S_ISDIR(found.st_mode)
+    return (folder_state(str(path))[1] if is_folder else found.st_ctime_ns) / 1e9
 
 
 def content_digest(path: Path) -> str:
     """SHA-256 of a file; read once as long as its size and its times stay as they are.
 
-    Of a slide that lies in several files the others count by their names, sizes and times.
+    Of a folder that is an image all files are read. Of a slide that lies in several files the
+    others count by their names, sizes and times.
     """
-    own = "" if path.is_dir() else _digest(str(path.absolute()), *file_state(path))
-    others = [[_name_in(path, p), *_sizes(p.stat())[:2]] for p in _beside(path)]
+    own = _digest(str(path.absolute()), *file_state(path))
+    others = [[p.name, *_sizes(p.stat())[:2]] for p in _beside(path)]
     return hashlib.sha256(f"{own} {others}".encode()).hexdigest() if others else own
 
 
 @lru_cache(maxsize=100_000)
 def _digest(path: str, *state: int) -> str:
+    if os.path.isdir(path):
+        return folder_digest(path)
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

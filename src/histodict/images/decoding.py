@@ -15,6 +15,7 @@ import numpy as np
 
 from ..execution.memory import available_bytes, in_words
 from .errors import ImageError, UnknownImageError
+from .folder_images import is_zarr
 from .picture import Picture, orientation_of
 from .wide_pixels import (
     float_page,
@@ -306,10 +307,14 @@ def tiff_mpp(tags: Mapping[int, Any]) -> float | None:
 
 
 def check_file(path: Path) -> None:
-    """Refuse what no reader could read: no such file, a folder, an empty file."""
+    """Refuse what no reader could read: no such file, a folder that is no image, an empty file."""
     if not path.exists():
         raise ImageError(f"{path}: there is no such file; check the name and the folder")
+    if path.is_dir() and is_zarr(path):
+        return
     if path.is_dir():
         raise ImageError(f"{path}: this is a folder; give the image file itself")
     if os.path.getsize(path) == 0:
         raise ImageError(f"{path}: the file is empty (0 bytes); copy it again from its source")
+    if is_zarr(path):
+        raise ImageError(f"{path}: this is a file, and an OME-Zarr image a folder; unpack it")

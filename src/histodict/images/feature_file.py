@@ -33,6 +33,7 @@ from ..parameters import check_kind
 from .errors import ImageError
 from .feature_anndata import open_h5ad
 from .feature_formats import Content, open_hdf5, open_npz, open_zarr, reading
+from .folder_images import is_folder_image
 
 # How a file of features is opened, by its suffix.
 FORMATS: dict[str, Callable[[Path], AbstractContextManager[Content]]] = {
@@ -229,8 +230,10 @@ def check_features(path: Path) -> None:
 
 
 def is_feature_file(path: object) -> bool:
-    """By its name alone."""
-    return isinstance(path, Path) and path.suffix.lower() in FORMATS
+    """By its name; a folder of Zarr may also be an image, and is looked into."""
+    if not isinstance(path, Path) or path.suffix.lower() not in FORMATS:
+        return False
+    return not is_folder_image(path)
 
 
 def common_origin(paths: Iterable[object]) -> Origin | None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..execution.files import file_key
+from ..execution.files import file_bytes, file_key, is_there, last_change
 from .decoding import HEIGHT, TWELVE_BITS, WIDTH, held_bytes, largest, tags_of, tiff_mpp
 from .errors import ImageError
 from .picture import Picture
@@ -94,7 +94,7 @@ def image_bytes(image: ImageFile) -> int:
     """About as much as there is to be done for it: a file of a slide's glass is small."""
     if isinstance(image, MemoryImage):
         return image.n_bytes
-    return image.stat().st_size if image.is_file() else 0
+    return file_bytes(image) if is_there(image) else 0
 
 
 def image_key(image: ImageFile) -> list[Any]:
@@ -111,6 +111,6 @@ def settled_key(image: ImageFile) -> list[Any]:
         return []
     try:
         key = file_key(image)
-        return key if time.time() - image.stat().st_ctime > _SETTLED_S else []
+        return key if time.time() - last_change(image) > _SETTLED_S else []
     except OSError:  # whoever opens it says what is wrong
         return []

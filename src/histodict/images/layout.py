@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from .folder_images import is_folder_image, is_image_path, is_zarr
 from .readers import IN_OWN_FOLDER, READERS
 from .records import ManifestError, some_of
 
@@ -83,11 +84,11 @@ def _splits_among(folder: Path, inside: list[Path], above: frozenset[Path]) -> l
 def _folders(folder: Path, layout: Layout, above: frozenset[Path]) -> list[Path]:
     """Sub-folders that may hold images; those of masks are left out, and images beside them."""
     entries = _entries(folder)
-    found = [path for path in entries if path.is_dir() and path.resolve() not in above]
+    found = [path for path in entries if _may_hold_images(path) and path.resolve() not in above]
     for path in found:
         if _is_masks(path):
             layout.left_out.setdefault(folder, []).append(f"{path.name}/ (masks)")
-    layout.loose += [path for path in entries if path.is_file() and _is_picture(path)]
+    layout.loose += [path for path in entries if is_image_path(path) and _is_picture(path)]
     return [path for path in found if not _is_masks(path)]
 
 
@@ -131,6 +132,8 @@ def walk(folder: Path, above: frozenset[Path] = frozenset()) -> Iterator[tuple[P
         if not path.is_dir():
             is_image = path.suffix.lower() in READERS and path.is_file()
             yield path, IMAGE if is_image else OTHER
+        elif is_zarr(path):
+            yield path, IMAGE if is_folder_image(path) else OTHER
         elif _is_masks(path):
             yield path, MASKED
         elif not os.access(path, os.R_OK | os.X_OK):
@@ -138,6 +141,10 @@ def walk(folder: Path, above: frozenset[Path] = frozenset()) -> Iterator[tuple[P
         elif path not in own and path.resolve() not in above:
             yield path, FOLDER
             yield from walk(path, above)
+
+
+def _may_hold_images(path: Path) -> bool:
+    return path.is_dir() and not is_zarr(path)
 
 
 def _entries(folder: Path) -> list[Path]:

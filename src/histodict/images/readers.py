@@ -6,11 +6,7 @@ are read in pieces of the coarsest level that is fine enough; plain images whole
 
 from __future__ import annotations
 
-import bisect
-import math
-import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol
@@ -19,40 +15,27 @@ import numpy as np
 
 from ..parameters import check_number
 from .blank_sheet import BlankSheet
-from .decoding import (
-    MOST_SQUEEZED,
-    check_file,
-    decode,
-    plausible_mpp,
-    read_header,
-)
+from .decoding import check_file, decode, read_header
 from .errors import ImageError
 from .feature_file import is_feature_file
+from .folder_images import FOLDER_IMAGES
 from .in_memory import ImageFile, MemoryImage
 from .picture import Picture
 from .reduction import Piece
 from .region_reader import Pixels, RegionReader
-from .slide_process import NoSlideLibraryError, Slide, SlideLostError, SlideRefusedError, detect
+from .slide_reader import IN_OWN_FOLDER, OmeTiffReader, OmeZarrReader, SlideReader, who_reads
 
 __all__ = [
     "IN_OWN_FOLDER",
     "READERS",
     "ImageError",
     "ImageSource",
+    "OmeTiffReader",
+    "OmeZarrReader",
     "PlainReader",
     "SlideReader",
     "open_image",
 ]
-
-# A level of downsample 4.002, from a side that 4 does not divide, serves a reduction by 4.
-_LEVEL_SLACK = 1.01
-# Of an open slide: OpenSlide keeps up to 32 MB of it, and its directory, in a process of 30 MB; of
-# JPEG tiles 48 MB are kept.
-_SLIDE_BYTES = 128 * 2**20
-# Reading all of such a level takes a 64th of the time at most, and single cells can be seen in it.
-_LOW_LEVELS = (8.0, 20.0)
-# Pixels of a coarsest level that are read whatever the file says.
-_ALWAYS_BYTES = 50_000_000
 
 
 class ImageSource(Protocol):
@@ -186,137 +169,16 @@ class MemoryReader(_PictureReader):
         return self._picture
 
 
-class SlideReader(RegionReader[Slide]):
-    """A whole slide, read by OpenSlide; inside its bounds where it has some (MRXS)."""
-
-    path: Path
-
-    def __init__(self, path: Path, mpp: float | None = None) -> None:
-        super().__init__(path, (0, 0), mpp)
-        facts = self._handle().facts
-        self._downsamples: list[float] = facts["downsamples"]
-        try:
-            self.offset, self.size = _bounds(facts["size"], facts["properties"])
-            own = _mpp_of(facts["properties"])
-            if not (min(self.size) > 0 and 0 < min(self._downsamples) < math.inf):
-                raise ValueError("no pixels")
-        except ValueError as error:
-            self.close()
-            raise ImageError(
-                f"{path}: what this slide says of its size makes no sense ({error}); copy it again"
-            ) from error
-        self.mpp = own if mpp is None else mpp
-        _check_proportions(path, facts["level_sizes"][-1])
-
-    @property
-    def held_bytes(self) -> int:
-        return _SLIDE_BYTES
-
-    @property
-    def low_level(self) -> float | None:
-        low, high = _LOW_LEVELS
-        return max((each for each in self._downsamples if low <= each <= high), default=None)
-
-    @staticmethod
-    def recognises(path: Path) -> bool:
-        """Whether OpenSlide is there and takes this file for a slide."""
-        try:
-            with _in_words(path, "OpenSlide cannot look at this file"):
-                return detect(path)
-        except _NoOpenSlideError:
-            return False
-
-    def _open(self) -> Slide:
-        with _in_words(
-            self.path,
-            "OpenSlide cannot open this slide",
-            "if the file came with a folder or with other files, they must lie beside it; "
-            "else copy it again",
-        ):
-            return Slide(self.path)
-
-    def _close(self, handle: Slide) -> None:
-        handle.close()
-
-    def _level(self, downsample: float) -> tuple[int, float]:
-        level = max(0, bisect.bisect_right(self._downsamples, downsample * _LEVEL_SLACK) - 1)
-        return level, self._downsamples[level]
-
-    def _piece(self, piece: Piece) -> Pixels:
-        scale = self._downsamples[piece.level]
-        corner = round(piece.x * scale) + self.offset[0], round(piece.y * scale) + self.offset[1]
-        slide = self._handle()
-        with _in_words(
-            self.path,
-            "a part of the slide cannot be read",
-            "the file is damaged or its compression is not known to OpenSlide: copy it again, or "
-            "convert it to a pyramidal TIFF",
-        ):
-            return slide.piece(corner, piece)
-
-
-class _NoOpenSlideError(ImageError):
-    """OpenSlide is not installed."""
-
-
-@contextmanager
-def _in_words(path: Path, what: str, advice: str = "copy it again") -> Iterator[None]:
-    """Whatever becomes of a slide in the process that has it open, as an error that names it."""
-    try:
-        yield
-    except NoSlideLibraryError as error:
-        raise _NoOpenSlideError(
-            f"{path}: slides are read with OpenSlide, which is not installed ({error}); "
-            "run: pip install openslide-python openslide-bin"
-        ) from error
-    except SlideRefusedError as error:
-        raise ImageError(f"{path}: {what} ({error}); {advice}") from error
-    except SlideLostError as error:
-        raise ImageError(f"{path}: {what} (the process that read it {error}); {advice}") from error
-    except OSError as error:
-        raise ImageError(
-            f"{path}: {what} (no process can be started to read it: {error})"
-        ) from error
-
-
-def _bounds(
-    size: tuple[int, int], properties: dict[str, str]
-) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Where a slide's pixels begin, and how many there are across and down."""
-    whole = {"x": 0, "y": 0, "width": size[0], "height": size[1]}
-    x, y, width, height = (
-        int(properties.get(f"openslide.bounds-{name}", value)) for name, value in whole.items()
-    )
-    return (x, y), (width, height)
-
-
-def _mpp_of(properties: dict[str, str]) -> float | None:
-    names = ("openslide.mpp-x", "openslide.mpp-y")
-    return plausible_mpp([float(properties[name]) for name in names if name in properties])
-
-
-def _check_proportions(path: Path, coarsest: tuple[int, int]) -> None:
-    """Refuse a slide of which even the thumbnail would take for ever: its sizes are damaged."""
-    if path.suffix.lower() in _IN_SEVERAL_FILES:
-        return
-    if 3 * math.prod(coarsest) > max(MOST_SQUEEZED * os.path.getsize(path), _ALWAYS_BYTES):
-        raise ImageError(
-            f"{path}: says that its coarsest level has {coarsest[0]} x {coarsest[1]} pixels, more "
-            f"than {os.path.getsize(path)} bytes can hold; the file is damaged: copy it again"
-        )
-
-
 def _open_tiff(path: Path, mpp: float | None) -> ImageSource:
-    """A TIFF in tiles is read as a slide, any other as a plain image."""
-    return (SlideReader if SlideReader.recognises(path) else PlainReader)(path, mpp)
+    """An OME-TIFF, or a TIFF in tiles, is read as a slide, any other as a plain image."""
+    return (who_reads(path) or PlainReader)(path, mpp)
 
 
-IN_OWN_FOLDER = (".mrxs",)  # the slide's data lie in a folder of its name, beside the file
-_IN_SEVERAL_FILES = (*IN_OWN_FOLDER, ".dcm", ".vms", ".vmu")
 _SLIDES = (".svs", ".ndpi", ".mrxs", ".scn", ".bif", ".vms", ".vmu", ".svslide", ".dcm")
 _PLAIN = (".jpg", ".jpeg", ".png", ".bmp")
 READERS: dict[str, Callable[[Path, float | None], ImageSource]] = {
     **dict.fromkeys(_SLIDES, SlideReader),
     **dict.fromkeys(_PLAIN, PlainReader),
     **dict.fromkeys((".tif", ".tiff"), _open_tiff),
+    **dict.fromkeys(FOLDER_IMAGES, OmeZarrReader),
 }

@@ -1,4 +1,4 @@
-"""The process that opens slides; on a damaged file the slide library may abort, and ends it alone.
+"""The process that opens slides; on a damaged file a library may abort, and ends it alone.
 
 It serves one slide at a time, on as many lines as threads read at once: they share the library's
 cache of tiles. Orders come from `slide_process`, which started it. On the control socket (standard
@@ -16,27 +16,16 @@ import socket
 import struct
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from .jpeg_tiles import OpenTiles
-from .reduction import Piece, over_white
-
-if TYPE_CHECKING:
-    from openslide import OpenSlide
-    from PIL import Image
+from .opened_slide import NoLibraryError, OpenedSlide, UnfitError
+from .reduction import Piece
 
 ORDER = struct.Struct("<I")
 ANSWER = struct.Struct("<BQ")
-DONE, REFUSED, NO_LIBRARY = range(3)
+DONE, REFUSED, NO_LIBRARY, UNFIT = range(4)
 _MOST_WORDS = 300
-# Of the first regions made of tiles this much is read by OpenSlide as well.
-_N_COMPARED = 8
-_COMPARED_PX = 512
 _TICK_S = 1.0
 _IDLE_S = 60.0
 # The library's cache and directories; and for each line a piece as it is decoded and reduced.
@@ -44,36 +33,56 @@ _BASE_BYTES = 2**30
 _LINE_BYTES = 128 * 2**20
 
 
+def _open_openslide(path: str) -> OpenedSlide:
+    from .openslide_slide import OpenSlideSlide
+
+    return OpenSlideSlide(path)
+
+
+def _open_ome_tiff(path: str) -> OpenedSlide:
+    from .ome_tiff import OmeTiff
+
+    return OmeTiff(path)
+
+
+def _open_ome_zarr(path: str) -> OpenedSlide:
+    from .ome_zarr import OmeZarr
+
+    return OmeZarr(path)
+
+
+OPENSLIDE, OME_TIFF, OME_ZARR = "openslide", "ome-tiff", "ome-zarr"
+# Who reads a slide, by name.
+LIBRARIES: dict[str, Callable[[str], OpenedSlide]] = {
+    OPENSLIDE: _open_openslide,
+    OME_TIFF: _open_ome_tiff,
+    OME_ZARR: _open_ome_zarr,
+}
+
+
 class OpenSlides:
-    """What the library is asked; one slide is open at a time."""
+    """What the libraries are asked; one slide is open at a time."""
 
     def __init__(self) -> None:
-        self._slide: OpenSlide | None = None
-        self._tiles: OpenTiles | None = None
-        self._n_compared: Counter[int] = Counter()  # by level, what was seen to be the same
+        self._slide: OpenedSlide | None = None
         self.idle_since: float | None = time.monotonic()
 
     def detect(self, path: str) -> bytes:
-        """Whether the library takes a file for a slide."""
-        import openslide
+        """The library that takes a TIFF for a slide; null where none does.
 
-        return json.dumps(openslide.OpenSlide.detect_format(path) is not None).encode()
+        OpenSlide sees of an OME-TIFF but the first channel, and none of its levels.
+        """
+        from .ome_tiff import is_ome_tiff
+        from .openslide_slide import is_slide
 
-    def open(self, path: str) -> bytes:
+        found = OME_TIFF if is_ome_tiff(path) else OPENSLIDE if is_slide(path) else None
+        return json.dumps(found).encode()
+
+    def open(self, path: str, library: str) -> bytes:
         """What a slide says of itself."""
-        import openslide
-
         self.idle_since = None
-        slide = self._slide = openslide.OpenSlide(path)
-        vendor = slide.properties.get("openslide.vendor", "")
-        self._tiles = OpenTiles(path, vendor, slide.level_dimensions)
-        facts = {
-            "size": slide.dimensions,
-            "level_sizes": slide.level_dimensions,
-            "downsamples": slide.level_downsamples,
-            "properties": dict(slide.properties),
-        }
-        return json.dumps(facts).encode()
+        self._slide = LIBRARIES[library](path)
+        return json.dumps(self._slide.facts).encode()
 
     def piece(self, corner: list[int], fields: list[Any]) -> bytes:
         """The pixels of a piece, reduced; its corner is given in pixels of level 0."""
@@ -81,52 +90,10 @@ class OpenSlides:
         piece = Piece(level, x, y, width, height, tuple(shape), box and tuple(box))
         if self._slide is None:
             raise ValueError("no slide is open")
-        region = self._from_tiles(corner, piece)
-        if region is None:
-            region = self._read(corner, piece)
-        return piece.reduced(region).tobytes("raw", "RGB")
-
-    def _read(self, corner: list[int], piece: Piece) -> Image.Image:
-        assert self._slide is not None
-        size = (piece.width, piece.height)
-        return over_white(self._slide.read_region((corner[0], corner[1]), piece.level, size))
-
-    def _from_tiles(self, corner: list[int], piece: Piece) -> Image.Image | None:
-        """The region from tiles decoded one by one; None where that cannot be done."""
-        from PIL import Image
-
-        assert self._slide is not None
-        tiles = self._tiles and self._tiles.levels.get(piece.level)
-        scale = self._slide.level_downsamples[piece.level]
-        if not tiles or corner != [piece.x * scale, piece.y * scale]:
-            return None  # or between two pixels of the level, which OpenSlide mixes
-        try:
-            pixels = tiles.region(piece.x, piece.y, piece.width, piece.height)
-        except (ValueError, OSError, MemoryError):  # what is wrong is for OpenSlide to say
-            return None
-        if self._n_compared[piece.level] < _N_COMPARED and not self._compare(corner, piece, pixels):
-            return None
-        return Image.frombuffer("RGBX", (piece.width, piece.height), pixels, "raw", "RGBX", 0, 1)
-
-    def _compare(self, corner: list[int], piece: Piece, pixels: NDArray[np.uint8]) -> bool:
-        """Whether OpenSlide's pixels are the same; if not, this level's tiles serve no more."""
-        part = piece._replace(
-            width=min(piece.width, _COMPARED_PX), height=min(piece.height, _COMPARED_PX)
-        )
-        expected = np.asarray(self._read(corner, part))
-        if not np.array_equal(pixels[: part.height, : part.width, :3], expected):
-            if self._tiles is not None:
-                self._tiles.levels.pop(piece.level, None)
-            return False
-        self._n_compared[piece.level] += 1
-        return True
+        return piece.reduced(self._slide.picture(corner, piece)).tobytes("raw", "RGB")
 
     def close(self) -> bytes:
         slide, self._slide = self._slide, None
-        tiles, self._tiles = self._tiles, None
-        self._n_compared.clear()
-        if tiles is not None:
-            tiles.close()
         if slide is not None:
             slide.close()
         self.idle_since = time.monotonic()
@@ -141,14 +108,11 @@ class OpenSlides:
             "close": self.close,
         }
         try:
-            import openslide  # noqa: F401
-        except (ImportError, OSError) as error:  # OSError: the library behind it is missing
-            return NO_LIBRARY, str(error).encode()
-        try:
             return DONE, orders[name](*arguments)
         except Exception as error:
+            status = {NoLibraryError: NO_LIBRARY, UnfitError: UNFIT}.get(type(error), REFUSED)
             words = " ".join(str(error).split())  # some have several lines
-            return REFUSED, (words[:_MOST_WORDS] or type(error).__name__).encode()
+            return status, (words[:_MOST_WORDS] or type(error).__name__).encode()
 
 
 def serve_line(slides: OpenSlides, line: socket.socket) -> None:

@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .reduction import Piece
-from .slide_child import ANSWER, DONE, NO_LIBRARY, ORDER, OpenSlides, most_lines
+from .slide_child import ANSWER, DONE, NO_LIBRARY, ORDER, UNFIT, OpenSlides, most_lines
 
 APART = hasattr(socket, "send_fds")
 # Network drives are slow, and a scanner's file server may be asleep.
@@ -41,8 +41,12 @@ class SlideRefusedError(Exception):
     """The slide library says no, and why."""
 
 
+class SlideUnfitError(Exception):
+    """The slide is whole, and of a kind that is not read; the words say all that is to be said."""
+
+
 class NoSlideLibraryError(Exception):
-    """OpenSlide is not there."""
+    """What would read it is not installed."""
 
 
 class SlideLostError(Exception):
@@ -197,8 +201,8 @@ class _InThisProcess:
 def _checked(status: int, answer: Bytes) -> Bytes:
     if status == DONE:
         return answer
-    words = answer.tobytes().decode("utf-8", "replace")
-    raise (NoSlideLibraryError if status == NO_LIBRARY else SlideRefusedError)(words)
+    kinds = {NO_LIBRARY: NoSlideLibraryError, UNFIT: SlideUnfitError}
+    raise kinds.get(status, SlideRefusedError)(answer.tobytes().decode("utf-8", "replace"))
 
 
 def _received(line: socket.socket, length: int) -> Bytes:
@@ -238,7 +242,7 @@ def _leased(*, new: bool = False) -> _Opener:
 
 def _give_back(opener: _Opener) -> None:
     if opener.reusable and len(_IDLE) < _MOST_IDLE:
-        with suppress(SlideLostError, SlideRefusedError, NoSlideLibraryError):
+        with suppress(SlideLostError, SlideRefusedError, SlideUnfitError, NoSlideLibraryError):
             opener.ask("close")
             _IDLE.append(opener)
             return
@@ -269,23 +273,24 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_all)
 
 
-def detect(path: Path) -> bool:
-    """Whether the slide library takes a file for a slide."""
-    opener, answer = _ask_twice("detect", path)
+def detect(path: Path) -> str | None:
+    """The library that takes a file for a slide."""
+    opener, answer = _ask_twice("detect", str(path))
     _give_back(opener)
-    return bool(json.loads(answer.tobytes()))
+    found: str | None = json.loads(answer.tobytes())
+    return found
 
 
-def _ask_twice(name: str, path: Path) -> tuple[_Opener, Bytes]:
+def _ask_twice(*order: str) -> tuple[_Opener, Bytes]:
     """An answer about a file, and who gave it; the second time in a new process."""
     opener = _leased()
     try:
-        return opener, _ask_or_let_go(opener, name, str(path))
+        return opener, _ask_or_let_go(opener, *order)
     except SlideHungError:
         raise
     except SlideLostError:
         opener = _leased(new=True)
-        return opener, _ask_or_let_go(opener, name, str(path))
+        return opener, _ask_or_let_go(opener, *order)
 
 
 def _ask_or_let_go(opener: _Opener, name: str, *arguments: Any) -> Bytes:
@@ -299,10 +304,10 @@ def _ask_or_let_go(opener: _Opener, name: str, *arguments: Any) -> Bytes:
 class Slide:
     """An open slide, for the process that opened it; it is closed when nobody holds it any more."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, library: str) -> None:
+        self._order = ("open", str(path), library)
         self._lock = threading.Lock()
-        opener, facts = _ask_twice("open", path)
+        opener, facts = _ask_twice(*self._order)
         self.facts: dict[str, Any] = json.loads(facts.tobytes())
         self._opener = [opener]
         self.close = weakref.finalize(self, _let_go, self._opener, os.getpid())
@@ -324,7 +329,7 @@ class Slide:
         with self._lock:
             if self._opener[0] is lost:
                 opener = _leased(new=True)
-                facts = _ask_or_let_go(opener, "open", str(self._path))
+                facts = _ask_or_let_go(opener, *self._order)
                 if json.loads(facts.tobytes()) != self.facts:
                     _give_back(opener)
                     raise SlideRefusedError("it was replaced by another slide while it was read")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
-from ..execution.files import content_digest, file_key, is_there
+from ..execution.files import content_digest, file_bytes, file_key, is_there
 from ..execution.local import map_blocks
 from ..execution.progress import Callback, Progress, ignore
 from ..execution.texts import counted
@@ -155,16 +155,18 @@ def _parted(group: list[Record], step: Callable[[Path], object]) -> list[list[Re
     """The records alike by a step, where there are several; files that are not there are left."""
     parts: dict[object, list[Record]] = {}
     for record in group:
-        found = step(record.path) if record.path.is_file() else None
+        found = step(record.path) if is_there(record.path) else None
         if found:
             parts.setdefault(found, []).append(record)
     return [part for part in parts.values() if len(part) > 1]
 
 
 def _n_bytes(path: Path) -> int:
-    return path.stat().st_size
+    return file_bytes(path)
 
 
 def _beginning(path: Path) -> str:
+    if path.is_dir():
+        return "folder"  # of many small files, which are read whole or not at all
     with path.open("rb") as file:
         return hashlib.sha256(file.read(_HEAD_BYTES)).hexdigest()

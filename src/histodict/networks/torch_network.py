@@ -11,6 +11,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from .windows import cut_windows, join_maps, padded
+
+# Pixels that a network sees at once, as one chunk of a slide or as windows of it.
+_BATCH_PX = 2**20
+
 
 class _OneThread:
     """A call's convolutions on the calling thread alone: they are cut by the number of threads, and
@@ -50,7 +55,7 @@ def _on_gpu(cudnn: bool) -> Iterator[None]:
 
 
 class TorchNetwork:
-    """Wraps `feature_map(batch)`: (1, 3, h, w) to (1, n_features, h / cell_px, w / cell_px).
+    """Wraps `feature_map(batch)`: (n, 3, h, w) to (n, n_features, h / cell_px, w / cell_px).
 
     Parameters
     ----------
@@ -62,6 +67,8 @@ class TorchNetwork:
         that holds them in another form than they were published in: the digest, which models are
         kept with, does not change when only the form does
     cudnn : on a GPU, take cuDNN's convolutions where it has them; without, torch's own
+    window_px : side of the pictures that it takes, a whole number of cells; an area is cut into
+        such. None: it takes any, and sees the area at once
     """
 
     def __init__(
@@ -73,9 +80,13 @@ class TorchNetwork:
         feature_map: Callable[[torch.Tensor], torch.Tensor] | None = None,
         state: Mapping[str, torch.Tensor] | None = None,
         cudnn: bool = True,
+        window_px: int | None = None,
     ) -> None:
+        if window_px is not None and window_px % cell_px:
+            raise ValueError(f"pictures of {window_px} pixels are no whole cells of {cell_px}")
         self.cell_px = cell_px
         self._cudnn = cudnn
+        self.window_px = window_px
         self._device = "cuda" if torch.cuda.is_available() else "cpu"
         self._module = module.eval().requires_grad_(False).to(self._device)
         self._feature_map = feature_map or module
@@ -86,15 +97,25 @@ class TorchNetwork:
 
     def cells(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
         """One vector per cell: (h, w, n_features)."""
+        if self.window_px is None:
+            return self._maps(pixels[None])[0]
+        corners, windows = cut_windows(padded(pixels, self.window_px), self.window_px)
+        step = max(1, _BATCH_PX // self.window_px**2)
+        parts = [self._maps(windows[at : at + step]) for at in range(0, len(windows), step)]
+        shape = pixels.shape[0] // self.cell_px, pixels.shape[1] // self.cell_px
+        return join_maps(corners, np.concatenate(parts), self.cell_px, shape)
+
+    def _maps(self, pictures: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """Pictures (n, height, width, 3) to (n, h, w, n_features)."""
         with self._alone(), torch.inference_mode():
-            batch = torch.from_numpy(np.ascontiguousarray(pixels)).to(self._device)
-            batch = batch.permute(2, 0, 1)[None].to(torch.float32, copy=True)
-            features = self._feature_map(batch.sub_(self._mean).div_(self._std))[0]
-            vectors: NDArray[np.float32] = features.permute(1, 2, 0).float().cpu().numpy()
-        expected = pixels.shape[0] // self.cell_px, pixels.shape[1] // self.cell_px
-        if vectors.shape[:2] != expected:
+            batch = torch.from_numpy(np.ascontiguousarray(pictures)).to(self._device)
+            batch = batch.permute(0, 3, 1, 2).to(torch.float32, copy=True)
+            features = self._feature_map(batch.sub_(self._mean).div_(self._std))
+            vectors: NDArray[np.float32] = features.permute(0, 2, 3, 1).float().cpu().numpy()
+        expected = pictures.shape[1] // self.cell_px, pictures.shape[2] // self.cell_px
+        if vectors.shape[1:3] != expected:
             raise ValueError(
-                f"the network gave a map of {vectors.shape[:2]} cells where {expected} "
+                f"the network gave a map of {vectors.shape[1:3]} cells where {expected} "
                 f"were expected: cell_px={self.cell_px} does not fit it"
             )
         return vectors

@@ -25,6 +25,7 @@ from ..evaluation.splits import Split, SplitError
 from ..execution.executor import Executor
 from ..execution.meanwhile import folder_meanwhile
 from ..execution.progress import Callback, Progress
+from ..images.in_memory import image_bytes
 from ..images.manifest import Manifest
 from ..images.readers import ImageError
 from ..recipes import Recipe
@@ -63,7 +64,7 @@ def kept_meanwhile(
 
     None where it would be too much, or others do the work: nobody would clear it away there.
     """
-    n_bytes = sum(record.path.stat().st_size for record in manifest.records)
+    n_bytes = sum(image_bytes(record.path) for record in manifest.records)
     if folder is not None or executor is not None or n_bytes > _MOST_BYTES:
         yield folder
         return

@@ -18,6 +18,7 @@ from ..images.annotations.drawing import Drawing
 from ..images.annotations.matching import drawings_for
 from ..images.classes import positive_by_name
 from ..images.errors import ImageError
+from ..images.folder_images import is_zarr
 from ..images.frames import Frame, is_frame
 from ..images.in_memory import ImageFile, MemoryImage
 from ..images.layout import images_below
@@ -121,7 +122,7 @@ def _is_table(images: Any) -> bool:
 
 def _is_one(images: Any) -> bool:
     if isinstance(images, str | os.PathLike):
-        return not Path(images).is_dir()
+        return not _holds_images(Path(images))
     if isinstance(images, np.ndarray):
         return images.ndim != 4
     return isinstance(images, MemoryImage) or _is_picture(images)
@@ -134,10 +135,14 @@ def _is_picture(image: Any) -> bool:
 
 def _each(images: Iterable[Any], left_out: list[str]) -> Iterator[ImageFile]:
     for place, image in enumerate(images):
-        if isinstance(image, str | os.PathLike) and Path(image).is_dir():
+        if isinstance(image, str | os.PathLike) and _holds_images(Path(image)):
             yield from _below(Path(image), left_out)
         else:
             yield _image(image, f"image {place}")
+
+
+def _holds_images(path: Path) -> bool:
+    return path.is_dir() and not is_zarr(path)
 
 
 def _image(image: Any, name: str) -> ImageFile:

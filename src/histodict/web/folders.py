@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ..images.folder_images import is_image_path, is_zarr
 from ..images.readers import READERS
 
 _MOST_ENTRIES = 500
@@ -64,7 +65,7 @@ class DataFolders:
             "place": place,
             "inside": "" if folder == self.folders[place] else inside.strip("/"),
             "name": folder.name,
-            "folders": [path.name for path in entries if path.is_dir()][:_MOST_ENTRIES],
+            "folders": [p.name for p in entries if p.is_dir() and not is_zarr(p)][:_MOST_ENTRIES],
             "tables": [p.name for p in entries if p.suffix.lower() == ".csv"][:_MOST_ENTRIES],
-            "n_images": sum(p.is_file() and p.suffix.lower() in READERS for p in entries),
+            "n_images": sum(is_image_path(p) and p.suffix.lower() in READERS for p in entries),
         }

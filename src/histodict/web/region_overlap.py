@@ -14,10 +14,10 @@ import numpy as np
 from ..compare.patch_measures import Judged
 from ..decisions.regions import MOST_PATCHES
 from ..images.manifest import Record
-from ..patches.outlines import label_regions, polygons
+from ..patches.inside import HALF
+from ..patches.outlines import Borders, label_regions
 from ..patches.patch_map import PatchMap
 from ..pipeline.region_truth import mask_of, true_patches
-from ..pipeline.training_patches import HALF
 from .travel import Overlap
 
 _FINEST = 300  # cells along the longer side of a mask whose outlines are drawn
@@ -63,9 +63,9 @@ def true_rings(record: Record, size: tuple[int, int]) -> list[list[float]]:
     """Rings (x, y, x, y, …) around the regions of the record's mask, in an image of this size."""
     side = max(1.0, max(size) / _FINEST)
     x, y = np.meshgrid(*(np.arange(0, length, side) for length in size))
-    cells = mask_of(record).share(x, y, side) >= HALF
+    cells = mask_of(record, "").share(x, y, side) >= HALF
     return [
-        [min(at * side, end) for corner in ring for at, end in zip(corner, size, strict=True)]
-        for polygon in polygons(cells)
+        np.minimum(ring * side, size).ravel().tolist()
+        for polygon in Borders(cells.astype(np.int32)).polygons(1)
         for ring in polygon
     ]

@@ -1,0 +1,271 @@
+"""OME-TIFF, read by tifffile tile by tile; its levels are the sub-directories of its pages.
+
+Colours may be interleaved, plane by plane in one page, or a page each. Tiles of JPEG are decoded as
+those of other slides are; for other compressions than deflate tifffile needs imagecodecs.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .decoding import plausible_mpp, tiff_mpp
+from .jpeg_tiles import JpegTiles, can_decode, is_plain
+from .ome_channels import check_channels, check_one_plane
+from .ome_level import OmeLevel, OmeSlide, check_kind
+from .ome_xml import OmeImage, read_ome_xml
+from .opened_slide import UnfitError
+from .tiled_level import KeptTiles, Pixels
+
+if TYPE_CHECKING:
+    from tifffile import TiffFile, TiffPage, TiffPageSeries
+
+_NONE, _BLACK_IS_ZERO, _RGB, _YCBCR = 1, 1, 2, 6
+_SEPARATE = 2
+# Rows of an image without tiles that are read at once, in bytes.
+_BAND_BYTES = 2 * 2**20
+# An image beside the first that has more of its pixels is no label or overview of it.
+_LARGE = 0.25
+
+
+def is_ome_tiff(path: str) -> bool:
+    """Whether a file is a TIFF with a description in OME-XML."""
+    from tifffile import TiffFile
+
+    try:
+        with TiffFile(path, _multifile=False) as file:
+            return bool(file.is_ome)
+    except MemoryError:
+        raise
+    except Exception:  # no TIFF, or a damaged one, of which it raises all sorts
+        return False
+
+
+class OmeTiff(OmeSlide):
+    """One open file."""
+
+    def __init__(self, path: str) -> None:
+        from tifffile import TiffFile
+
+        # What the description says of other files is not followed.
+        self._tiff = TiffFile(path, _multifile=False)
+        try:
+            self._file = _File(path)
+            series, image = _main(self._tiff)
+            kept = KeptTiles()
+            levels = [_level(self._file, level, image, kept) for level in series.levels]
+            mpp = plausible_mpp(image.mpp) or _tagged_mpp(series)
+            super().__init__(path, levels, mpp)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        self._tiff.close()
+        if hasattr(self, "_file"):
+            self._file.close()
+
+
+class _File:
+    """Bytes at places, for several threads at once."""
+
+    def __init__(self, path: str) -> None:
+        self.number = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+        self._lock = threading.Lock()
+
+    def read(self, n_bytes: int, offset: int) -> bytes:
+        if hasattr(os, "pread"):
+            return os.pread(self.number, n_bytes, offset)
+        with self._lock:
+            os.lseek(self.number, offset, os.SEEK_SET)
+            return os.read(self.number, n_bytes)
+
+    def close(self) -> None:
+        if self.number >= 0:
+            os.close(self.number)
+            self.number = -1
+
+
+# --- which image, and what it says of itself ----------------------------------------------------
+
+
+def _main(tiff: TiffFile) -> tuple[TiffPageSeries, OmeImage]:
+    """The first image; refuses files with others about as large."""
+    series = tiff.series
+    if not series or not tiff.is_ome:
+        raise ValueError("the description says of no image where it is")
+    n_pixels = [each.sizes.get("width", 1) * each.sizes.get("height", 1) for each in series]
+    if any(n > _LARGE * n_pixels[0] for n in n_pixels[1:]):
+        raise UnfitError(
+            f"holds {len(series)} images, and not only small ones beside the first: save each as "
+            "a file of its own"
+        )
+    images = read_ome_xml(tiff.ome_metadata or "")
+    image = images[0] if images else OmeImage()
+    _check_axes(series[0], image)
+    return series[0], image
+
+
+def _check_axes(series: TiffPageSeries, image: OmeImage) -> None:
+    sizes = dict(zip(series.axes.lower(), series.shape, strict=True))
+    check_one_plane(sizes)
+    if "s" not in sizes:
+        check_channels(image.channels, sizes.get("c", 1))
+    elif sizes.get("c", 1) != 1 or sizes["s"] not in (3, 4):
+        raise UnfitError(
+            f"has {sizes.get('c', 1)} x {sizes['s']} colours to a pixel, not red, green and blue: "
+            "save it as RGB"
+        )
+    others = set(sizes) - set("tczyxs")
+    if others or not {"y", "x"} <= set(sizes):
+        raise UnfitError(f"has axes ({series.axes}) that are not of an image: save it as RGB")
+
+
+def _tagged_mpp(series: TiffPageSeries) -> float | None:
+    tags = series.keyframe.tags
+    return tiff_mpp({tag.code: _number(tag.value) for tag in tags.values() if tag.count <= 2})
+
+
+def _number(value: Any) -> Any:
+    """A fraction, which is a pair, as a number."""
+    is_pair = isinstance(value, tuple) and len(value) == 2 and value[1]
+    return value[0] / value[1] if is_pair else value
+
+
+# --- levels -------------------------------------------------------------------------------------
+
+
+def _level(file: _File, series: TiffPageSeries, image: OmeImage, kept: KeptTiles) -> OmeLevel:
+    if not image.is_whole or any(page is None for page in series.pages):
+        raise UnfitError("a part of it is in another file: save it as one file")
+    pages = [page.aspage() for page in series.pages if page is not None]
+    first = pages[0]
+    check_kind(np.dtype(first.dtype or "void"))
+    if first.photometric not in (_BLACK_IS_ZERO, _RGB, _YCBCR):
+        raise UnfitError(f"its colours are {_name(first.photometric)}: save it as RGB")
+    if any(page.shape != first.shape or page.dtype != first.dtype for page in pages):
+        raise ValueError("its channels have different sizes")
+    if len(pages) == 1 and is_plain(first) and can_decode():
+        return _JpegLevel(file, first, kept)
+    _check_compression(first)
+    # Where nothing is compressed, a piece of any height can be read.
+    kind = _Bands if first.compression == _NONE and first.is_contiguous else _Segments
+    return kind(file, pages, kept)
+
+
+def _check_compression(page: TiffPage) -> None:
+    from tifffile import TIFF
+
+    try:
+        TIFF.DECOMPRESSORS[page.compression]
+    except KeyError as error:
+        words = str(error.args[0])
+        if "imagecodecs" not in words:
+            raise UnfitError(f"its compression is not known ({words}): save it again") from error
+        raise UnfitError(
+            f"is compressed by {_name(page.compression)}, for which a package is missing; run: "
+            "pip install 'histodict[ome]'"
+        ) from error
+
+
+def _name(number: int) -> str:
+    """Of a tag's value, where it has one."""
+    return str(getattr(number, "name", number))
+
+
+class _JpegLevel(OmeLevel):
+    """Tiles of JPEG."""
+
+    def __init__(self, file: _File, page: TiffPage, kept: KeptTiles) -> None:
+        self._tiles = JpegTiles(file.number, page, kept)
+        super().__init__(self._tiles.size, self._tiles.tile, np.uint8, kept)
+        self.check_tile(4)
+
+    def values(self, place: int) -> NDArray[Any] | None:
+        return self._tiles.decode(place, np.empty((self.tile[1], self.tile[0], 4), np.uint8))
+
+    def decode(self, place: int, out: Pixels) -> Pixels:
+        return self._tiles.decode(place, out)
+
+
+class _Segments(OmeLevel):
+    """Tiles or strips, compressed or not."""
+
+    def __init__(self, file: _File, pages: Sequence[TiffPage], kept: KeptTiles) -> None:
+        page = pages[0]
+        width, height = page.imagewidth, page.imagelength
+        tile = (
+            (page.tilewidth, page.tilelength)
+            if page.is_tiled
+            else (width, min(page.rowsperstrip or height, height))
+        )
+        super().__init__((width, height), tile, page.dtype, kept)
+        self._file, self._pages = file, pages
+        self._is_planar = page.planarconfig == _SEPARATE and page.samplesperpixel > 1
+        self._n_planes = page.samplesperpixel if self._is_planar else 1
+        self.check_tile(page.samplesperpixel * len(pages))
+        n_expected = self.n_across * self.n_down * self._n_planes
+        if any(len(each.dataoffsets) != n_expected for each in pages):
+            raise ValueError("a directory without as many tiles as its size asks for")
+
+    def values(self, place: int) -> NDArray[Any] | None:
+        step = self.n_across * self.n_down
+        planes = [
+            self._plane(page, place + step * plane)
+            for page in self._pages
+            for plane in range(self._n_planes)
+        ]
+        there = [plane for plane in planes if plane is not None]
+        if len(there) < len(planes):
+            return None
+        return there[0] if len(there) == 1 else np.concatenate(there, axis=2)
+
+    def _plane(self, page: TiffPage, place: int) -> NDArray[Any] | None:
+        length = page.databytecounts[place]
+        if not length:
+            return None
+        data = self._file.read(length, page.dataoffsets[place])
+        if len(data) != length:
+            raise ValueError("it is cut short")
+        decoded, _, shape = page.decode(data, place, jpegtables=page.jpegtables)
+        if decoded is None:
+            return None
+        plane: NDArray[Any] = decoded[0, : shape[1], : shape[2]]
+        return plane
+
+
+class _Bands(OmeLevel):
+    """Rows one after another as they are, which need not be read in any larger pieces."""
+
+    def __init__(self, file: _File, pages: Sequence[TiffPage], kept: KeptTiles) -> None:
+        page = pages[0]
+        self._is_planar = page.planarconfig == _SEPARATE and page.samplesperpixel > 1
+        n_samples = page.samplesperpixel
+        row_bytes = page.imagewidth * n_samples * np.dtype(page.dtype).itemsize
+        n_rows = min(page.imagelength, max(1, _BAND_BYTES // row_bytes))
+        size = page.imagewidth, page.imagelength
+        super().__init__(size, (page.imagewidth, n_rows), page.dtype, kept)
+        self.check_tile(n_samples * len(pages))
+        self._file, self._offsets = file, [each.dataoffsets[0] for each in pages]
+        self._stored = np.dtype(page.dtype).newbyteorder(page.parent.byteorder)
+        self._shape = (size[0], 1 if self._is_planar else n_samples)
+        if self._is_planar:
+            plane = size[0] * size[1] * self.dtype.itemsize
+            self._offsets = [self._offsets[0] + place * plane for place in range(n_samples)]
+
+    def values(self, place: int) -> NDArray[Any]:
+        n_rows = min(self.tile[1], self.size[1] - place * self.tile[1])
+        row_bytes = self._shape[0] * self._shape[1] * self.dtype.itemsize
+        skipped = place * self.tile[1] * row_bytes
+        parts = []
+        for offset in self._offsets:
+            data = self._file.read(n_rows * row_bytes, offset + skipped)
+            if len(data) != n_rows * row_bytes:
+                raise ValueError("it is cut short")
+            parts.append(np.frombuffer(data, self._stored).reshape(n_rows, *self._shape))
+        return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=2)

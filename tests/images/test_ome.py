@@ -1,0 +1,560 @@
+"""OME-TIFF and OME-Zarr, as their own libraries write them: pixels, pixel sizes, and what is
+refused in words.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+
+import numpy as np
+import pytest
+import tifffile
+
+from histodict.images.layout import images_below
+from histodict.images.manifest import Record, read_manifest
+from histodict.images.readers import ImageError, OmeTiffReader, OmeZarrReader, open_image
+from histodict.images.survey import same_content, survey
+from histodict.pipeline import TissueClassifier
+from histodict.recipes import Recipe
+from histodict.web.tiles import Tiles
+from tests.images.files import save_plain, texture, tissue
+from tests.images.ome_files import laid_out, save_ome_tiff, save_ome_zarr, sized, zarr_group
+
+pytest.importorskip("zarr", reason="zarr is not installed")
+pytest.importorskip("ome_zarr", reason="ome-zarr is not installed")
+
+SIZE = (603, 441)
+TIFFS = {
+    "rows": {},
+    "strips": {"rowsperstrip": 7},
+    "deflated strips": {"compression": "zlib", "predictor": True},
+    "tiles": {"tile": (128, 128)},
+    "deflated tiles": {"tile": (64, 96), "compression": "zlib"},
+    "big endian": {"tile": (128, 128), "compression": "zlib", "byteorder": ">"},
+}
+
+
+@pytest.fixture(scope="module")
+def pixels():
+    return texture(np.random.default_rng(3), *SIZE)
+
+
+def assert_same(path, pixels, mpp=None):
+    """All pixels, a region that crosses tiles, and what lies beyond the image."""
+    height, width = pixels.shape[:2]
+    with open_image(path) as source:
+        assert source.size == (width, height)
+        assert source.mpp == (None if mpp is None else pytest.approx(mpp))
+        np.testing.assert_array_equal(source.read(0, 0, width, height), pixels)
+        np.testing.assert_array_equal(source.read(37, 101, 211, 97), pixels[101:198, 37:248])
+        beyond = source.read(width - 5, -3, 10, 10)
+        np.testing.assert_array_equal(beyond[3:, :5], pixels[:7, width - 5 :])
+        assert (beyond[:3] == 255).all() and (beyond[:, 5:] == 255).all()
+
+
+# --- pixels and their size ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("planar", [False, True], ids=["interleaved", "planar"])
+@pytest.mark.parametrize("kind", TIFFS)
+def test_a_tiff_is_read_as_it_was_written(tmp_path, pixels, kind, planar):
+    options = dict(TIFFS[kind])
+    endian = options.pop("byteorder", None)
+    if endian:
+        axes = {"axes": "SYX" if planar else "YXS", **sized(0.25)}
+        laid = pixels.transpose(2, 0, 1) if planar else pixels
+        options |= {"photometric": "rgb", "planarconfig": "separate" if planar else "contig"}
+        path = tmp_path / "a.ome.tif"
+        tifffile.imwrite(path, laid, ome=True, byteorder=endian, metadata=axes, **options)
+    else:
+        path = save_ome_tiff(tmp_path / "a.ome.tif", pixels, 0.25, planar=planar, **options)
+    assert_same(path, pixels, 0.25)
+
+
+@pytest.mark.parametrize("version", ["0.4", "0.5"])
+@pytest.mark.parametrize("axes", ["cyx", "czyx", "tczyx"])
+def test_a_folder_is_read_as_it_was_written(tmp_path, pixels, version, axes):
+    path = save_ome_zarr(tmp_path / "a.ome.zarr", pixels, 0.25, version=version, axes=axes)
+    assert_same(path, pixels, 0.25)
+
+
+@pytest.mark.parametrize("version", ["0.4", "0.5"])
+def test_what_write_image_writes(tmp_path, pixels, version):
+    """Levels that the library itself makes, and a pixel size as it takes it."""
+    from ome_zarr.writer import write_image
+
+    group, form = zarr_group(tmp_path / "a.zarr", version)
+    planes = laid_out(pixels, "cyx")
+    write_image(
+        planes,
+        group,
+        scale_factors=[2, 4],
+        axes="cyx",
+        fmt=form,
+        scale={"c": 1, "y": 0.5, "x": 0.5},
+        axes_units={"y": "micrometer", "x": "micrometer"},
+    )
+    assert_same(tmp_path / "a.zarr", pixels, 0.5)
+    with open_image(tmp_path / "a.zarr") as source:
+        assert [source._level(factor) for factor in (1, 2, 3, 4)] == [
+            (0, 1.0),
+            (1, 2.0),
+            (1, 2.0),
+            (2, 4.0),
+        ]
+
+
+def test_colours_in_pages_of_their_own(tmp_path, pixels):
+    """As Bio-Formats writes what it does not know to be colours, with and without tiles."""
+    for name, options in (("a", {}), ("b", {"tile": (64, 64), "compression": "zlib"})):
+        path = tmp_path / f"{name}.ome.tiff"
+        metadata = {"axes": "CYX", "Channel": {"Name": ["Red", "Green", "Blue"]}}
+        planes = laid_out(pixels, "cyx")
+        tifffile.imwrite(path, planes, photometric="minisblack", metadata=metadata, **options)
+        assert_same(path, pixels)
+
+
+def test_levels_are_used_and_their_places_right(tmp_path):
+    """A level is marked by a colour of its own, and a square lies where it was planted."""
+    pixels = np.full((512, 640, 3), 200, np.uint8)
+    pixels[128:256, 320:448] = (220, 30, 60)
+    paths = [
+        save_ome_tiff(tmp_path / "a.ome.tif", pixels, n_levels=3, tile=(64, 64)),
+        save_ome_zarr(tmp_path / "a.ome.zarr", pixels, n_levels=3),
+    ]
+    for path in paths:
+        with open_image(path) as source:
+            assert source._level(4)[0] == 2
+            for factor in (2, 4):
+                found = source.read(304, 112, 160, 160, factor)
+                inside = slice(16 // factor, 144 // factor)
+                assert (found[inside, inside] == (220, 30, 60)).all()
+                found[inside, inside] = 200
+                assert (found == 200).all()
+
+
+def test_tiles_of_jpeg_are_those_that_openslide_reads(tmp_path, rng):
+    from tests.images.files import save_slide
+
+    pytest.importorskip("imagecodecs", reason="imagecodecs is not installed")
+    smooth = np.kron(rng.integers(60, 220, (30, 40, 3)), np.ones((16, 16, 1))).astype(np.uint8)
+    options = {"tile": (128, 128), "compression": "jpeg"}
+    path = save_ome_tiff(tmp_path / "a.ome.tif", smooth, 0.5, n_levels=2, **options)
+    plain = tmp_path / "b.tif"
+    tifffile.imwrite(plain, smooth, photometric="rgb", metadata=None, **options)
+    with open_image(path) as ours, open_image(plain) as theirs:
+        assert isinstance(ours, OmeTiffReader) and not isinstance(theirs, OmeTiffReader)
+        whole = (0, 0, *ours.size)
+        np.testing.assert_array_equal(ours.read(*whole), theirs.read(*whole))
+    assert not isinstance(open_image(save_slide(tmp_path / "c.tif", smooth)), OmeTiffReader)
+
+
+@pytest.mark.parametrize(
+    ("mpp", "unit", "expected"),
+    [
+        (0.5, "µm", 0.5),
+        (250.0, "nm", 0.25),
+        (5e-4, "mm", 0.5),
+        (2.5e-5, "cm", 0.25),
+        (0.5, "pixel", None),
+        (1.0, "mm", None),  # no microscope's
+    ],
+)
+def test_units_of_xml(tmp_path, mpp, unit, expected):
+    pixels = np.zeros((8, 8, 3), np.uint8)
+    path = save_ome_tiff(tmp_path / "a.ome.tif", pixels, mpp, unit)
+    with open_image(path) as source:
+        assert source.mpp == (None if expected is None else pytest.approx(expected))
+
+
+def test_a_size_in_the_tags_counts_where_the_xml_has_none(tmp_path):
+    pixels = np.zeros((8, 8, 3), np.uint8)
+    resolution = {"resolution": (1e4 / 0.5, 1e4 / 0.5), "resolutionunit": 3}
+    with open_image(save_ome_tiff(tmp_path / "a.ome.tif", pixels, **resolution)) as source:
+        assert source.mpp == pytest.approx(0.5)
+
+
+def test_units_of_folders(tmp_path):
+    pixels = np.zeros((8, 8, 3), np.uint8)
+    for place, (unit, expected) in enumerate(
+        [("micrometer", 0.5), ("millimeter", None), (None, None), ("nanometer", None)]
+    ):
+        path = save_ome_zarr(tmp_path / f"{place}.ome.zarr", pixels, 0.5, unit)
+        with open_image(path) as source:
+            assert source.mpp == expected
+    with open_image(save_ome_zarr(tmp_path / "n.ome.zarr", pixels, 500, "nanometer")) as source:
+        assert source.mpp == pytest.approx(0.5)
+
+
+def test_scales_of_the_whole_and_of_a_level_are_multiplied(tmp_path):
+    path = save_ome_zarr(tmp_path / "a.ome.zarr", np.zeros((8, 8, 3), np.uint8), 0.5)
+    with edited(path) as ome:
+        scale = {"type": "scale", "scale": [1.0, 0.5, 0.5]}
+        ome["multiscales"][0]["coordinateTransformations"] = [scale]
+    with open_image(path) as source:
+        assert source.mpp == pytest.approx(0.25)
+
+
+@pytest.mark.parametrize("white", [4095, 65535])
+def test_colours_of_16_bits_are_shown_as_8(tmp_path, pixels, white):
+    wide = np.rint(pixels.astype(float) * (white / 255)).astype(np.uint16)
+    wide[0, 0] = white
+    expected = pixels.copy()
+    expected[0, 0] = 255
+    assert_same(save_ome_tiff(tmp_path / "a.ome.tif", wide, tile=(128, 128)), expected)
+    assert_same(save_ome_zarr(tmp_path / "a.ome.zarr", wide), expected)
+
+
+def test_what_is_transparent_is_white(tmp_path, pixels):
+    opacity = np.full((*pixels.shape[:2], 1), 255, np.uint8)
+    opacity[:100] = 0
+    rgba = np.concatenate([pixels, opacity], axis=2)
+    path = tmp_path / "a.ome.tif"
+    tifffile.imwrite(
+        path, rgba, photometric="rgb", extrasamples=["unassalpha"], metadata={"axes": "YXS"}
+    )
+    expected = pixels.copy()
+    expected[:100] = 255
+    assert_same(path, expected)
+
+
+def test_grey_is_grey(tmp_path, pixels):
+    path = tmp_path / "a.ome.tif"
+    tifffile.imwrite(path, pixels[..., 0], metadata={"axes": "YX"})
+    assert_same(path, np.repeat(pixels[..., :1], 3, axis=2))
+
+
+# --- the same answers ---------------------------------------------------------------------------
+
+
+def test_answers_are_those_of_the_plain_image(tmp_path):
+    """Bit for bit, from the training images to the map; of OME alone, too."""
+    rng = np.random.default_rng(0)
+    recipe = Recipe(
+        method_parameters={"n_atoms": 8, "n_iter": 2},
+        patch_px=12,
+        patches_per_class=200,
+        downsample=2.0,
+        stain="reinhard",
+        vectors="centred",
+        rule="margin",
+    )
+    kinds = {
+        "plain": lambda at, pixels: save_plain(at.with_suffix(".png"), pixels),
+        "tiff": lambda at, pixels: save_ome_tiff(
+            at.with_suffix(".ome.tif"), pixels, 0.5, tile=(128, 128), compression="zlib"
+        ),
+        "zarr": lambda at, pixels: save_ome_zarr(at.with_suffix(".ome.zarr"), pixels, 0.5),
+    }
+    images = [(label, tissue(rng, 200, 240)) for label in ("a", "b") for _ in range(2)]
+    answers = {}
+    for kind, save in kinds.items():
+        lines = ["path,label,patient,mpp"]
+        for place, (label, image) in enumerate(images):
+            (tmp_path / kind / label).mkdir(parents=True, exist_ok=True)
+            shown = image if label == "a" else image[:, :, [2, 1, 0]]
+            path = save(tmp_path / kind / label / f"{place}", shown)
+            lines.append(f"{label}/{path.name},{label},{place},0.5")
+        table = tmp_path / kind / "manifest.csv"
+        table.write_text("\n".join(lines))
+        manifest = read_manifest(table)
+        assert not survey(manifest.records, 1).bad
+        model = TissueClassifier(recipe, random_state=0).fit(manifest)
+        found = [model.predict(record.path, mpp=record.mpp) for record in manifest.records]
+        answers[kind] = [
+            (answer.label, answer.score, answer.patch_map.winners.tolist()) for answer in found
+        ]
+    assert answers["plain"] == answers["tiff"] == answers["zarr"]
+
+
+def test_thumbnails_and_tiles_of_the_page(tmp_path, pixels):
+    plain = save_plain(tmp_path / "a.png", pixels)
+    folder = save_ome_zarr(tmp_path / "a.ome.zarr", pixels)
+    shown = []
+    for path in (plain, folder):
+        tiles = Tiles(tmp_path / "thumbnails")
+        record = Record(path, "", "")
+        shown.append((tiles.thumbnail(record).read_bytes(), tiles.tile(record, 1, 0, 0)))
+    assert shown[0] == shown[1]
+
+
+# --- a folder is one image ----------------------------------------------------------------------
+
+
+def test_a_folder_is_one_image_wherever_images_are_listed(tmp_path, pixels):
+    for label in ("a", "b"):
+        for patient in ("p", "q"):
+            place = tmp_path / label / patient
+            place.mkdir(parents=True)
+            save_ome_zarr(place / f"{label}.ome.zarr", pixels)
+    manifest = read_manifest(tmp_path)
+    assert [manifest.name(record) for record in manifest.records] == [
+        "a/p/a.ome.zarr",
+        "a/q/a.ome.zarr",
+        "b/p/b.ome.zarr",
+        "b/q/b.ome.zarr",
+    ]
+    assert len(images_below(tmp_path)[0]) == 4
+    assert [len(group) for group in same_content(manifest.records)] == [4]
+
+
+def test_other_zarr_folders_are_no_images_and_not_looked_into(tmp_path, pixels):
+    save_plain(tmp_path / "a.png", pixels)
+    zarr_group(tmp_path / "table.zarr")
+    save_plain(tmp_path / "table.zarr" / "inside.png", pixels)
+    assert images_below(tmp_path)[0] == [tmp_path / "a.png"]
+    with pytest.raises(ImageError, match=r"table.zarr: is a zarr folder, but no image"):
+        open_image(tmp_path / "table.zarr")
+
+
+def test_a_folder_of_images_by_number(tmp_path, pixels):
+    """As bioformats2raw writes them: the first is the image, its label and others follow."""
+    import zarr
+
+    root = zarr.open_group(str(tmp_path / "a.zarr"), mode="w", zarr_format=2)
+    root.attrs["bioformats2raw.layout"] = 3
+    save_ome_zarr(tmp_path / "a.zarr" / "0", pixels, 0.5, version="0.4")
+    save_ome_zarr(tmp_path / "a.zarr" / "1", pixels[:9, :9], version="0.4")
+    assert images_below(tmp_path)[0] == [tmp_path / "a.zarr"]
+    assert_same(tmp_path / "a.zarr", pixels, 0.5)
+
+
+# --- what is refused ----------------------------------------------------------------------------
+
+
+class edited:  # noqa: N801
+    """The attributes of a folder of version 0.5, to be changed."""
+
+    def __init__(self, path):
+        self.file = path / "zarr.json"
+
+    def __enter__(self):
+        self.content = json.loads(self.file.read_text())
+        return self.content["attributes"]["ome"]
+
+    def __exit__(self, *error):
+        self.file.write_text(json.dumps(self.content))
+
+
+def save_channels(path, names, **more):
+    planes = np.zeros((len(names), 16, 16), np.uint8)
+    metadata = {"axes": "CYX", "Channel": {"Name": names, **more}}
+    tifffile.imwrite(path, planes, photometric="minisblack", metadata=metadata)
+    return path
+
+
+@pytest.mark.parametrize("names", [["DAPI", "CD3", "CD8"], ["A", "B", "C", "D", "E"], ["R", "G"]])
+def test_channels_that_are_no_colours(tmp_path, names):
+    path = save_channels(tmp_path / "a.ome.tif", names)
+    with pytest.raises(ImageError, match=rf"has {len(names)} channels.*not red.*save it as RGB"):
+        open_image(path)
+
+
+def test_fluorescence_of_one_channel(tmp_path):
+    path = save_channels(tmp_path / "a.ome.tif", ["x"], EmissionWavelength=[460.0])
+    with pytest.raises(ImageError, match=r"has 1 channel \(x\).*fluorescence"):
+        open_image(path)
+
+
+def test_channels_of_a_folder_that_are_no_colours(tmp_path, pixels):
+    path = save_ome_zarr(tmp_path / "a.ome.zarr", pixels)
+    with edited(path) as ome:
+        ome["omero"] = {"channels": [{"label": n, "color": "FF0000"} for n in ("c1", "c2", "c3")]}
+    with pytest.raises(ImageError, match="not red, green and blue"):
+        open_image(path)
+    with edited(path) as ome:
+        colours = ("FF0000", "00FF00", "0000FF")
+        ome["omero"] = {"channels": [{"label": "", "color": colour} for colour in colours]}
+    assert_same(path, pixels)
+
+
+def test_stacks_and_series(tmp_path, pixels):
+    path = tmp_path / "a.ome.tif"
+    tifffile.imwrite(path, np.stack([pixels] * 2), photometric="rgb", metadata={"axes": "ZYXS"})
+    with pytest.raises(ImageError, match=r"has 2 planes of focus \(z\)"):
+        open_image(path)
+    tifffile.imwrite(path, np.stack([pixels] * 3), photometric="rgb", metadata={"axes": "TYXS"})
+    with pytest.raises(ImageError, match=r"has 3 points in time \(t\)"):
+        open_image(path)
+    from ome_zarr.writer import write_image
+
+    group, form = zarr_group(tmp_path / "a.ome.zarr")
+    stack = np.zeros((3, 4, 32, 32), np.uint8)
+    write_image(stack, group, axes="czyx", fmt=form, scale_factors=[2])
+    with pytest.raises(ImageError, match=r"has 4 planes of focus \(z\)"):
+        open_image(tmp_path / "a.ome.zarr")
+
+
+def test_several_images_in_a_file(tmp_path, pixels):
+    """A label beside the slide is let be; a second slide is not."""
+    path = tmp_path / "a.ome.tif"
+    with tifffile.TiffWriter(path, ome=True) as tiff:
+        tiff.write(pixels, photometric="rgb", metadata={"axes": "YXS"})
+        tiff.write(pixels[:50, :60], photometric="rgb", metadata={"axes": "YXS"})
+    assert_same(path, pixels)
+    with tifffile.TiffWriter(path, ome=True) as tiff:
+        tiff.write(pixels, photometric="rgb", metadata={"axes": "YXS"})
+        tiff.write(pixels[:400], photometric="rgb", metadata={"axes": "YXS"})
+    with pytest.raises(ImageError, match=r"holds 2 images.*a file of its own"):
+        open_image(path)
+
+
+def test_numbers_that_are_no_colours(tmp_path, pixels):
+    floats = pixels.astype(np.float32)
+    for path in (
+        save_ome_tiff(tmp_path / "a.ome.tif", floats),
+        save_ome_zarr(tmp_path / "a.ome.zarr", floats),
+    ):
+        with pytest.raises(ImageError, match=r"of the kind float32.*8 bits per colour"):
+            open_image(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"version": "0.9"}, "is of version 0.9 of OME-Zarr; 0.4 and 0.5 are read"),
+        ({"multiscales": []}, "no image"),
+        ({"plate": {}}, "is a plate"),
+    ],
+)
+def test_other_folders(tmp_path, pixels, change, words):
+    path = save_ome_zarr(tmp_path / "a.ome.zarr", pixels)
+    with edited(path) as ome:
+        ome.update(change)
+    with pytest.raises(ImageError, match=words):
+        open_image(path)
+
+
+def test_levels_outside_the_folder_are_not_read(tmp_path, pixels):
+    save_ome_zarr(tmp_path / "secret.zarr", pixels)
+    path = save_ome_zarr(tmp_path / "a.ome.zarr", pixels)
+    with edited(path) as ome:
+        ome["multiscales"][0]["datasets"][0]["path"] = "../secret.zarr/s0"
+    with pytest.raises(ImageError, match=r"level .*secret.* that is not inside"):
+        open_image(path)
+
+
+def test_links_in_a_folder_are_not_followed(tmp_path, pixels):
+    path = save_ome_zarr(tmp_path / "a.ome.zarr", pixels)
+    chunk = next(file for file in sorted(path.rglob("*")) if file.name == "0" and file.is_file())
+    chunk.rename(tmp_path / "chunk")
+    os.symlink(tmp_path / "chunk", chunk)
+    with pytest.raises(ImageError, match=r"links in this folder.*cp -rL"):
+        open_image(path)
+
+
+def test_pieces_too_large_to_be_read(tmp_path, pixels):
+    path = save_ome_zarr(tmp_path / "a.ome.zarr", pixels)
+    file = next(path.glob("*/zarr.json"))
+    content = json.loads(file.read_text())
+    content["chunk_grid"]["configuration"]["chunk_shape"] = [3, 2**20, 2**20]
+    file.write_text(json.dumps(content))
+    with pytest.raises(ImageError, match=r"pieces of 1048576 x 1048576.*in tiles"):
+        open_image(path)
+
+
+def test_a_folder_that_says_it_is_larger_than_it_can_be(tmp_path, pixels):
+    path = save_ome_zarr(tmp_path / "a.ome.zarr", pixels)
+    file = next(path.glob("*/zarr.json"))
+    content = json.loads(file.read_text())
+    content["shape"] = [3, 10**6, 10**6]
+    file.write_text(json.dumps(content))
+    with pytest.raises(ImageError, match=r"more than \d+ bytes can hold"):
+        open_image(path)
+
+
+def test_damage_is_said(tmp_path, pixels):
+    """A chunk that is no chunk; a file that is cut short; a description that is no XML."""
+    path = save_ome_zarr(tmp_path / "a.ome.zarr", pixels)
+    for chunk in (file for file in path.rglob("*") if file.is_file() and "c" in file.parts[-4:-1]):
+        chunk.write_bytes(b"\x00" * 40)
+    with open_image(path) as source, pytest.raises(ImageError, match="cannot be read"):
+        source.read(0, 0, 300, 300)
+    tiff = save_ome_tiff(tmp_path / "a.ome.tif", pixels)
+    content = tiff.read_bytes()
+    middle = len(content) // 2
+    (tmp_path / "b.ome.tif").write_bytes(content[:middle])
+    with (
+        pytest.raises(ImageError, match=r"cut short|cannot be read|not a JPEG"),
+        open_image(tmp_path / "b.ome.tif") as source,
+    ):
+        source.read(0, 0, *SIZE)
+    (tmp_path / "c.ome.tif").write_bytes(content.replace(b"<Pixels", b"<Pixel>"))
+    with pytest.raises(ImageError, match="cannot open"):
+        open_image(tmp_path / "c.ome.tif")
+
+
+def test_an_empty_folder(tmp_path):
+    (tmp_path / "a.ome.zarr").mkdir()
+    with pytest.raises(ImageError, match="no zarr group in this folder"):
+        open_image(tmp_path / "a.ome.zarr")
+
+
+def test_other_files_are_not_opened(tmp_path, pixels):
+    """The description may say that pixels lie in other files."""
+    save_ome_tiff(tmp_path / "other.ome.tif", pixels)
+    path = save_ome_tiff(tmp_path / "a.ome.tif", pixels)
+    old = b'<TiffData IFD="0" PlaneCount="1"/>'
+    new = b'<TiffData IFD="0"><UUID FileName="other.ome.tif">urn:uuid:1</UUID></TiffData>'
+    with tifffile.TiffFile(path) as tiff:
+        text = tiff.ome_metadata.encode()
+    assert old in text
+    tifffile.tiffcomment(path, text.replace(old, new))
+    with pytest.raises(ImageError, match=r"a part of it is in another file"):
+        open_image(path).read(0, 0, 9, 9)
+
+
+def test_what_reads_folders_may_be_missing(tmp_path, pixels, monkeypatch):
+    path = save_ome_zarr(tmp_path / "a.ome.zarr", pixels)
+    hidden = tmp_path / "hidden"
+    hidden.mkdir()
+    (hidden / "zarr.py").write_text("raise ImportError('not here')")
+    from histodict.images import slide_process
+
+    slide_process.end_idle()
+    monkeypatch.syspath_prepend(str(hidden))
+    try:
+        with pytest.raises(ImageError, match=r"zarr, which is not installed.*histodict\[ome\]"):
+            open_image(path)
+    finally:
+        slide_process.end_idle()
+
+
+# --- a folder's state ---------------------------------------------------------------------------
+
+
+def test_a_chunk_that_was_changed_makes_another_key(tmp_path, pixels):
+    from histodict.execution.files import content_digest, file_key
+    from histodict.images.in_memory import image_bytes
+
+    path = save_ome_zarr(tmp_path / "a.ome.zarr", pixels)
+    chunk = max(
+        (file for file in path.rglob("*") if file.is_file()), key=lambda f: f.stat().st_size
+    )
+    before, digest = file_key(path), content_digest(path)
+    assert file_key(path) == before
+    assert image_bytes(path) == sum(f.stat().st_size for f in path.rglob("*") if f.is_file())
+    with chunk.open("r+b") as file:  # in place: the folder's own time stays
+        file.seek(10)
+        file.write(b"\x01\x02")
+    assert file_key(path) != before
+    assert content_digest(path) != digest
+    copied = tmp_path / "b.ome.zarr"
+    shutil.copytree(path, copied)
+    assert content_digest(copied) == content_digest(path)
+    assert isinstance(open_image(copied), OmeZarrReader)
+
+
+def test_a_look_that_takes_long_holds_for_a_while(tmp_path, monkeypatch):
+    from histodict.execution import folder_state as module
+
+    (tmp_path / "a").write_text("x")
+    monkeypatch.setattr(module, "_LONG_S", 0.0)
+    monkeypatch.setattr(module, "_HOLDS", 1e6)
+    first = module.folder_state(str(tmp_path))
+    (tmp_path / "b").write_text("y")
+    assert module.folder_state(str(tmp_path)) == first
+    monkeypatch.setattr(module, "_LOOKS", {})
+    assert module.folder_state(str(tmp_path)) != first

@@ -1,0 +1,262 @@
+"""Networks of timm, tiny and of random weights: maps of the right shape, the right way up, of
+pixels as the model's configuration wants them.
+"""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from histodict.networks import is_asked_for, open_network, vectors_named
+from histodict.networks.network import forget_networks
+from histodict.networks.windows import cut_windows, join_maps, padded, window_starts
+from histodict.pipeline import TissueClassifier
+from histodict.recipes import Recipe
+from tests.images.files import tissue
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+
+# PyPI's torchvision is built for another PyTorch than the one without CUDA: it lacks operators that
+# nothing here uses, and only wants to know that they are there.
+OPERATORS = """
+import torch
+try:
+    import torchvision
+except RuntimeError:
+    library = torch.library.Library("torchvision", "DEF")
+    for name in ("nms", "qnms"):
+        library.define(name + "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+"""
+SMALL = {
+    "cnn": ("resnet18", {"channels": [8, 8, 16, 16]}),
+    "vit": (
+        "vit_small_patch14_reg4_dinov2",
+        {"img_size": 56, "embed_dim": 24, "depth": 2, "num_heads": 3},
+    ),
+    "swin": (
+        "swin_tiny_patch4_window7_224",
+        {
+            "img_size": 64,
+            "window_size": 2,
+            "embed_dim": 12,
+            "depths": [1, 1, 1, 1],
+            "num_heads": [1, 1, 2, 2],
+        },
+    ),
+}
+# Cells of so many pixels, windows of so many cells; a convolutional network has none.
+SHAPES = {"cnn": (32, None), "vit": (14, 4), "swin": (32, 2)}
+MEAN, STD = (0.7, 0.5, 0.6), (0.2, 0.25, 0.1)
+
+
+@pytest.fixture(scope="module")
+def timm():
+    pytest.importorskip("torchvision", reason="torchvision is not installed", exc_type=ImportError)
+    return pytest.importorskip("timm", reason="timm is not installed", exc_type=Exception)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def operators():
+    names: dict[str, object] = {}
+    exec(OPERATORS, names)
+    yield names
+    forget_networks()
+
+
+@pytest.fixture(scope="module", params=SMALL)
+def saved(request, timm, tmp_path_factory):
+    """A folder as the hub has it: a configuration with a mean of its own, and weights."""
+    return request.param, *save_model(timm, tmp_path_factory.mktemp("models"), request.param)
+
+
+def save_model(timm, folder, kind):
+    from safetensors.torch import save_file
+
+    name, arguments = SMALL[kind]
+    torch.manual_seed(0)
+    module = timm.create_model(name, pretrained=False, num_classes=0, **arguments).eval()
+    if kind != "cnn":  # as these are made they are too small to tell places apart
+        for weight in module.parameters():
+            torch.nn.init.normal_(weight, std=0.3 if weight.ndim > 1 else 0.1)
+    side = arguments.get("img_size", 224)
+    content = {
+        "architecture": name,
+        "num_classes": 0,
+        "model_args": arguments,
+        "pretrained_cfg": {
+            "input_size": [3, side, side],
+            "mean": MEAN,
+            "std": STD,
+            "num_classes": 0,
+            "fixed_input_size": kind != "cnn",
+        },
+    }
+    (folder / "config.json").write_text(json.dumps(content))
+    save_file(module.state_dict(), folder / "model.safetensors")
+    return folder, module
+
+
+def test_maps_have_a_vector_for_every_cell(saved, rng):
+    kind, folder, _ = saved
+    network = open_network(f"timm:local-dir:{folder}")
+    cell_px, n_window = SHAPES[kind]
+    assert network.cell_px == cell_px
+    assert network.window_px == (n_window and n_window * cell_px)
+    for rows, columns in ((5, 7), (2, 9), (1, 1), (8, 8)):
+        area = rng.integers(0, 255, (rows * cell_px, columns * cell_px, 3), dtype=np.uint8)
+        cells = network.cells(area)
+        assert cells.shape[:2] == (rows, columns) and cells.dtype == np.float32
+        assert np.isfinite(cells).all()
+
+
+@pytest.mark.parametrize("place", [(0, 0), (0, 6), (4, 0), (4, 6), (1, 4)])
+def test_what_is_in_a_corner_comes_out_there(saved, rng, place):
+    kind, folder, _ = saved
+    network = open_network(f"timm:local-dir:{folder}")
+    px = network.cell_px
+    plain = rng.integers(120, 200, (5 * px, 7 * px, 3), dtype=np.uint8)
+    marked = plain.copy()
+    row, column = place
+    marked[row * px : (row + 1) * px, column * px : (column + 1) * px] = (10, 240, 10)
+    change = np.linalg.norm(network.cells(marked) - network.cells(plain), axis=2)
+    found = np.unravel_index(change.argmax(), change.shape)
+    # A cell of a convolutional network sees far around itself.
+    assert np.abs(np.subtract(found, place)).max() <= (1 if kind == "cnn" else 0)
+
+
+def test_pixels_are_normalised_as_the_configuration_says(saved):
+    """A picture of the mean colour is zero to the model."""
+    kind, folder, module = saved
+    network = open_network(f"timm:local-dir:{folder}")
+    side = network.window_px or 64
+    colours = np.array([[255 * m, 255 * (m + s)] for m, s in zip(MEAN, STD, strict=True)])
+    for at, level in enumerate((0.0, 1.0)):
+        rounded = np.rint(colours[:, at])
+        off = (rounded / 255 - np.array(MEAN)) / np.array(STD)
+        assert np.abs(off - level).max() < 0.02
+        batch = torch.tensor(off, dtype=torch.float32).view(1, 3, 1, 1).expand(1, 3, side, side)
+        norm = {} if kind == "cnn" else {"norm": True}
+        with torch.inference_mode():
+            (expected,) = module.forward_intermediates(
+                batch, indices=1, intermediates_only=True, output_fmt="NCHW", **norm
+            )
+        picture = np.broadcast_to(rounded.astype(np.uint8), (side, side, 3))
+        found = network.cells(picture).transpose(2, 0, 1)
+        np.testing.assert_allclose(found, expected[0].numpy(), atol=2e-4, rtol=1e-3)
+
+
+def test_windows_are_seen_one_by_one(saved, rng):
+    """Where an area is whole windows, its cells are those of each alone."""
+    _, folder, _ = saved
+    network = open_network(f"timm:local-dir:{folder}")
+    side = network.window_px
+    if side is None:
+        pytest.skip("a convolutional network sees the area at once")
+    area = rng.integers(0, 255, (2 * side, 3 * side, 3), dtype=np.uint8)
+    cells, n = network.cells(area), side // network.cell_px
+    for y in range(2):
+        for x in range(3):
+            alone = network.cells(area[y * side : (y + 1) * side, x * side : (x + 1) * side])
+            joined = cells[y * n : (y + 1) * n, x * n : (x + 1) * n]
+            np.testing.assert_allclose(joined, alone, atol=1e-4)
+
+
+def test_few_windows_at_a_time_give_the_same(saved, rng, monkeypatch):
+    from histodict.networks import torch_network
+
+    _, folder, _ = saved
+    network = open_network(f"timm:local-dir:{folder}")
+    px = network.cell_px
+    area = rng.integers(0, 255, (5 * px, 9 * px, 3), dtype=np.uint8)
+    cells = network.cells(area)
+    monkeypatch.setattr(torch_network, "_BATCH_PX", 1)
+    np.testing.assert_allclose(network.cells(area), cells, atol=1e-4)
+
+
+def test_a_pipeline_of_tokens(timm, tmp_path, rng):
+    """Learnt and answered with; the cells of the map are tokens."""
+    folder, _ = save_model(timm, tmp_path, "vit")
+    for label in ("a", "b"):
+        (tmp_path / "set" / label).mkdir(parents=True)
+        for place in range(2):
+            pixels = tissue(rng, 14 * 9, 14 * 11)
+            shown = pixels if label == "a" else pixels[:, :, ::-1]
+            Image.fromarray(shown).save(tmp_path / "set" / label / f"{place}.png")
+    recipe = Recipe(
+        method_parameters={"n_atoms": 4, "n_iter": 2},
+        vectors=f"timm:local-dir:{folder}",
+        patch_px=14,
+        patches_per_class=60,
+        rule="proportion",
+    )
+    with pytest.warns(UserWarning, match="NO PATIENT"):
+        model = TissueClassifier(recipe, random_state=0).fit(tmp_path / "set")
+    answer = model.predict(tmp_path / "set" / "a" / "0.png")
+    assert answer.patch_map.winners.shape == (9, 11)
+
+
+# --- names --------------------------------------------------------------------------------------
+
+
+def test_a_name_of_the_hub_is_read_from_its_cache(timm, tmp_path, monkeypatch):
+    """Offline, from the folders that a download leaves."""
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    cache = tmp_path / "models--owner--name"
+    snapshot = cache / "snapshots" / ("0" * 40)
+    snapshot.mkdir(parents=True)
+    (cache / "refs").mkdir()
+    (cache / "refs" / "main").write_text("0" * 40)
+    save_model(timm, snapshot, "vit")
+    network = open_network("hf-hub:owner/name")
+    assert network.cells(np.zeros((70, 84, 3), np.uint8)).shape == (5, 6, 24)
+    words = r"the weights of hf-hub:owner/other cannot be had.*hf auth login.*timm:local-dir"
+    with pytest.raises(ValueError, match=words):
+        open_network("hf-hub:owner/other")
+
+
+def test_arguments_stand_behind_a_question_mark(timm, tmp_path):
+    name = "vit_tiny_patch16_224"
+    arguments = {"img_size": 32, "depth": 1, "embed_dim": 12, "num_heads": 2}
+    layer = timm.layers.SwiGLUPacked
+    module = timm.create_model(name, pretrained=False, mlp_layer=layer, **arguments)
+    torch.save(module.state_dict(), tmp_path / "w.pth")
+    query = "&".join(f"{key}={value}" for key, value in arguments.items())
+    network = open_network(f"timm:{name}@{tmp_path / 'w.pth'}?{query}&mlp_layer=SwiGLUPacked")
+    assert (network.cell_px, network.window_px) == (16, 32)
+    with pytest.raises(ValueError, match=r"mlp_layer=os.system: neither timm.layers nor torch.nn"):
+        open_network(f"timm:{name}?mlp_layer=os.system")
+    with pytest.raises(ValueError, match=r"timm cannot make 'vit_tiny_patch16_224' of .*colour"):
+        open_network(f"timm:{name}@{tmp_path / 'w.pth'}?colour=2")
+
+
+def test_families_of_names():
+    assert not vectors_named("hf-hub:owner/name").are_pictures
+    assert not is_asked_for("hf-hub:owner/never-opened")
+
+
+# --- windows ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("length", [8, 12, 16, 20, 36])
+def test_windows_cover_a_length(length):
+    starts = window_starts(length, 8)
+    covered = {at for start in starts for at in range(start, start + 8)}
+    assert set(range(length)) == covered
+    assert len(starts) == -(-length // 8)
+
+
+@pytest.mark.parametrize("shape", [(8, 8), (12, 20), (4, 20), (20, 8), (4, 4)])
+def test_cells_come_back_to_their_places(rng, shape):
+    """Each cell's vector is its own place's mean, whatever the windows."""
+    pixels = rng.integers(0, 255, (*shape, 3), dtype=np.uint8)
+    corners, windows = cut_windows(padded(pixels, 8), 8)
+    maps = windows.reshape(len(windows), 4, 2, 4, 2, 3).mean(axis=(2, 4)).astype(np.float32)
+    expected = pixels.reshape(shape[0] // 2, 2, shape[1] // 2, 2, 3).mean(axis=(1, 3))
+    found = join_maps(corners, maps, 2, (shape[0] // 2, shape[1] // 2))
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
