@@ -25,8 +25,8 @@ def check_files(path: Path, lines: list[int], records: list[Record]) -> None:
     missing = [
         f"{file} (line {line})"
         for line, record in zip(lines, records, strict=True)
-        for file in (record.path, record.mask, record.drawn.path if record.drawn else None)
-        if file is not None and not _is_there(file)
+        for file in record.files
+        if not _is_there(file)
     ]
     if missing:
         raise ManifestError(

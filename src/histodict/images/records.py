@@ -36,6 +36,12 @@ class Record:
     within: Drawing | None = None
 
     @property
+    def files(self) -> list[Path]:
+        """The image's, and those that say what is where, or where to look."""
+        drawings = [drawing.path for drawing in (self.drawn, self.within) if drawing is not None]
+        return [self.path, *([self.mask] if self.mask else []), *drawings]
+
+    @property
     def is_mapped(self) -> bool:
         """Whether a mask or outlines say what is where in it."""
         return self.mask is not None or self.drawn is not None

@@ -89,14 +89,12 @@ def _with_size(record: Record, mpp: float | None, override_mpp: float | None) ->
 def _why_not(record: Record) -> str:
     """Why an image, or its mask, cannot be read; nothing if it can."""
     try:
-        drawings = [drawing for drawing in (record.drawn, record.within) if drawing is not None]
-        files = [record.path, *filter(None, [record.mask]), *(each.path for each in drawings)]
-        for file in files:
+        for file in record.files:
             if not file.is_file():
                 raise ImageError(f"{file}: there is no such file; check the name and the folder")
         alone = Record(record.path, "", "", None, None, record.mpp)
         alone = replace(alone, mask=record.mask, drawn=record.drawn, within=record.within)
-        _try(alone, repr([file_key(file) for file in files]))
+        _try(alone, repr([file_key(file) for file in record.files]))
     except (ValueError, OSError, MemoryError) as error:
         words = str(error) or type(error).__name__
         return words if words.startswith(str(record.path)) else f"{record.path}: {words}"
