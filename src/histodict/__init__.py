@@ -21,6 +21,10 @@ From images to an answer
     >>> panel = histodict.Panel().fit("tissue.csv")  # Panel(["fast"]): one view
     >>> panel.predict_proba("new.png")
 
+    Outlines drawn in QuPath, ASAP or ImageScope: `with_annotations` joins them to images, and
+    `by_outlines` makes a part of an image for each class that is outlined in it. A `Drawing` says
+    where in new images to look: `predict("new.svs", within=…)`.
+
 To keep a model
     >>> model.save("tissue.histodict")
     >>> model = histodict.load("tissue.histodict")

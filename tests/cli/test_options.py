@@ -17,7 +17,8 @@ from typer.testing import CliRunner
 
 import histodict
 from histodict.cli import _GROUPS, app
-from histodict.cli.options import ImageOptions, PartOptions, flat
+from histodict.cli.image_options import ImageOptions, PartOptions
+from histodict.cli.options import flat
 from histodict.cli.reading import pairs, whole_numbers
 
 COMMANDS = [command for group in _GROUPS.values() for command in group]

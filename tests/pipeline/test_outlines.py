@@ -26,6 +26,7 @@ from histodict.images.manifest import Manifest, Record
 from histodict.images.readers import open_image
 from histodict.images.records import ManifestError
 from histodict.patches.patch_map import BLANK
+from histodict.pipeline.gallery import Gallery
 from histodict.pipeline.region_truth import true_patches
 from histodict.pipeline.training_patches import PatchSource, sample_training
 from histodict.pipeline.trials import Trial
@@ -149,6 +150,12 @@ def test_within_outlines_the_answer_is_that_of_the_whole_image_cut_out(planted, 
     with pytest.raises(ValueError, match="looks at the image as a whole, and not at what"):
         other = histodict.TissueClassifier("fast", method="lbp-colour")
         other.fit(by_outlines(read_with(planted), ["Inflamed", "Healthy"]))
+
+
+def test_patches_that_show_atoms_are_inside_as_well(planted, model):
+    parts = by_outlines(read_with(planted), ["Inflamed"])
+    found = Gallery.of(model.model_, parts.records[:2], 0)
+    assert (shares(star_pixels(), *found.corners.T, 16) >= 0.5).all()
 
 
 def read_with(planted: Path) -> Manifest:

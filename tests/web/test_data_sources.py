@@ -2,10 +2,13 @@
 
 import os
 import time
+from dataclasses import replace
 
 import pytest
 
 from histodict.images import manifest
+from histodict.images.annotations.drawing import Drawing
+from histodict.images.records import Record
 from histodict.web.data_checks import look_at
 from histodict.web.data_sources import DataSources
 from histodict.web.datasets import add_correction, corrected, find_dataset, open_dataset
@@ -211,6 +214,18 @@ def test_a_file_is_checked_whenever_it_is_read(user, sources, folder, tmp_path):
         raise AssertionError("it was let through")
 
     assert "outside" in look_at(dataset.manifest.records[0], thumbnail).reason
+
+
+def test_outlines_outside_of_the_folders_are_not_read(sources, folder, tmp_path):
+    """The cell of a mask may name a file of outlines: it is checked as a picture is."""
+    (tmp_path / "secret.xml").touch()
+    (folder / "inside.xml").touch()
+    own, secret = (Drawing(path) for path in (folder / "inside.xml", tmp_path / "secret.xml"))
+    record = Record(folder / "a" / "1.png", "", "1", drawn=own)
+    assert sources.check(record) is record
+    for other in (replace(record, drawn=secret), replace(record, within=secret)):
+        with pytest.raises(ForbiddenFileError):
+            sources.check(other)
 
 
 def test_a_table_that_is_a_link_out_is_refused(sources, folder, tmp_path):

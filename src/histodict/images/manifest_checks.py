@@ -27,12 +27,8 @@ def check_files(path: Path, lines: list[int], records: list[Record], by_name: bo
     missing = [
         f"{file} (line {line})"
         for line, record in zip(lines, records, strict=True)
-        for file in (
-            None if by_name else record.path,
-            record.mask,
-            record.drawn.path if record.drawn else None,
-        )
-        if file is not None and not is_there(file)
+        for file in record.files
+        if not (by_name and file == record.path) and not is_there(file)
     ]
     if missing:
         raise ManifestError(

@@ -45,6 +45,12 @@ class Record:
         return self.image or self.path
 
     @property
+    def files(self) -> list[Path]:
+        """The image's, and those that say what is where, or where to look."""
+        drawings = [drawing.path for drawing in (self.drawn, self.within) if drawing is not None]
+        return [self.path, *([self.mask] if self.mask else []), *drawings]
+
+    @property
     def is_mapped(self) -> bool:
         """Whether a mask or outlines say what is where in it."""
         return self.mask is not None or self.drawn is not None

@@ -92,14 +92,12 @@ def _why_not(record: Record) -> str:
     if record.trouble:
         return record.trouble
     try:
-        drawings = [drawing for drawing in (record.drawn, record.within) if drawing is not None]
-        files = [record.path, *filter(None, [record.mask]), *(each.path for each in drawings)]
-        for file in files:
+        for file in record.files:
             if not is_there(file):
                 raise ImageError(f"{file}: there is no such file; check the name and the folder")
         alone = Record(record.path, "", "", None, None, record.mpp)
         alone = replace(alone, mask=record.mask, drawn=record.drawn, within=record.within)
-        _try(alone, repr([file_key(file) for file in files]))
+        _try(alone, repr([file_key(file) for file in record.files]))
     except (ValueError, OSError, MemoryError) as error:
         words = str(error) or type(error).__name__
         return words if words.startswith(str(record.path)) else f"{record.path}: {words}"

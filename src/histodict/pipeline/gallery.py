@@ -153,11 +153,10 @@ def _of_image(
     """Patches of a few chunks of the image, taken at random."""
     found: list[NDArray[np.int64]] = []
     vectors: list[NDArray[np.float32]] = []
-    with open_view(
-        record.path, record.mpp, model.recipe, model.mpp_, model.cache, model.origin_
-    ) as view:
+    image = record.path, record.mpp, model.recipe, model.mpp_, model.cache, model.origin_
+    with open_view(*image, record.within) as view:
         grid = view.grid()
-        chunks = list(grid.chunks())
+        chunks = [chunk for chunk in grid.chunks() if view.inside(grid, *chunk).any()]
         for number in rng.permutation(len(chunks))[:_MOST_CHUNKS]:
             rows, columns = chunks[number]
             tissue, of_chunk = view.chunk_vectors(grid, rows, columns)
@@ -166,7 +165,7 @@ def _of_image(
             vectors.append(of_chunk[chosen])
             if sum(map(len, found)) == wanted:
                 break
-    cells = np.concatenate(found)
+    cells = np.concatenate(found) if found else np.empty((0, 2), np.int64)
     if len(cells) == 0:
         return None
     codes = method.encode(model.project(np.concatenate([v for v in vectors if len(v)])))[0]

@@ -50,16 +50,17 @@ class GivenView(View):
         self.downsample = self._grid.downsample
         self.path, self.offset, self.size = file.path, file.offset, file.extent
         self.mpp = file.mpp if mpp is None else mpp
-        self._rows = np.flatnonzero(self._inside_of_outlines(within))  # of the file, looked at
+        self._inside = within.region(self) if within else None
+        self._rows = np.flatnonzero(self._looked_at())  # of the file
         self.cells = cells[self._rows]
         self._places[tuple(self.cells.T)] = np.arange(len(self._rows))
 
-    def _inside_of_outlines(self, within: Drawing | None) -> NDArray[np.bool_]:
-        """Which patches of the file may be looked at."""
-        if within is None:
+    def _looked_at(self) -> NDArray[np.bool_]:
+        """Which patches of the file lie inside of the outlines."""
+        if self._inside is None:
             return np.ones(self._file.n_rows, bool)
         x, y = (self._file.coords - np.array(self.offset)).astype(np.float64).T
-        return within.region(self).share(x, y, self._file.side) >= HALF
+        return self._inside.share(x, y, self._file.side) >= HALF
 
     @property
     def pixels_key(self) -> list[Any]:

@@ -89,7 +89,7 @@ class View:
     def chunks(self, grid: PatchGrid) -> Iterator[tuple[slice, slice]]:
         """Chunks of the grid that may have tissue, cut down to where it may be."""
         if self._source.low_level is None:
-            yield from (chunk for chunk in grid.chunks() if self._inside_of(grid, *chunk).any())
+            yield from (chunk for chunk in grid.chunks() if self.inside(grid, *chunk).any())
             return
         glass = Glass(self._source, self._source.low_level, self._tissue)
         side = math.ceil(grid.patch_side)
@@ -100,7 +100,7 @@ class View:
                 np.rint(np.arange(part.start, part.stop) * grid.step).astype(np.int64)
                 for part in (rows, columns)
             )
-            maybe = glass.maybe_tissue(x, y, side) & self._inside_of(grid, rows, columns)
+            maybe = glass.maybe_tissue(x, y, side) & self.inside(grid, rows, columns)
             if maybe.any():
                 yield _around(maybe, rows, columns) if may_cut else (rows, columns)
 
@@ -109,16 +109,17 @@ class View:
     ) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
         """Of a chunk: which patches are tissue (rows, columns), and these patches' vectors."""
         tissue, vectors = self._vectors.of_chunk(self, grid, rows, columns)
-        inside = self._inside_of(grid, rows, columns)
+        inside = self.inside(grid, rows, columns)
         if inside.all():
             return tissue, vectors
         return tissue & inside, vectors[inside[tissue]]
 
-    def _inside_of(self, grid: PatchGrid, rows: slice, columns: slice) -> NDArray[np.bool_]:
+    def inside(self, grid: PatchGrid, rows: slice, columns: slice) -> NDArray[np.bool_]:
         """Which patches of a chunk may be looked at (rows, columns)."""
         if self._inside is None:
             return np.ones((rows.stop - rows.start, columns.stop - columns.start), bool)
-        y, x = (np.arange(part.start, part.stop) * grid.step for part in (rows, columns))
+        x = grid.left + np.arange(columns.start, columns.stop) * grid.step
+        y = grid.top + np.arange(rows.start, rows.stop) * grid.step
         return self._inside.share(*np.meshgrid(x, y), grid.patch_side) >= HALF
 
     def sample_vectors(

@@ -187,7 +187,7 @@ def _report_key(call: Call, learn: Manifest, test: Manifest) -> Key:
     """
     job = call.job
     files = job.folder / "job.json", job.folder / "results.json", job.model_file, job.gallery_file
-    images = [path for r in (*learn.records, *test.records) for path in (r.path, r.mask) if path]
+    images = [path for r in (*learn.records, *test.records) for path in r.files]
     states = [file_key(path) if path.exists() else None for path in (*files, *images)]
     words = repr((states, learn, test, call.query.get("point")))
     return (hashlib.sha256(words.encode()).hexdigest(),)

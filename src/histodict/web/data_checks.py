@@ -60,7 +60,7 @@ def look_at(record: Record, thumbnail: Callable[[Record], Path], mpp: float | No
     except (ValueError, OSError, MemoryError) as error:
         return Look(record, None, reason=str(error) or type(error).__name__)
     # A thumbnail is there only if the image could be read; its mask is another matter.
-    bad = survey([record], 1).bad if record.mask is not None else []
+    bad = survey([record], 1).bad if record.is_mapped else []
     return Look(record, None, reason=bad[0][1]) if bad else Look(record, grey, size)
 
 
@@ -259,14 +259,12 @@ class Checks:
 
 def _state(manifest: Manifest, mpp: float | None) -> str:
     """Another one when an image was changed under its name, or what is known of it."""
-    known = [
-        (record, _file_state(record.path), _file_state(record.mask)) for record in manifest.records
-    ]
+    known = [(record, [_file_state(file) for file in record.files]) for record in manifest.records]
     return short_id(repr((manifest.root, mpp, known)))
 
 
-def _file_state(path: Path | None) -> tuple[int, ...]:
+def _file_state(path: Path) -> tuple[int, ...]:
     try:
-        return file_state(path) if path else ()
+        return file_state(path)
     except OSError:  # it has gone
         return ()

@@ -85,9 +85,8 @@ class DataSources:
 
         A link that lay inside when the images were listed may lead elsewhere by now.
         """
-        for path in (record.path, record.mask):
-            if path is not None:
-                self.folders.check(path)
+        for path in record.files:
+            self.folders.check(path)
         return record
 
 

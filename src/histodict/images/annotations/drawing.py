@@ -147,7 +147,7 @@ def stem_of(path: Path) -> str:
     return Path(name).stem if known else ""
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=32)
 def _read(path: Path, state: str) -> Annotations:
     if not stem_of(path):
         raise ImageError(
