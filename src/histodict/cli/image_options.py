@@ -22,6 +22,7 @@ from .options import (
     SplitOption,
 )
 from .reading import (
+    beside,
     check_sizes,
     in_split,
     named,
@@ -185,7 +186,8 @@ class PictureOptions:
         listed = [record for table in tables for record in self._listed(table)]
         images, left_out = find_images([path for path in self.paths if path not in tables])
         if not images and not listed:
-            raise ValueError(f"no images found in {', '.join(map(str, self.paths))}")
+            names = ", ".join(map(str, self.paths))
+            raise ValueError(f"no images found in {names}{beside(self.paths)}")
         if left_out:
             names = some_of([str(path) for path in left_out])
             warn(f"left out, as no format that is read, or as masks: {names}")

@@ -46,6 +46,7 @@ FORMATS: dict[str, Callable[[Path], AbstractContextManager[Content]]] = {
 OWN = "histodict"  # the attribute of files that were made here: with which settings, as JSON
 _USUAL_PX = 256  # side of a single patch of which nothing is known
 _BLOCK_BYTES = 8 * 2**20
+_MOST_ROWS, _MOST_LENGTH = 10_000_000, 100_000  # what a damaged file says must not fill the memory
 _MOST_GAP = 8  # rows that are read though nobody asked, rather than in two goes
 
 
@@ -229,6 +230,16 @@ def check_features(path: Path) -> None:
         file.check()
 
 
+def check_sized(path: Path) -> None:
+    """Refuses a feature file over which no mask can be laid."""
+    with open_features(path) as file:
+        if file.size is None:
+            raise ImageError(
+                f"{path}: does not say how large its slide is (level0_width, level0_height), so "
+                "that a mask cannot be laid over its patches"
+            )
+
+
 def is_feature_file(path: object) -> bool:
     """By its name; a folder of Zarr may also be an image, and is looked into."""
     if not isinstance(path, Path) or path.suffix.lower() not in FORMATS:
@@ -276,6 +287,11 @@ def _vectors_of(path: Path, vectors: Any) -> tuple[Any, bool]:
         raise ImageError(
             f"{path}: holds one vector of {shape[0]} numbers for the slide as a whole: the "
             "features of its patches are needed"
+        )
+    if len(shape) >= 2 and (shape[-2] > _MOST_ROWS or shape[-1] > _MOST_LENGTH):
+        raise ImageError(
+            f"{path}: says that it holds {shape[-2]} vectors of {shape[-1]} numbers, more than "
+            "any slide has: the file is damaged, or of something else"
         )
     if (len(shape) != 2 and not is_nested) or not shape[-1]:
         raise ImageError(

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from .annotations.drawing import Pixels
 from .decoding import check_file, check_memory, held_bytes, opened
 from .errors import ImageError
+from .feature_file import check_sized, is_feature_file
 from .picture import strips
 from .records import Record
 
@@ -47,6 +48,8 @@ def region_of(record: Record, image: Pixels, *names: str) -> Region:
     if record.drawn is not None:
         return record.drawn.of(*names).region(image, may_lack=True)
     assert record.mask is not None
+    if is_feature_file(record.path):
+        check_sized(record.path)
     return RegionMask.read(record.mask, image.size)
 
 

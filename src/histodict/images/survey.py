@@ -107,10 +107,10 @@ def _why_not(record: Record) -> str:
 @lru_cache(maxsize=100_000)
 def _try(record: Record, state: str) -> None:
     """Reads it, once as long as it stays as it is."""
+    if is_feature_file(record.path):
+        check_features(record.path)
     with open_image(record.path, record.mpp) as source:
         source.read(0, 0, 1, 1)  # of a plain image, this decodes all of it
-        if is_feature_file(record.path):
-            check_features(record.path)
         if record.is_mapped:
             region_of(record, source, "")
         if record.within is not None and not record.within.region(source).any():
