@@ -150,7 +150,7 @@ def test_a_file_that_was_cut_short(tmp_path):
     vectors, coords = np.ones((3000, 64), np.float32), np.zeros((3000, 2), np.int64)
     path = write_trident(tmp_path / "a.h5", vectors, coords)
     path.write_bytes(path.read_bytes()[:200_000])
-    with pytest.raises(ImageError, match="a.h5: "):
+    with pytest.raises(ImageError, match=r"a\.h5: "):
         check_features(path)
 
 

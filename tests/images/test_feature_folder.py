@@ -62,7 +62,7 @@ def test_who_has_no_file_or_two_is_in_trouble_alone(tmp_path, folder):
 
 def test_a_folder_without_feature_files_says_where_some_are(tmp_path, folder):
     text = "slide,label\nS1,x\n"
-    with pytest.raises(ManifestError, match="no feature files in this folder.*some are in"):
+    with pytest.raises(ManifestError, match=r"no feature files in this folder.*some are in"):
         read(tmp_path, tmp_path, text)
     with pytest.raises(ManifestError, match="no such folder"):
         read(tmp_path, tmp_path / "nowhere", text)

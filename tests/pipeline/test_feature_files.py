@@ -1,4 +1,4 @@
-"""Vectors kept in feature files: the same answers as from pixels, bit for bit, whoever wrote them."""
+"""Vectors kept in feature files: the same bits as from pixels, whoever wrote the files."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def test_other_vectors_than_those_learnt_from_are_refused(tissue, tmp_path):
     model = TissueClassifier(recipe("given")).fit(kept)
     vectors, coords = np.ones((4, 30), np.float32), np.arange(8).reshape(4, 2) * 512
     other = write_trident(tmp_path / "a.h5", vectors, coords, None, patch_size=16)
-    with pytest.raises(ImageError, match="a.h5: .*vectors of length 30, not 24"):
+    with pytest.raises(ImageError, match=r"a.h5: .*vectors of length 30, not 24"):
         model.predict(other)
     other = write_trident(tmp_path / "b.h5", vectors[:, :24], coords, "uni_v1", patch_size=16)
     with pytest.raises(ImageError, match="the encoder uni_v1, not tiny"):

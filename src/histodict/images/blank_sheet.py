@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -20,9 +21,14 @@ class BlankSheet:
 
     def __init__(self, path: Path, mpp: float | None = None) -> None:
         with open_features(path) as file:
-            self.size, self.offset = file.extent, file.offset
+            self.offset = file.offset
             self.mpp = file.mpp if mpp is None else mpp
         self.path = path
+
+    @cached_property
+    def size(self) -> tuple[int, int]:
+        with open_features(self.path) as file:
+            return file.extent
 
     def read(
         self, x: int, y: int, width: int, height: int, downsample: float = 1.0

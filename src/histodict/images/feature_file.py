@@ -112,21 +112,37 @@ class FeatureFile:
         self.path = path
         self._vectors, self._is_nested = _vectors_of(path, content.vectors)
         self.n_rows, length = self._vectors.shape[-2:]
-        self.coords = _coords_of(path, content.coords, self.n_rows)
-        told = {name: _plain(value) for name, value in content.attributes.items()}
-        self.settings = _own_settings(path, told.get(OWN))
-        patch_px = _whole(told.get("patch_size"))
-        self.side = _side(told, patch_px) or self.step or _USUAL_PX
-        self.overlap = _overlap(told, patch_px, self.side)
-        self.size = _size(told)
-        self.mpp = _number(told.get("level0_mpp"))
-        encoder = told.get("encoder")
+        _check_shape(path, content.coords, self.n_rows)
+        self._coords = content.coords
+        self._told = {name: _plain(value) for name, value in content.attributes.items()}
+        self.settings = _own_settings(path, self._told.get(OWN))
+        self.size = _size(self._told)
+        self.mpp = _number(self._told.get("level0_mpp"))
+        encoder = self._told.get("encoder")
         self.origin = Origin(
             length,
             encoder if isinstance(encoder, str) and encoder else None,
-            patch_px,
-            _number(told.get("target_magnification")),
+            _whole(self._told.get("patch_size")),
+            _number(self._told.get("target_magnification")),
         )
+
+    @cached_property
+    def coords(self) -> NDArray[np.int64]:
+        with reading(self.path):
+            found = np.asarray(self._coords[...]).reshape(-1, 2)
+        if found.dtype.kind not in "iuf" or not np.isfinite(found).all() or (found < 0).any():
+            raise ImageError(
+                f"{self.path}: its coords must be level-0 pixels, whole numbers from 0 on"
+            )
+        return np.rint(found).astype(np.int64)
+
+    @cached_property
+    def side(self) -> float:
+        return _side(self._told, self.origin.patch_px) or self.step or _USUAL_PX
+
+    @property
+    def overlap(self) -> float:
+        return _overlap(self._told, self.origin.patch_px, self.side)
 
     @cached_property
     def step(self) -> float | None:
@@ -149,9 +165,12 @@ class FeatureFile:
     @property
     def extent(self) -> tuple[int, int]:
         """(width, height) of the image: as the file says, else as far as there are patches."""
-        far = self.coords.max(axis=0, initial=0) + round(self.side)
-        width, height = self.size or (int(far[0]), int(far[1]))
+        width, height = self.size or self._far()
         return width - self.offset[0], height - self.offset[1]
+
+    def _far(self) -> tuple[int, int]:
+        x, y = (self.coords.max(axis=0, initial=0) + round(self.side)).tolist()
+        return x, y
 
     def read(self, rows: slice) -> NDArray[np.float32]:
         """Some vectors (n, length); refuses such as are no finite numbers."""
@@ -189,6 +208,7 @@ class FeatureFile:
             raise ImageError(
                 f"{self.path}: holds no vectors; no tissue was found when they were computed"
             )
+        assert self.coords is not None  # whoever reads them checks them
         for rows in self.blocks():
             self.read(rows)
 
@@ -263,21 +283,17 @@ def _vectors_of(path: Path, vectors: Any) -> tuple[Any, bool]:
     return vectors, is_nested
 
 
-def _coords_of(path: Path, coords: NDArray[Any] | None, n_rows: int) -> NDArray[np.int64]:
+def _check_shape(path: Path, coords: Any, n_rows: int) -> None:
     if coords is None:
         raise ImageError(
             f"{path}: says nothing of where the patches lie; it must have `coords`, x and y of "
             "each in level-0 pixels, beside `features`"
         )
-    coords = coords[0] if coords.ndim == 3 and len(coords) == 1 else coords
-    if coords.shape != (n_rows, 2):
+    if tuple(coords.shape) not in ((n_rows, 2), (1, n_rows, 2)):
         raise ImageError(
-            f"{path}: its coords are of shape {coords.shape}, for {n_rows} vectors: they must be "
-            f"({n_rows}, 2)"
+            f"{path}: its coords are of shape {tuple(coords.shape)}, for {n_rows} vectors: they "
+            f"must be ({n_rows}, 2)"
         )
-    if coords.dtype.kind not in "iuf" or not np.isfinite(coords).all() or (coords < 0).any():
-        raise ImageError(f"{path}: its coords must be level-0 pixels, whole numbers from 0 on")
-    return np.rint(coords).astype(np.int64)
 
 
 def _own_settings(path: Path, text: Any) -> dict[str, Any]:
@@ -329,10 +345,10 @@ def _side(told: Mapping[str, Any], patch_px: int | None) -> float | None:
     return side
 
 
-def _overlap(told: Mapping[str, Any], patch_px: int | None, side: float | None) -> float:
+def _overlap(told: Mapping[str, Any], patch_px: int | None, side: float) -> float:
     """In level-0 pixels; TRIDENT gives it in pixels of a patch."""
     overlap = _number(told.get("overlap"))
-    return overlap * side / patch_px if overlap and patch_px and side else 0.0
+    return overlap * side / patch_px if overlap and patch_px else 0.0
 
 
 def _size(told: Mapping[str, Any]) -> tuple[int, int] | None:

@@ -27,12 +27,12 @@ _EXTRA = "pip install 'histodict[features]'"
 class Content:
     """What a file holds, as it is; see `feature_file` for what it must be.
 
-    vectors : an array, or what has a shape and a dtype and gives an array for a slice of rows
-    coords : None where there are none
+    vectors, coords : arrays, or what has a shape and a dtype and gives an array for a slice of
+        rows; they are read when they are asked for. Where there are no coords, None
     """
 
     vectors: Any
-    coords: NDArray[Any] | None
+    coords: Any
     attributes: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -89,7 +89,7 @@ def _of_group(path: Path, group: Any, kind: type) -> Content:
         vectors, coords = _named(path, arrays, FEATURES), arrays.get(COORDS)
         homes = [group, vectors, *([] if coords is None else [coords])]
         told = {name: value for home in homes for name, value in dict(home.attrs).items()}
-        return Content(vectors, None if coords is None else np.asarray(coords[...]), told)
+        return Content(vectors, coords, told)
 
 
 def _named(path: Path, arrays: Mapping[str, Any], name: str) -> Any:

@@ -1,0 +1,195 @@
+"""`--features` and `histodict features`, as a user meets them: a folder of .h5 and a table."""
+
+from __future__ import annotations
+
+import json
+
+import h5py
+import numpy as np
+import pyarrow.parquet
+import pytest
+from typer.testing import CliRunner
+
+from histodict.cli import app
+from histodict.demo.sets import write_synthetic_set
+from tests.images.feature_files import planted_slides, some_vectors, write_trident
+
+SMALL = ("n_atoms=8", "n_iter=2", "patches_per_class=100", "components=6")
+
+
+def run(*arguments):
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    return result.exit_code, " ".join(result.output.split())
+
+
+def small(*settings):
+    return [word for setting in settings for word in ("--set", setting)]
+
+
+@pytest.fixture(scope="module")
+def slides(tmp_path_factory):
+    return planted_slides(tmp_path_factory.mktemp("slides"))
+
+
+@pytest.fixture(scope="module")
+def trained(slides):
+    model = slides.parent / "model.histodict"
+    features = slides.parent / "features"
+    status, said = run("train", slides, "--features", features, "-o", model, *small(*SMALL))
+    assert status == 0, said
+    assert "Learnt normal / tumour from 8 images" in said
+    return model
+
+
+def rows_of(folder):
+    return pyarrow.parquet.read_table(folder / "predictions.parquet").to_pylist()
+
+
+def test_from_a_folder_and_a_table_to_scored_answers(trained, slides, tmp_path):
+    out = tmp_path / "out"
+    status, said = run(
+        "predict", trained, slides, "--features", trained.parent / "features", "-o", out
+    )
+    assert status == 0 and "of 8 images of 8 patients" in said, said
+    rows = rows_of(out)
+    assert all(row["label"] == row["truth"] for row in rows)  # the planted difference is plain
+    assert all(0 <= row["probability_tumour"] <= 1 for row in rows)
+    outlines = json.loads((out / "geojson" / f"{rows[0]['key']}.geojson").read_text())
+    with h5py.File(trained.parent / "features" / "TCGA-00.DX1.h5") as file:
+        corners = {tuple(at) for at in file["coords"][:].tolist()}
+    drawn = {tuple(f["geometry"]["coordinates"][0][0]) for f in outlines["features"]}
+    assert drawn == corners
+
+
+def test_info_says_where_the_vectors_came_from(trained):
+    status, said = run("info", trained)
+    assert status == 0
+    assert "of feature files, of length 12, encoder uni_v1, patches of 256 pixels" in said
+    assert "Stain" not in said
+
+
+def test_one_command_to_a_report_by_patient(slides, tmp_path):
+    options = ["--jobs", 1, "--folds", 2, *small("n_atoms=8", "n_iter=2", "patches_per_class=60")]
+    options += ["--set", "components=6", "--set", "calibration_folds=2"]
+    out = tmp_path / "report"
+    status, said = run(
+        *("evaluate", slides, "--features", slides.parent / "features", "-o", out, *options)
+    )
+    assert status == 0, said
+    assert "features" in said and "mean-logistic" in said
+    page = (out / "report.html").read_text()
+    assert "vectors of feature files" in page and "mean-logistic" in page
+
+
+def test_atoms_are_shown_by_position_where_there_are_no_images(trained, slides, tmp_path):
+    page = tmp_path / "atoms.html"
+    features = slides.parent / "features"
+    status, said = run("atoms", trained, slides, "--features", features, "-o", page, "--json")
+    assert status == 0, said
+    text = page.read_text()
+    assert "<small title=" in text and "level-0 pixels" in text
+
+
+# --- bad input ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def mixed(slides, tmp_path):
+    """Good slides and one of every kind of bad ones."""
+    folder = tmp_path / "features"
+    folder.mkdir()
+    vectors, coords = some_vectors(40, 12)
+    good = slides.parent / "features" / "TCGA-00.DX1.h5"
+    (folder / "good.h5").write_bytes(good.read_bytes())
+    write_trident(folder / "short.h5", vectors[:, :7], coords)
+    write_trident(folder / "other.h5", vectors, coords, "conch_v1")
+    write_trident(folder / "empty.h5", vectors[:0], coords[:0])
+    write_trident(folder / "nan.h5", np.where(vectors > 1, np.nan, vectors), coords)
+    (folder / "none.h5").write_text("this is no HDF5")
+    with h5py.File(folder / "nowhere.h5", "w") as file:
+        file["features"] = vectors
+    for name in ("twice.h5", "twice.npz"):
+        (folder / name).write_bytes(b"")
+    names = ["good", "short", "other", "empty", "nan", "none", "nowhere", "twice", "missing"]
+    lines = [f"{name},{('normal', 'tumour')[n % 2]},{n}" for n, name in enumerate(names)]
+    (tmp_path / "mixed.csv").write_text("slide,label,patient\n" + "\n".join(lines) + "\n")
+    return tmp_path / "mixed.csv"
+
+
+REASONS = (
+    "short.h5: is not what the model learnt from: vectors of length 7, not 12",
+    "other.h5: is not what the model learnt from: the encoder conch_v1, not uni_v1",
+    "empty.h5: holds no vectors",
+    "is not of finite numbers (NaN or infinity)",
+    "none.h5: is no HDF5 file",
+    "nowhere.h5: says nothing of where the patches lie",
+    "twice: has several feature files",
+    "missing: there is no feature file of this slide",
+)
+
+
+def test_bad_slides_are_named_and_the_others_answered(trained, mixed, tmp_path):
+    features = ["--features", mixed.parent / "features"]
+    status, said = run("predict", trained, mixed, *features, "-o", tmp_path / "out")
+    assert status == 1
+    assert [row["path"].endswith("good.h5") for row in rows_of(tmp_path / "out")] == [True]
+    for reason in REASONS:
+        assert reason in said, said
+    assert said.count("Not done:") == len(REASONS)
+
+
+def test_training_names_all_bad_slides_at_once_or_goes_on_without_them(mixed, slides, tmp_path):
+    features = ["--features", mixed.parent / "features", "-o", tmp_path / "m"]
+    status, said = run("train", mixed, *features)
+    assert status == 2 and "--skip-bad" in said
+    for reason in REASONS[2:]:
+        assert reason in said, said
+    for number in (1, 2, 3):
+        name = f"TCGA-{number:02d}.DX1.h5"
+        source = slides.parent / "features" / name
+        (mixed.parent / "features" / name).write_bytes(source.read_bytes())
+    wrong = ("short", "other")  # readable, but not of these vectors
+    lines = [line for line in mixed.read_text().splitlines() if not line.startswith(wrong)]
+    lines += [f"TCGA-{n:02d}.DX1,{('normal', 'tumour')[n % 2]},more{n}" for n in (1, 2, 3)]
+    mixed.write_text("\n".join(lines) + "\n")
+    status, said = run("train", mixed, *features, "--skip-bad", "--preset", "given", *small(*SMALL))
+    assert status == 0 and "6 of 10 images left out" in said, said
+    status, said = run("info", tmp_path / "m")
+    assert "Left out" in said
+
+
+def test_files_of_two_encoders_are_not_learnt_from(slides, mixed, tmp_path):
+    (mixed.parent / "two.csv").write_text("slide,label\ngood,a\nother,b\n")
+    features = ["--features", mixed.parent / "features"]
+    status, said = run("train", mixed.parent / "two.csv", *features, "-o", tmp_path / "m")
+    assert status == 2 and "other.h5: its features were made otherwise" in said, said
+
+
+def test_a_model_of_vectors_asks_for_them(trained, tmp_path):
+    from PIL import Image
+
+    Image.new("RGB", (300, 300), "pink").save(tmp_path / "a.png")
+    status, said = run("predict", trained, tmp_path / "a.png", "-o", tmp_path / "out")
+    assert status == 1 and "name the folder of such files with --features" in said
+
+
+# --- features out -------------------------------------------------------------------------------
+
+
+def test_features_are_written_once_and_can_be_learnt_from(tmp_path):
+    tissue = write_synthetic_set(tmp_path / "tissue", 2, 2, size=(240, 180))
+    out = tmp_path / "features"
+    asked = ["features", tissue / "manifest.csv", "--vectors", "centred", "-o", out]
+    status, said = run(*asked)
+    assert status == 0 and said == f"4 feature files in {out}", said
+    assert run(*asked)[1] == f"4 feature files in {out} (4 were there)"
+    status, said = run(*asked, "--set", "stain=none")
+    assert status == 2 and "stain was reinhard, is none" in said
+    (tissue / "torn.png").write_bytes(b"\x89PNG")
+    status, said = run(*asked, tissue / "torn.png", "--json")
+    assert status == 1 and "torn.png" in said
+    model = tmp_path / "m"
+    status, said = run(
+        *("train", tissue / "manifest.csv", "--features", out, "-o", model, "--method", "logistic")
+    )
+    assert status == 0, said
