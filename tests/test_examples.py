@@ -44,6 +44,14 @@ def test_a_pipeline_of_scikit_learn_with_groups():
     assert set(best) == {"dfdl__n_atoms", "dfdl__penalty"} and score > 0.7
 
 
+def test_the_lines_of_the_page_run():
+    text = (EXAMPLES.parent / "docs" / "pipelines.md").read_text("utf-8")
+    (block,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    known: dict = {}
+    exec(block, known)
+    assert known["search"].best_params_["dfdl__n_atoms"] in (4, 16)
+
+
 def test_the_workflow_gives_commands_that_there_are():
     found = commands(SNAKEFILE.read_text("utf-8"))
     assert [words[1] for words in found] == [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy.sparse import csr_array
@@ -11,9 +13,10 @@ from histodict.images.errors import ImageError
 from histodict.images.feature_file import open_features
 from histodict.images.manifest import read_manifest
 from histodict.pipeline import TissueClassifier
-from histodict.recipes import Recipe
+from histodict.recipes import PRESETS, Recipe
 from histodict.spatial.h5ad import SparseRows, mark, write
 from histodict.spatial.patch_table import About, answer_into
+from tests.images.feature_files import planted_slides
 
 h5py = pytest.importorskip("h5py")
 
@@ -83,6 +86,35 @@ def test_what_predict_wrote_is_read_again(tmp_path):
         assert file.origin.encoder == "codes of the model 0123456789ab"
         found = file.read(slice(0, file.n_rows))
         assert found.shape == (answer.n_patches, 16) and found.any()
+
+
+def as_anndata(source, target, side):
+    """The same vectors and places, as anndata would write them."""
+    with h5py.File(source) as file:
+        vectors, corners = file["features"][()], file["coords"][()]
+    empty = np.zeros((len(vectors), 2), np.float32)
+    make(target, empty, spatial(side), features=vectors, spatial=corners + side / 2)
+
+
+def test_learnt_from_anndata_or_from_trident_s_files_it_is_the_same_to_the_bit(tmp_path):
+    table = planted_slides(tmp_path)
+    (tmp_path / "h5ad").mkdir()
+    for path in (tmp_path / "features").iterdir():
+        as_anndata(path, tmp_path / "h5ad" / f"{path.stem}.h5ad", 512.0)
+    recipe = replace(PRESETS["given"], method_parameters={"n_atoms": 8, "n_iter": 2}, components=4)
+    models, answers = [], []
+    for folder in ("features", "h5ad"):
+        manifest = read_manifest(table, features=tmp_path / folder)
+        models.append(TissueClassifier(recipe, n_jobs=1).fit(manifest))
+        answers.append(models[-1].predict(manifest))
+    ours, theirs = (model.content().arrays for model in models)
+    for name in ours:
+        np.testing.assert_array_equal(ours[name], theirs[name], strict=True)
+    for a, b in zip(*answers, strict=True):
+        assert a.scores == b.scores and a.patch_map.n_patches == b.patch_map.n_patches
+        for row, column in zip(*np.nonzero(a.patch_map.tissue), strict=True):
+            assert a.patch_map.grid.corner(row, column) == b.patch_map.grid.corner(row, column)
+            assert a.patch_map.winners[row, column] == b.patch_map.winners[row, column]
 
 
 # --- files that cannot be used --------------------------------------------------------------------

@@ -6,12 +6,17 @@ an environment of their own (docs/anndata.md), and skip elsewhere.
 
 from __future__ import annotations
 
+import re
+import shutil
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 import histodict
 from histodict.demo.sets import write_synthetic_set
 
+PAGE = Path(__file__).parents[2] / "docs" / "anndata.md"
 WHY = "not installed here: see docs/anndata.md"
 anndata = pytest.importorskip("anndata", reason=f"anndata is {WHY}")
 
@@ -142,6 +147,22 @@ def test_rows_of_a_table_are_found_by_place(table):
     side = table.uns["histodict"]["patch_side"]
     inside = (table.obsm["spatial"][:, 0] - side / 2 <= 400).sum()
     assert half.tables["histodict_tiles"].n_obs == inside < table.n_obs
+
+
+def test_the_page_can_be_followed(model, images, tmp_path, monkeypatch):
+    for package in ("scanpy", "squidpy", "spatialdata"):
+        pytest.importorskip(package, reason=f"{package} is {WHY}")
+    import matplotlib
+
+    matplotlib.use("Agg")
+    monkeypatch.chdir(tmp_path)
+    model.save("tissue.histodict")
+    (tmp_path / "new" / "inflamed").mkdir(parents=True)
+    shutil.copy(images[1], "new/inflamed/patient02_1.jpg")
+    known: dict = {}
+    for block in re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL):
+        exec(block, known)
+    assert (tmp_path / "patient02.zarr").is_dir()
 
 
 def test_a_table_of_two_images_is_refused(table):

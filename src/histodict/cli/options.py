@@ -147,7 +147,7 @@ FeaturesOption = Annotated[
     typer.Option(
         metavar="DIR",
         help="Folder of feature files (.h5 as TRIDENT, CLAM or `histodict features` write it, "
-        ".zarr, .npz), which stand for the slides of the same name: no image is read. A CSV may "
+        ".h5ad, .zarr, .npz), which stand for the slides of the same name: no image is read. A CSV may "
         "then have a column slide in place of path.",
     ),
 ]
