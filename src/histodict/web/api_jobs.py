@@ -68,7 +68,7 @@ def start(call: Call) -> dict[str, Any]:
         )
     wish = Wish.again(parent.request) if parent else _first_wish(body)
     request = training_request(dataset, wish)
-    skip_bad = body.get("skip_bad") is True
+    skip_bad = body.get("skip_bad") is True or (parent is not None and goes_on_without(parent))
     _check_images(call, dataset, wish, skip_bad)
     with _STARTING:
         job = _under_way(call, request | {"parent": parent_id})

@@ -53,10 +53,9 @@ def look(call: Call) -> dict[str, Any] | Later:
         n_pixels = _n_pixels(call)
         if n_pixels > _AT_ONCE:
             job = _map_job(call)
-            facts = (
-                None if job else stored_answer(folder, record, mpp)
-            )  # it may have ended just now
-            return _told(call, facts) if facts else _map_work(job, n_pixels)
+            if job is None and (told := stored_answer(folder, record, mpp)):  # it has just ended
+                return _told(call, told)
+            return _map_work(job, n_pixels)
         return Later(ANSWERS, lambda: _told(call, answer_once(model, record, folder, mpp)))
 
     return Later(PICTURES, judge, record.path)
