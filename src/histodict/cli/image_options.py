@@ -93,8 +93,26 @@ class DataOptions:
 
 
 @dataclass(frozen=True)
-class PartOptions(DataOptions):
-    """Labelled images, or a part of them."""
+class DrawnOptions(DataOptions):
+    """Labelled images, or images with outlines of what is where."""
+
+    annotations: AnnotationsOption = None
+    coordinates: CoordinatesOption = "pixels"
+
+    def listed(self, source: Path) -> Manifest:
+        from ..images.annotations.matching import read_images, with_annotations
+
+        if self.annotations is None:
+            return super().listed(source)
+        drawn = self.annotations.absolute() if source.is_absolute() else self.annotations
+        columns = pairs("--column", self.column)
+        images = read_images(source, columns, features=self._standing_in(source))
+        return with_annotations(images, drawn, coordinates=self.coordinates)
+
+
+@dataclass(frozen=True)
+class PartOptions(DrawnOptions):
+    """Images as a model learnt from them, or a part of them."""
 
     split: SplitOption = None
 
@@ -103,16 +121,12 @@ class PartOptions(DataOptions):
 
 
 @dataclass(frozen=True)
-class OutlinedOptions(DataOptions):
-    """Labelled images, or images with outlines of what is where."""
+class OutlinedOptions(DrawnOptions):
+    """Images to learn from, and which regions of them."""
 
     regions: RegionsOption = None
-    annotations: AnnotationsOption = None
-    coordinates: CoordinatesOption = "pixels"
 
     def listed(self, source: Path) -> Manifest:
-        from ..images.annotations.matching import read_images, with_annotations
-
         names = region_names(self.regions)
         if self.annotations is None and len(names) > 1:
             raise ValueError(
@@ -121,12 +135,7 @@ class OutlinedOptions(DataOptions):
             )
         if self.annotations is not None and not names:
             raise ValueError("--annotations: name the classes that are learnt, with --regions")
-        if self.annotations is None:
-            return super().listed(source)
-        drawn = self.annotations.absolute() if source.is_absolute() else self.annotations
-        columns = pairs("--column", self.column)
-        images = read_images(source, columns, features=self._standing_in(source))
-        return with_annotations(images, drawn, coordinates=self.coordinates)
+        return super().listed(source)
 
     def parted(self, manifest: Manifest) -> Manifest:
         """Where several classes are outlined, the parts of images that are; else the images."""

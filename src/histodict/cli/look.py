@@ -59,11 +59,12 @@ def atoms(
 ) -> None:
     """Show what a model has learnt: its atoms, and the real patches that use them most.
 
-    DATA is what the model learnt from, or other images.
+    DATA is what the model learnt from, or other images; with --annotations, as it was there.
     Writes one page that needs nothing else:
 
         histodict atoms tissue.histodict tissue/ --output atoms.html
     """
+    from ..images.annotations.matching import by_outlines
     from ..images.pixel_size import GivenSize
     from ..reports.atoms_page import find_atoms, panel_note, plain_facts, write_atoms_page
 
@@ -74,6 +75,8 @@ def atoms(
         if cache is not None:
             keeps(f"what {cache} holds")
         manifest = data.read()
+        if data.annotations is not None and not trained.finds_regions:
+            manifest = by_outlines(manifest, trained.classes_)
         sizes = [GivenSize(table=record.mpp).at(record.path) for record in manifest.records]
         warn_of_sizes(trained, [size.beside(trained.model_.mpp_) for size in sizes])
         with progress_bars() as callback:
