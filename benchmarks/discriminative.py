@@ -21,7 +21,8 @@ from typing import Any
 from numpy.typing import NDArray
 
 from histodict.evaluation.metrics import balanced_accuracy
-from histodict.recipes import Recipe, preset
+from histodict.presets import preset
+from histodict.recipes import Recipe
 
 from . import kept_pieces as kept
 from . import report

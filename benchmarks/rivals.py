@@ -37,7 +37,8 @@ from histodict.images.manifest import Manifest
 from histodict.methods.registry import method_entry
 from histodict.pipeline import TissueClassifier
 from histodict.pipeline.whole_image_model import WholeImageModel
-from histodict.recipes import Recipe, preset
+from histodict.presets import preset
+from histodict.recipes import Recipe
 
 from . import kept_pieces as kept
 from . import report

@@ -33,7 +33,7 @@ from histodict.methods.dfdl import DFDL, _sample_weights
 from histodict.methods.labelled_blocks import in_units, open_arrays
 from histodict.patches.vectors import VECTORS
 from histodict.pipeline.opening import open_view
-from histodict.recipes import preset
+from histodict.presets import preset
 
 from .machine import machine_facts
 

@@ -50,7 +50,7 @@ class Stopwatch:
 
 def watch_stages(stopwatch: Stopwatch) -> None:
     """Put the stopwatch on the stages of the pipeline."""
-    from histodict import batch
+    from histodict.batch import image
     from histodict.images.readers import SlideReader
     from histodict.images.stain import Reinhard, Remembered
     from histodict.images.tissue import TissueThreshold
@@ -65,8 +65,8 @@ def watch_stages(stopwatch: Stopwatch) -> None:
         ("stain", Reinhard, "__call__"),
         ("stain", Remembered, "__call__"),
         ("coding", ResidualClassifier, "encode"),
-        ("overlay", batch, "save_overlay"),
-        ("GeoJSON", batch, "save_geojson"),
+        ("overlay", image, "save_overlay"),
+        ("GeoJSON", image, "save_geojson"),
     ):
         setattr(owner, name, stopwatch.timed(stage, getattr(owner, name)))
     for vectors in VECTORS.values():

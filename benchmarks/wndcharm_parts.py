@@ -27,7 +27,7 @@ from histodict.features.wndcharm.bank import HIGH_CONTRAST, POLYNOMIALS, TEXTURE
 from histodict.images.manifest import Manifest, read_manifest
 from histodict.methods.wndcharm import WNDCHARM
 from histodict.pipeline.whole_image_model import WholeImageModel
-from histodict.recipes import preset
+from histodict.presets import preset
 
 from .wndcharm_oracle import family_of
 

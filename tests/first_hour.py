@@ -192,7 +192,7 @@ def _small_presets() -> Iterator[None]:
     from histodict.demo import run
     from histodict.methods.registry import METHODS
     from histodict.pipeline import views
-    from histodict.recipes import PRESETS
+    from histodict.presets import PRESETS
 
     matplotlib.use("Agg")
     with ExitStack() as stack:

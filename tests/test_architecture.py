@@ -30,6 +30,7 @@ LAYERS = (
     "decisions",
     "evaluation",
     "recipes",
+    "presets",
     "model_content",
     "old_model_files",
     "model_file",

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from histodict.cli import app
 from histodict.demo.sets import write_synthetic_set
 from histodict.pipeline import TissueClassifier
-from histodict.recipes import PRESETS
+from histodict.presets import PRESETS
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 SNAKEFILE = EXAMPLES / "snakemake" / "Snakefile"

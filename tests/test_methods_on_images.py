@@ -15,7 +15,7 @@ from histodict.demo.sets import write_synthetic_set
 from histodict.images.manifest import read_manifest
 from histodict.methods.registry import METHODS, method_entry
 from histodict.pipeline import load_model, save_model
-from histodict.recipes import preset
+from histodict.presets import preset
 
 # Small enough for a second or two each; what a method does not have is left out.
 SMALL = {"n_atoms": 30, "n_iter": 3, "n_epochs": 2, "n_coding_steps": 10, "n_nonzero": 5}

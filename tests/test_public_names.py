@@ -12,7 +12,7 @@ import pytest
 import histodict
 from histodict.demo.sets import write_synthetic_set
 from histodict.methods.registry import METHODS
-from histodict.recipes import PRESETS
+from histodict.presets import PRESETS
 
 NAMES = [name for name in histodict.__all__ if name != "__version__"]
 

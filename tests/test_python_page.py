@@ -12,7 +12,7 @@ import pytest
 
 from histodict.demo.sets import write_synthetic_set
 from histodict.methods.registry import METHODS
-from histodict.recipes import PRESETS
+from histodict.presets import PRESETS
 
 ROOT = Path(__file__).parents[1]
 

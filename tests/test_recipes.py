@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from histodict.recipes import PRESETS, Recipe, preset
+from histodict.presets import PRESETS, preset
+from histodict.recipes import Recipe
 
 
 def test_presets_are_recipes_and_the_paper_is_as_published():

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from histodict import RegionDetector, TissueClassifier, read_manifest, recipes
+from histodict import RegionDetector, TissueClassifier, presets, read_manifest
 from histodict.cli import app
 from histodict.compare.tasks import Task
 from histodict.demo.sets import write_synthetic_set
@@ -201,7 +201,7 @@ def test_regions_are_of_cells_of_a_network_where_one_is_installed_and_that_is_sa
     ],
 )
 def test_the_same_default_in_python(monkeypatch, settings, missing, vectors):
-    monkeypatch.setattr(recipes, "missing_module", lambda name: missing)
+    monkeypatch.setattr(presets, "missing_module", lambda name: missing)
     made = RegionDetector(region="tumour", **settings)
     assert made.recipe.vectors == vectors
     assert made.recipe.neighbours == settings.get("neighbours", 2)

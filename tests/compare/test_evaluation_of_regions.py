@@ -13,7 +13,7 @@ from PIL import Image
 from sklearn.metrics import roc_auc_score
 from typer.testing import CliRunner
 
-from histodict import RegionDetector, recipes
+from histodict import RegionDetector, presets
 from histodict.cli import app
 from histodict.cli.compare import MethodsOptions
 from histodict.cli.learn import LearnOptions
@@ -187,7 +187,7 @@ def test_regions_of_one_patient_are_refused_before_any_training(foci, tmp_path):
 def test_the_usual_comparison_is_of_the_network_and_pixels(monkeypatch, capsys):
     """Without the packages of the network, of pixels alone; which and why is said."""
     for missing in (None, "torch"):
-        monkeypatch.setattr(recipes, "missing_module", lambda network, missing=missing: missing)
+        monkeypatch.setattr(presets, "missing_module", lambda network, missing=missing: missing)
         plans = MethodsOptions().plans("tumour")
         said = " ".join(capsys.readouterr().err.split())
         kinds = {name: plan.recipe.vectors for name, plan in plans.items()}
@@ -205,7 +205,7 @@ def test_the_usual_comparison_is_of_the_network_and_pixels(monkeypatch, capsys):
     # The network is missing here.
     assert list(MethodsOptions().plans(None)) == ["pixels", "lbp-colour"]
     assert "the preset is pixels, a panel of pixels, as torch is" in capsys.readouterr().err
-    monkeypatch.setattr(recipes, "missing_module", lambda network: None)
+    monkeypatch.setattr(presets, "missing_module", lambda network: None)
     plans = MethodsOptions().plans(None)
     assert list(plans) == ["default", "lbp-colour"]
     assert plans["default"].panel and plans["lbp-colour"].is_single
@@ -215,7 +215,7 @@ def test_the_usual_comparison_is_of_the_network_and_pixels(monkeypatch, capsys):
 
 def test_a_method_of_colour_channels_takes_pixels(monkeypatch, capsys):
     """Though a network is installed: its cells have no colour channels."""
-    monkeypatch.setattr(recipes, "missing_module", lambda network: None)
+    monkeypatch.setattr(presets, "missing_module", lambda network: None)
     made = [
         RegionDetector(method="shirc", region="tumour").recipe,
         LearnOptions(method="shirc").model(None, None, "tumour").recipe,

@@ -31,7 +31,8 @@ from histodict.images.manifest import Record, read_manifest
 from histodict.methods import labelled_blocks
 from histodict.methods.dfdl import DFDL
 from histodict.pipeline import Plan, TissueClassifier
-from histodict.recipes import Recipe, preset
+from histodict.presets import preset
+from histodict.recipes import Recipe
 
 FAST = Recipe(
     method_parameters={"n_atoms": 20, "n_iter": 4, "tol": 0.0},

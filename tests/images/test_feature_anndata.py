@@ -13,7 +13,8 @@ from histodict.images.errors import ImageError
 from histodict.images.feature_file import open_features
 from histodict.images.manifest import read_manifest
 from histodict.pipeline import TissueClassifier
-from histodict.recipes import PRESETS, Recipe
+from histodict.presets import PRESETS
+from histodict.recipes import Recipe
 from histodict.spatial.h5ad import SparseRows, mark, write
 from histodict.spatial.patch_table import About, answer_into
 from tests.images.feature_files import planted_slides

@@ -10,12 +10,8 @@ import pytest
 import zarr
 
 from histodict.images.errors import ImageError
-from histodict.images.feature_file import (
-    Origin,
-    check_features,
-    common_origin,
-    open_features,
-)
+from histodict.images.feature_file import check_features, common_origin, open_features
+from histodict.images.feature_origin import Origin
 from histodict.images.readers import open_image
 from tests.images.feature_files import some_vectors, write_clam, write_trident
 

@@ -21,7 +21,8 @@ from histodict.networks import (
     vectors_named,
 )
 from histodict.pipeline import load_model, save_model
-from histodict.recipes import Recipe, preset
+from histodict.presets import preset
+from histodict.recipes import Recipe
 
 torch = pytest.importorskip("torch", reason="learned vectors need PyTorch")
 

@@ -41,7 +41,7 @@ from histodict.paper.roc import theta_rates
 from histodict.paper.setting import COMPARED, NotPossibleError, few_images
 from histodict.paper.sweeps import training_sizes
 from histodict.pipeline import TissueClassifier
-from histodict.recipes import preset
+from histodict.presets import preset
 
 TINY = Sizes(
     most_images=6,

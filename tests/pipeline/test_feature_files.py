@@ -20,7 +20,8 @@ from histodict.patches.patch_map import PatchMap
 from histodict.pipeline import load_model
 from histodict.pipeline.extraction import extract_all, recipe_for
 from histodict.pipeline.gallery import Gallery
-from histodict.recipes import PRESETS, Recipe
+from histodict.presets import PRESETS
+from histodict.recipes import Recipe
 from tests.images.feature_files import write_trident
 
 SMALL = {"n_atoms": 12, "n_iter": 3}

@@ -13,7 +13,7 @@ from histodict.images.stain import NORMALISERS
 from histodict.pipeline import first_look as module
 from histodict.pipeline.first_look import first_look
 from histodict.pipeline.opening import open_view
-from histodict.recipes import preset
+from histodict.presets import preset
 
 
 @pytest.fixture

@@ -25,7 +25,8 @@ from histodict.pipeline import (
     whole_image_model,
 )
 from histodict.pipeline.views import views
-from histodict.recipes import Recipe, preset
+from histodict.presets import preset
+from histodict.recipes import Recipe
 
 RECIPE = replace(
     Plan.named("pixels", "nearest-mean").recipe,

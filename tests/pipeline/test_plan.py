@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from histodict import recipes
+from histodict import presets
 from histodict.model_file import read_header
 from histodict.pipeline import PANELS, Panel, Plan, RegionDetector, TissueClassifier
-from histodict.recipes import PRESETS, preset
+from histodict.presets import PRESETS, preset
 
 
 def test_a_plan_makes_one_model_or_several():
@@ -71,7 +71,7 @@ def test_former_names_are_understood_and_said():
 
 
 def test_the_default_has_a_network_where_one_is_installed(monkeypatch):
-    monkeypatch.setattr(recipes, "missing_module", lambda name: None)
+    monkeypatch.setattr(presets, "missing_module", lambda name: None)
     by_network = Plan.named("default")
     assert [(r.method, r.vectors, r.stain) for r in by_network.recipes] == [
         ("dfdl", "efficientnet-lite0", "reinhard"),
@@ -81,7 +81,7 @@ def test_the_default_has_a_network_where_one_is_installed(monkeypatch):
     ]
     assert Plan.named("default", "shirc").recipes == Plan.named("pixels", "shirc").recipes
     assert Panel(patch_px=12).recipe.vectors == "centred"
-    monkeypatch.setattr(recipes, "missing_module", lambda name: "torch")
+    monkeypatch.setattr(presets, "missing_module", lambda name: "torch")
     assert Plan.named("default") == Plan.named("pixels")
 
 

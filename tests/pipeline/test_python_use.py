@@ -26,7 +26,8 @@ from histodict.images.manifest import read_manifest
 from histodict.images.pixel_size import GivenSize, PixelSize
 from histodict.pipeline import Answers
 from histodict.pipeline.patch_model import PatchModel
-from histodict.recipes import Recipe, preset
+from histodict.presets import preset
+from histodict.recipes import Recipe
 
 SMALL = {"n_atoms": 12, "n_iter": 2, "patches_per_class": 300}
 KINDS = (TissueClassifier, RegionDetector, Panel)

@@ -23,7 +23,8 @@ from histodict.images.manifest import Manifest, Record, read_manifest
 from histodict.patches.patch_map import BLANK
 from histodict.pipeline import load_model, save_model
 from histodict.pipeline.region_truth import region_classes, true_patches
-from histodict.recipes import Recipe, preset
+from histodict.presets import preset
+from histodict.recipes import Recipe
 
 FAST = Recipe(
     method_parameters={"n_atoms": 40, "n_iter": 5},

@@ -14,7 +14,8 @@ from histodict.execution.sealed import read_sealed, write_sealed
 from histodict.images.manifest import read_manifest
 from histodict.pipeline import Panel, RegionDetector, TissueClassifier, trials
 from histodict.pipeline.trials import Trial, Trials
-from histodict.recipes import Recipe, preset
+from histodict.presets import preset
+from histodict.recipes import Recipe
 
 RECIPE = replace(preset("fast", "nearest-mean"), patch_px=8, patches_per_class=100)
 

@@ -13,7 +13,7 @@ from .conftest import MISSING
 pytest.importorskip("starlette.testclient", reason=MISSING)
 pytest.importorskip("uvicorn", reason=MISSING)
 
-from histodict import recipes
+from histodict import presets
 from tests.web.app import OWN, open_client, open_data, start, wait_for
 
 LONG = {"n_atoms": "40", "n_iter": "5000", "tol": "0", "patches_per_class": "400", "patch_px": "12"}
@@ -224,10 +224,10 @@ def test_trainings_come_before_maps(tmp_path, monkeypatch):
 
 def test_what_is_usual_for_regions_is_told_with_its_reason(client, monkeypatch):
     for missing, preset in ((None, "embeddings"), ("torch", "regions")):
-        monkeypatch.setattr(recipes, "missing_module", lambda name, missing=missing: missing)
+        monkeypatch.setattr(presets, "missing_module", lambda name, missing=missing: missing)
         told = client.get("/api/choices").json()["for_regions"]
         assert told["preset"] == preset and "installed" in told["why"]
-    monkeypatch.setattr(recipes, "missing_module", lambda name: None)
+    monkeypatch.setattr(presets, "missing_module", lambda name: None)
     told = client.get("/api/choices?method=shirc").json()["for_regions"]
     assert told == {"preset": "regions", "why": "of pixels, as shirc codes colour channels"}
     for more, neighbours in (("", 0), ("&regions=1", 2)):

@@ -62,7 +62,7 @@ def chosen_preset(
     by that method and nothing else. `features`: feature files leave no choice.
     """
     from ..networks import GIVEN
-    from ..recipes import regions_preset, takes_network
+    from ..presets import regions_preset, takes_network
 
     if preset is not None:
         return preset

@@ -10,7 +10,7 @@ from ..evaluation.split_file import load_splits
 from ..evaluation.splits import Splits
 from ..images.manifest import Manifest
 from ..pipeline.plan import PANELS, Plan
-from ..recipes import PRESETS
+from ..presets import PRESETS
 from .tasks import UNLABELLED
 
 _PRESETS = {*PRESETS, *PANELS}

@@ -17,7 +17,7 @@ from ..execution.progress import Callback, Progress, ignore
 from ..images.manifest import Manifest, read_manifest
 from ..images.pixel_size import GivenSize
 from ..pipeline import ImageAnswer, RegionAnswer, RegionDetector, TissueClassifier
-from ..recipes import preset
+from ..presets import preset
 from .sets import drawn_set, write_synthetic_set
 
 # The default preset, small enough for a minute and a half on two cores.

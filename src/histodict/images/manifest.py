@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import io
 import json
 import os
 import unicodedata
@@ -17,6 +15,7 @@ from ..execution.texts import one_line
 from ..parameters import check_number
 from .annotations.drawing import Drawing, stem_of
 from .classes import in_order
+from .csv_file import csv_rows
 from .frames import FRAME_NAME, Frame, frame_rows
 from .layout import class_folders
 from .manifest_checks import (
@@ -174,7 +173,7 @@ def _read(
     if source.is_dir() and (source / MANIFEST_NAME).is_file():
         source = source / MANIFEST_NAME
     if source.is_file():
-        return _from_rows(source, _rows(source), columns, labelled, by_name)
+        return _from_rows(source, csv_rows(source), columns, labelled, by_name)
     if columns:
         raise ManifestError(f"{source}: columns are named, but the folder has no {MANIFEST_NAME}")
     return _from_folder(source)
@@ -248,23 +247,6 @@ def _cells(
             f"{path}, line {line}: {len(row)} cells, but there are {len(header)} columns"
         )
     return {field: row[place] for field, place in places.items()}
-
-
-def _rows(path: Path) -> list[tuple[int, list[str]]]:
-    """(line number, cells) of every line that is not blank."""
-    try:
-        text = path.read_text("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ManifestError(
-            f"{path}: the text is not UTF-8 ({error}); save it as 'CSV UTF-8'"
-        ) from error
-    header = text.lstrip().partition("\n")[0]
-    separator = max(",;\t", key=header.count)
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
-    try:
-        return [(reader.line_num, row) for row in reader if any(cell.strip() for cell in row)]
-    except csv.Error as error:
-        raise ManifestError(f"{path}, line {reader.line_num}: {error}") from error
 
 
 def _places(

@@ -22,7 +22,8 @@ from ..images.pixel_size import GivenSize, Mpp
 from ..model_content import ModelContent
 from ..model_file import write_content
 from ..parameters import check_kind, check_names
-from ..recipes import Recipe, recipe_of
+from ..presets import recipe_of, shown
+from ..recipes import Recipe
 from .image_model import CodesTo
 from .inputs import Drawn, Labelled, asked, labelled
 from .keeping import read_model
@@ -104,7 +105,9 @@ class Estimator:
             return f"[{len(value)} recipes]"
         if isinstance(value, list):
             return f"[{', '.join(map(self._as_given, value))}]"
-        return value.shown(regions=self.finds_regions) if isinstance(value, Recipe) else repr(value)
+        return (
+            shown(value, regions=self.finds_regions) if isinstance(value, Recipe) else repr(value)
+        )
 
     def _repr_html_(self) -> str:
         facts = [type(self).__name__, "has learnt nothing yet"]

@@ -32,7 +32,8 @@ from ..images.manifest import Record
 from ..images.pixel_size import GivenSize, Mpp
 from ..networks import open_network, vectors_named
 from ..patches.grid import PatchGrid
-from ..recipes import PRESETS, Recipe
+from ..presets import PRESETS
+from ..recipes import Recipe
 from .given_view import made_with
 from .opening import open_view
 from .reach import Reach

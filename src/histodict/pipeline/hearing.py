@@ -160,3 +160,11 @@ def _with_fewer_patches(recipe: Recipe) -> Recipe:
 
 def _nothing(manifest: Manifest) -> NDArray[np.float64]:
     return np.full((len(manifest.records), n_scores(len(manifest.classes))), np.nan)
+
+
+def scores_if_it_can(member: Any, *image: Any) -> NDArray[np.float64] | None:
+    """A member's scores; None for an image that does not suit it, though the first read it."""
+    try:
+        return member._look(*image).scores
+    except ImageError:
+        return None

@@ -36,6 +36,7 @@ from .hearing import (
     hear,
     kept_meanwhile,
     not_heard,
+    scores_if_it_can,
     unseen_splits,
     weighed,
 )
@@ -188,7 +189,7 @@ class Panel(ImageClassifier):
         if not is_heard:
             records = manifest.records
             looks = [
-                [_look_if_it_can(m, r.path, r.mpp, ignore, r.within) for m in self.members_]
+                [scores_if_it_can(m, r.path, r.mpp, ignore, r.within) for m in self.members_]
                 for r in records
             ]
             silent = np.full(n_scores(len(self.classes_)), np.nan)
@@ -231,7 +232,7 @@ class Panel(ImageClassifier):
         parts = np.full((self.n_members, len(first.scores)), np.nan)
         parts[0] = first.scores
         for row, member in zip(parts[1:], self.members_[1:], strict=True):
-            found = _look_if_it_can(member, path, mpp, callback, within)
+            found = scores_if_it_can(member, path, mpp, callback, within)
             row[:] = np.nan if found is None else found
         if n_silent is not None:
             n_silent = int(np.isnan(parts[:, 0]).sum())
@@ -346,11 +347,3 @@ class Panel(ImageClassifier):
         if is_calibrated:
             panel.calibration_ = Calibration(*(arrays[name] for name in names))
         return panel
-
-
-def _look_if_it_can(member: TissueClassifier, *image: Any) -> NDArray[np.float64] | None:
-    """A member's scores; None for an image that does not suit it, though the first read it."""
-    try:
-        return member._look(*image).scores
-    except ImageError:
-        return None

@@ -9,7 +9,8 @@ from typing import Any
 from ..execution.texts import one_line, read_json
 from ..model_content import check_words
 from ..parameters import check_choice, check_kind, check_names, check_whole_number
-from ..recipes import PRESETS, Recipe, for_method, preset, read_setting
+from ..presets import PRESETS, for_method, preset
+from ..recipes import Recipe, read_setting
 from .panel import Panel
 from .region_detector import RegionDetector
 from .tissue_classifier import TissueClassifier

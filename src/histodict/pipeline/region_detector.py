@@ -24,7 +24,8 @@ from ..images.pixel_size import GivenSize, Mpp, PixelSize
 from ..model_content import ModelContent, arrays_of
 from ..patches.outlines import label_regions
 from ..patches.patch_map import PatchMap, Ring, Window
-from ..recipes import Recipe, regions_preset
+from ..presets import regions_preset
+from ..recipes import Recipe
 from .answers import Region, RegionAnswer
 from .estimator import Estimator, no_probabilities
 from .image_model import CodesTo

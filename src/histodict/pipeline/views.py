@@ -21,7 +21,8 @@ from typing import Any
 
 from ..methods.registry import method_entry
 from ..networks import vectors_named
-from ..recipes import PRESETS, Recipe, for_method, recipe_of, takes_network
+from ..presets import PRESETS, for_method, recipe_of, takes_network
+from ..recipes import Recipe
 
 _TEXTURES = "lbp-colour"
 _CORRECTED = "reinhard"

@@ -133,7 +133,7 @@ class _Table:
         record = self.about.record
         if record and record.patient:
             found["patient"] = Categorical.constant(record.patient, n)
-        if record and (record.label or record.mask):
+        if record and (record.label or record.is_mapped):
             # Of a mask that cannot be read, whoever scores the answers complains.
             with suppress(ValueError, OSError):
                 found["truth"] = Categorical.of(self._truth(record))

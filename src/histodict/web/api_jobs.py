@@ -19,7 +19,7 @@ from ..images.stain import NORMALISERS
 from ..images.survey import with_pixel_size
 from ..methods.registry import METHODS, method_entry
 from ..patches.vectors import VECTORS
-from ..recipes import regions_preset
+from ..presets import regions_preset
 from .bad_images import bad_images, go_on_without, goes_on_without, left_out, refusal
 from .calls import Call, endpoint
 from .datasets import Dataset, find_dataset, relabelled

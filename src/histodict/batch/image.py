@@ -1,0 +1,203 @@
+"""One image of a run: what decides its files, what is known of it, and the answer to it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import astuple, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ..execution.files import content_digest, file_key
+from ..execution.progress import Callback
+from ..execution.run_folder import Content
+from ..execution.tables import Row
+from ..images.annotations.drawing import Drawing
+from ..images.manifest import Record
+from ..images.pixel_size import GivenSize
+from ..patches.overlay import save_overlay
+from ..patches.patch_map import PatchMap
+from ..pipeline import Answer, Model
+from ..pipeline.answers import outlines, region_rows
+from ..reports.geojson import ForQuPath, features, save_geojson
+from ..spatial.patch_table import About, answer_into
+
+# Of a file's name that goes into KEY: with it, no name may become longer than file systems allow.
+_MOST_BYTES = 200
+
+
+def image_key(image: Path) -> str:
+    """A file name for what belongs to an image, the same each time."""
+    place = hashlib.sha256(os.fsencode(image.resolve())).hexdigest()[:8]
+    name = text_of(Path(image.stem)).encode()[:_MOST_BYTES].decode("utf-8", "ignore")
+    return f"{name}-{place}"
+
+
+def text_of(path: Path) -> str:
+    """A path for a table; what is not UTF-8 in it, in names of old systems, is marked."""
+    return os.fsencode(path).decode("utf-8", "replace")
+
+
+@dataclass(frozen=True)
+class Task:
+    """An image to be answered.
+
+    key : of its files
+    tabled : whether its patches with their codes are written as AnnData, too
+    """
+
+    record: Record
+    given: GivenSize
+    key: str
+    model_digest: str
+    qupath: ForQuPath
+    tabled: bool
+
+    def knowing(self, before: Content) -> Task:
+        """With what an earlier run on the same file knew and this one was not told."""
+        record = self.record
+        if not self.tabled or before.get("stamp", {}).get("file") != _file_key(record.path):
+            return self
+        record = replace(record, patient=record.patient or before["row"].get("patient", ""))
+        if before.get("known") and not (record.label or record.is_mapped):
+            told = record_of(before)
+            record = replace(record, label=told.label, mask=told.mask, drawn=told.drawn)
+        return replace(self, record=record)
+
+    def stamp(self) -> Content:
+        """Changes when the image does, what is said of it, where to look in it, or its files."""
+        record = self.record
+        found: Content = {
+            "size": list(astuple(self.size)),
+            "outlines": self.qupath.form,
+            "file": _file_key(record.path),
+        }
+        if self.tabled:
+            mask = _file_key(record.mask) if record.mask else []
+            drawn = record.drawn.facts() if record.drawn else []
+            found["anndata"] = [record.patient, record.label, mask, drawn]
+        if record.image is not None:
+            found["image"] = file_key(record.image)
+        if record.within is not None:
+            found["within"] = record.within.facts() if record.within.path.is_file() else []
+        return found
+
+    def told(self) -> Row:
+        """What a row says of where was looked."""
+        within = self.record.within
+        return {"within": within.path.name} if within else {}
+
+    @property
+    def size(self) -> GivenSize:
+        return self.given.with_table(self.record.mpp)
+
+
+def _file_key(path: Path) -> list[Any]:
+    return file_key(path) if path.exists() else []
+
+
+def whole(record: Record) -> Record:
+    """Another machine may work in another folder: paths that are sent are whole."""
+    mask, image = (file.absolute() if file else None for file in (record.mask, record.image))
+    drawings = record.drawn, record.within
+    drawn, within = (each and replace(each, path=each.path.absolute()) for each in drawings)
+    return replace(
+        record,
+        path=record.path.absolute(),
+        mask=mask,
+        image=image,
+        drawn=drawn,
+        within=within,
+    )
+
+
+def facts_of(record: Record) -> Content:
+    """What a later run needs to score the map."""
+    known: Content = {
+        "path": str(record.path),
+        "label": record.label,
+        "mpp": record.mpp,
+        "mask": str(record.mask) if record.mask else None,
+    }
+    drawn = record.drawn
+    if drawn is not None:
+        known["drawn"] = [str(drawn.path), list(drawn.names), drawn.coordinates]
+    return known
+
+
+def record_of(content: Content) -> Record:
+    """The reverse, of an image whose content has it."""
+    row, known = content["row"], content["known"]
+    mask = Path(known["mask"]) if known["mask"] else None
+    path, drawn = Path(known["path"]), known.get("drawn")
+    record = Record(path, known["label"], row["patient"], mpp=known["mpp"], mask=mask)
+    if not drawn:
+        return record
+    file, names, coordinates = drawn
+    return replace(record, drawn=Drawing(Path(file), tuple(names), coordinates))
+
+
+def answer_one(model: Model, folder: Path, callback: Callback, task: Task) -> Content | str:
+    """The rows of an image, whose files are then written; or why there are none."""
+    if task.record.trouble:
+        return task.record.trouble
+    try:
+        return _answer(model, folder, callback, task)
+    except (ValueError, OSError, MemoryError, ImportError) as error:
+        return str(error) or type(error).__name__
+
+
+def _ask(task: Task, callback: Callback, model: Model) -> Answer:
+    """The answer, its map over the image where one lies beside a feature file."""
+    image, within = task.record.image, task.record.within
+    answer: Answer = model.answer(task.record.path, mpp=task.size, callback=callback, within=within)
+    if within is not None and not answer.n_patches:
+        raise ValueError(f"no patch with tissue lies inside of the outlines of {within.path}")
+    if image is not None and answer.patch_map is not None:
+        found = _laid_over(image, answer.patch_map)
+        if not model.finds_regions or found.offset == answer.patch_map.offset:
+            answer = replace(answer, patch_map=found)
+    return answer
+
+
+def _answer(model: Model, folder: Path, callback: Callback, task: Task) -> Content:
+    key, ask, files = task.key, partial(_ask, task, callback), list[Path]()
+    if task.tabled:
+        files.append(Path("anndata", f"{key}.h5ad"))
+        about = About(key, task.record, task.model_digest)
+        answer = answer_into(folder / files[0], model, ask, about)
+    else:
+        answer = ask(model)
+    if answer.patch_map is not None:
+        overlay, outlined, mapped = drawings = [
+            Path("overlays", f"{key}.png"),
+            Path("geojson", f"{key}{task.qupath.ending}"),
+            Path("maps", f"{key}.npz"),
+        ]
+        files += drawings
+        kind = {"of_regions": model.finds_regions, "of_patches": task.qupath.of_patches}
+        with ThreadPoolExecutor(2) as pool:  # of a slide each takes its time
+            drawn = pool.submit(
+                save_overlay, folder / overlay, answer.patch_map, answer.words(), outlines(answer)
+            )
+            kept = pool.submit(answer.patch_map.save, folder / mapped)
+            save_geojson(folder / outlined, features(answer, **kind))
+            drawn.result()
+            kept.result()
+    return {
+        "row": answer.row() | task.told() | {"key": key},
+        "regions": region_rows(answer),
+        "files": {file.as_posix(): content_digest(folder / file) for file in files},
+    }
+
+
+def _laid_over(image: Path, patch_map: PatchMap) -> PatchMap:
+    """The map of a feature file over its image; an image that cannot be read takes no answer."""
+    try:
+        return patch_map.laid_over(image)
+    except (ValueError, OSError) as error:
+        warnings.warn(f"{error}; the map is drawn without it", stacklevel=2)
+        return patch_map

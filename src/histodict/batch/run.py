@@ -1,0 +1,198 @@
+"""Images answered by a model, in a folder that a later run goes on in."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from ..compare.scoring import Mapped, score_outlined, score_patches, score_rows, with_patches
+from ..execution.executor import Executor, Threads
+from ..execution.files import written_whole
+from ..execution.progress import Callback, Progress, ignore, shares
+from ..execution.run_folder import Content, RunFolder
+from ..execution.tables import Row, write_table
+from ..images.folder_images import is_zarr
+from ..images.in_memory import image_bytes
+from ..images.layout import images_below
+from ..images.manifest import Record
+from ..images.pixel_size import GivenSize, Mpp
+from ..pipeline import Model, RegionAnswer
+from ..reports.geojson import ForQuPath
+from ..reports.qupath_project import ProjectImage, save_project
+from ..spatial.patch_table import check_has_codes
+from .image import Task, answer_one, facts_of, image_key, record_of, text_of, whole
+
+SCORES = "scores.json"
+_FORM = 8  # goes up when an image's files are written otherwise
+
+_AREAS = ForQuPath()
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What came of a run; the tables may hold more, of earlier runs.
+
+    rows, regions : of the images of this run, in their order
+    failures : (path, reason) of those that have no answer
+    scores : of all rows of the table whose truth is known; None where it is of none
+    """
+
+    rows: list[Row]
+    regions: list[Row]
+    failures: list[tuple[Path, str]]
+    n_skipped: int
+    n_earlier: int = 0
+    scores: dict[str, Any] | None = None
+
+
+def find_images(paths: list[Path]) -> tuple[list[Path], list[Path]]:
+    """The files named, and all images under the folders named, in order, each once.
+
+    Beside them what lies in the folders and may have been meant: pictures of other formats, masks.
+    """
+    found: dict[Path, None] = {}
+    left_out: list[Path] = []
+    for path in paths:
+        is_one = is_zarr(path) or not path.is_dir()
+        images, others = ([path], []) if is_one else images_below(path)
+        found.update(dict.fromkeys(images))
+        left_out += others
+    return list(found), left_out
+
+
+def run_images(
+    model: Model,
+    model_digest: str,
+    images: Sequence[Record],
+    folder: Path,
+    *,
+    mpp: Mpp = None,
+    qupath: ForQuPath = _AREAS,
+    callback: Callback = ignore,
+    executor: Executor | None = None,
+    anndata: bool = False,
+) -> RunResult:
+    """Answer for every image and write the files above. The callback hears of each image.
+
+    `mpp`: what is said of the pixel sizes of all of them; a record's own is a table's.
+    `qupath`: an image whose outlines were written otherwise is done again; a project has all images
+    that the folder holds answers for.
+    `anndata`: also write an .h5ad file of each; an image that has one keeps it up to date unasked.
+    `executor` takes an image at a time, and what works there writes into `folder`; None: one image
+    after another, with threads for the parts of each.
+    """
+    if anndata:
+        check_has_codes(model)
+    settings = {"model": model_digest, "version": version("histodict"), "form": _FORM}
+    run = RunFolder(folder, settings, model.table)
+    given = GivenSize.of(mpp)
+    keys = [image_key(record.path) for record in images]
+    restricted = "given" if any(record.within for record in images) else None
+    options = {"--mpp": given.fill, "--override-mpp": given.override, "--within": restricted}
+    run.begin(keys, options)
+    tasks = []
+    for record, key in zip(images, keys, strict=True):
+        before = run.kept.get(key, {})
+        tabled = anndata or "anndata" in before.get("stamp", {})
+        task = Task(whole(record), given, key, model_digest, qupath, tabled)
+        tasks.append(task.knowing(before))
+    stamps = [task.stamp() for task in tasks]
+    finished = [run.find(key, stamp) for key, stamp in zip(keys, stamps, strict=True)]
+    missing = [task for task, found in zip(tasks, finished, strict=True) if not found]
+    answer = partial(answer_one, model.with_jobs(1) if executor else model, folder.absolute())
+    watch = ignore if executor else callback  # of what is done elsewhere only the end is heard
+    results = (executor or Threads(1)).map(partial(answer, watch), missing, lost=str)
+    done, failures = [], []
+    # Those that are finished take no time.
+    share = shares([0 if f else image_bytes(r.path) for r, f in zip(images, finished, strict=True)])
+    callback(Progress("answer", 0, len(images), work=share[0]))
+    for n, (record, key, stamp) in enumerate(zip(images, keys, stamps, strict=True)):
+        content = finished[n] or next(results)
+        if isinstance(content, str):
+            stays = "; its earlier answer stays in the table" if key in run.kept else ""
+            failures.append((record.path, content + stays))
+        else:
+            before = run.kept.get(key, {})
+            is_same = before.get("stamp", {}).get("file") == stamp["file"]
+            content, wrong = _with_truth(model, content, record, before if is_same else {})
+            failures += [(record.path, wrong)] if wrong else []
+            done.append(run.keep(key, content, stamp))
+        callback(Progress("answer", n + 1, len(images), work=share[n + 1]))
+    earlier = run.earlier({content["row"]["key"] for content in done})
+    scores = _write_tables(model, folder, [*done, *earlier])
+    if qupath.with_project and (done or earlier):
+        images_there = [_in_project(content) for content in [*done, *earlier]]
+        save_project(folder / "qupath", model.classes_, images_there)
+    rows, regions = _rows(done)
+    return RunResult(rows, regions, failures, len(images) - len(missing), len(earlier), scores)
+
+
+def _rows(contents: list[Content]) -> tuple[list[Row], list[Row]]:
+    """Of images, and of the regions in them."""
+    rows = [content["row"] for content in contents]
+    return rows, [row for content in contents for row in content["regions"]]
+
+
+def _write_tables(model: Model, folder: Path, contents: list[Content]) -> dict[str, Any] | None:
+    """From all that the folder holds; how good that is, where it is known what it should be."""
+    rows, regions = _rows(contents)
+    if not rows:  # of images that all failed there is nothing to tell
+        return None
+    write_table(folder / model.table, rows, model.columns)
+    if model.finds_regions:
+        write_table(folder / "regions", regions, RegionAnswer.REGION_COLUMNS)
+    scores = score_rows(model.classes_, rows)
+    if scores is not None and model.finds_regions:
+        scores["patches"] = score_patches(_mapped(folder, contents))
+    if not model.finds_regions:
+        scores = with_patches(scores, score_outlined(_mapped(folder, contents)))
+    if scores is None:
+        (folder / SCORES).unlink(missing_ok=True)
+    else:
+        with written_whole(folder / SCORES) as partial_file:
+            partial_file.write_text(json.dumps(scores, indent=1), encoding="utf-8")
+    return scores
+
+
+def _mapped(folder: Path, contents: list[Content]) -> Iterator[Mapped]:
+    """Images whose truth is known: what is known, the map, and how many patches make a region."""
+    for content in contents:
+        maps = [name for name in content["files"] if name.startswith("maps/")]
+        if content["known"] and maps:
+            yield record_of(content), folder / maps[0], content["row"].get("least_patches", 1)
+
+
+def _in_project(content: Content) -> ProjectImage:
+    """An image by the place that its links lead to, which is right from any folder."""
+    row = content["row"]
+    score = {} if row.get("score") is None else {"histodict score": f"{row['score']:.5g}"}
+    path = Path(content["stamp"]["file"][0])
+    return ProjectImage(path, row["key"], {"histodict label": row["label"]} | score)
+
+
+def _with_truth(
+    model: Model, content: Content, record: Record, before: Content
+) -> tuple[Content, str]:
+    """With the path that was asked for, and what is known of the image; and what of that fails.
+
+    before : of an earlier run on the same file; what it knew stays, if this one was told nothing
+    """
+    known, earlier, wrong = before.get("known"), before.get("row", {}), ""
+    told = {name: earlier[name] for name in ("truth", "patient") if name in earlier}
+    row = content["row"] | told | {"path": text_of(record.path)}
+    if record.patient:
+        row["patient"] = record.patient
+    try:
+        if record.label or record.is_mapped:
+            truth = model.truth(record)
+            row |= {"truth": truth} if truth else {}
+            known = facts_of(whole(record))
+    except (ValueError, OSError) as error:  # of its mask: the answer stays
+        wrong = f"is not scored: {error}"
+    regions = [region | {"path": row["path"]} for region in content["regions"]]
+    return content | {"row": row, "regions": regions, "known": known}, wrong

@@ -1,0 +1,170 @@
+"""Good recipes by name, and which one to take where none is named."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Iterable, Mapping
+from dataclasses import fields, replace
+from typing import Any
+
+from .methods.registry import METHODS, method_entry
+from .networks import GIVEN, missing_module, vectors_named
+from .patches.vectors import VECTORS
+from .recipes import Recipe
+
+# Settings of which the cells of a network leave no choice.
+_OF_PATCHES = ("vectors", "patch_px", "stride_px", "context")
+
+PRESETS = {
+    # As published: 20 × 20 RGB patches, 10,000 per class.
+    "paper": Recipe(),
+    # One dictionary per class, of pixels. Against differences of stain between patients; a patch is
+    # seen with its surroundings, codes are sparser than published, and the rule uses how clearly
+    # patches were won.
+    "fast": Recipe(
+        method_parameters={"penalty": 0.4},
+        patch_px=16,
+        downsample=2.0,
+        context=2,
+        patches_per_class=6_000,
+        turn_patches=True,
+        stain="reinhard",
+        vectors="centred",
+        rule="margin",
+    ),
+    # Cells of a pretrained network instead of pixels; needs PyTorch. Stain correction pays where
+    # images to learn from are few.
+    "embeddings": Recipe(
+        method_parameters={"rho": 0.1},
+        patch_px=32,
+        turn_patches=True,
+        patches_per_class=6_000,
+        stain="reinhard",
+        vectors="efficientnet-lite0",
+        components=200,
+        rule="proportion",
+    ),
+    # Vectors of feature files, learnt from as cells of a network are.
+    "given": Recipe(
+        method_parameters={"rho": 0.1},
+        patches_per_class=6_000,
+        vectors=GIVEN,
+        components=200,
+        rule="proportion",
+    ),
+    # For regions: a patch alone says little where tissue is mixed, so it is seen with its
+    # surroundings, and its neighbours have a say.
+    "regions": Recipe(
+        method_parameters={"penalty": 0.4},
+        patches_per_class=6_000,
+        turn_patches=True,
+        vectors="centred",
+        context=2,
+        neighbours=2,
+    ),
+}
+# What presets are when they are to find regions, beside that neighbours have a say. Cells half way
+# through the network are smaller, and know less of what lies around them. There is nothing to gain
+# by stain correction, and cells along the border are as good as any others to learn from.
+_FOR_REGIONS: dict[str, dict[str, Any]] = {
+    "embeddings": {
+        "stain": "none",
+        "border": "mirrored",
+        "method_parameters": {"rho": 0.1, "penalty": 0.3},
+        "patch_px": 16,
+        "vectors": "efficientnet-lite0-half",
+        "neighbours": 2,
+    }
+}
+
+# What presets of one model were called.
+_FORMER = {"default": "fast"}
+
+
+def preset(name: str, method: str | None = None, *, regions: bool = False) -> Recipe:
+    """A preset, for any method: with that method's own parameters and, if it has one, rule.
+
+    Presets are for DFDL where no method is named. `regions`: to find them neighbouring patches have
+    a say, and the margin that makes a patch one of a region is fitted; not so as published. Cells
+    of a network are told apart so well on the images learnt from that a margin fitted there misses
+    much on others: the class that is closest wins them.
+    """
+    if name in _FORMER:
+        warnings.warn(
+            f"of one model, the preset {name!r} is called {_FORMER[name]!r} now; {name} is a panel",
+            stacklevel=3,
+        )
+        name = _FORMER[name]
+    if name not in PRESETS:
+        raise ValueError(
+            f"preset must be one of {sorted(PRESETS)}, not {name!r}; Panel also knows default and "
+            "pixels, which are several models, and Plan.named files of settings"
+        )
+    base = replace(PRESETS[name], **(_FOR_REGIONS.get(name, {}) if regions else {}))
+    made = for_method(base, method or "dfdl", published=name == "paper")
+    if not regions or name == "paper":
+        return made
+    rule = "margin" if vectors_named(made.vectors).are_pictures else "proportion"
+    return replace(made, neighbours=max(made.neighbours, 1), rule=rule)
+
+
+def shown(recipe: Recipe, *, regions: bool = False) -> str:
+    """In a line: the preset that it is, or all that differs from the plainest recipe."""
+    for name in PRESETS:
+        if preset(name, regions=regions) == recipe:
+            return repr(name)
+    plain = Recipe()
+    own = ((f.name, getattr(recipe, f.name)) for f in fields(recipe))
+    apart = (f"{name}={value!r}" for name, value in own if value != getattr(plain, name))
+    return f"Recipe({', '.join(apart)})"
+
+
+def takes_network(settings: Mapping[str, Any], methods: Iterable[str] = ()) -> tuple[bool, str]:
+    """Where no preset is named: whether a pretrained network has a say, and why in words.
+
+    It sees more than pixels tell, so it is taken where it can be had without a download; `settings`
+    that go with one of the two decide before that, and `methods` of colour channels, which a
+    network's cells do not have.
+    """
+    asked = {name: settings[name] for name in _OF_PATCHES if name in settings}
+    if "vectors" in asked and asked["vectors"] not in (*VECTORS, GIVEN):
+        return True, f"as {asked['vectors']} is a network"
+    if asked:
+        return False, f"of pixels, as {next(iter(asked))} is set"
+    of_colours = [name for name in methods if name in METHODS and METHODS[name].channels]
+    if of_colours:
+        return False, f"of pixels, as {of_colours[0]} codes colour channels"
+    missing = missing_module(PRESETS["embeddings"].vectors)
+    if missing:
+        return False, (
+            f"of pixels, as {missing} is not installed; a pretrained network sees more: pip "
+            "install 'histodict[networks]'"
+        )
+    return True, "as a pretrained network is installed"
+
+
+def regions_preset(settings: Mapping[str, Any], methods: Iterable[str] = ()) -> tuple[str, str]:
+    """For regions where no preset is named: which one, and why in words."""
+    by_network, why = takes_network(settings, methods)
+    if not by_network:
+        return "regions", why
+    return "embeddings", f"{why}; the preset regions is of pixels"
+
+
+def recipe_of(given: Recipe | str, method: str | None = None, *, regions: bool = False) -> Recipe:
+    """A recipe, or a preset by name; with another method, if one is named."""
+    if isinstance(given, str):
+        return preset(given, method, regions=regions)
+    return given if method in (None, given.method) else for_method(given, str(method))
+
+
+def for_method(base: Recipe, method: str, *, published: bool = False) -> Recipe:
+    """The recipe with another method, its own parameters before those of the recipe."""
+    entry = method_entry(method)
+    known = inspect.signature(entry.load()).parameters
+    parameters = {k: v for k, v in base.method_parameters.items() if k in known}
+    parameters |= entry.published if published else entry.small
+    if entry.channels and base.n_channels != 3:
+        parameters[entry.channels] = base.n_channels
+    return base.with_changes(method=method, method_parameters=parameters, rule=entry.rule)
