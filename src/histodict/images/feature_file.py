@@ -8,7 +8,7 @@ a function more in it, which gives a `Content`. What a content must be is checke
     coords     (n, 2) or (1, n, 2): x and y of the patches' upper left corners, in level-0 pixels
     attributes what else the file says, by the names that TRIDENT and CLAM have for it: patch_size,
                patch_size_level0, overlap, target_magnification, level0_width, level0_height,
-               encoder; of CLAM patch_level, downsample and level_dim
+               encoder; of CLAM patch_level and downsample
 
 Learnt from the source of TRIDENT (IO.py: coords_to_h5, save_h5; WSI.py: extract_patch_features),
 which writes None as the text 'None', and of CLAM (file_utils.py: save_hdf5; extract_features_fp.py:
@@ -31,7 +31,7 @@ from ..execution.files import file_key, is_there
 from ..execution.texts import parse_json
 from ..parameters import check_kind
 from .errors import ImageError
-from .feature_formats import Content, open_hdf5, open_npz, open_zarr, reading
+from .feature_formats import OWN, Content, open_hdf5, open_npz, open_zarr, reading
 
 # How a file of features is opened, by its suffix.
 FORMATS: dict[str, Callable[[Path], AbstractContextManager[Content]]] = {
@@ -40,7 +40,6 @@ FORMATS: dict[str, Callable[[Path], AbstractContextManager[Content]]] = {
     ".npz": open_npz,
     ".zarr": open_zarr,
 }
-OWN = "histodict"  # the attribute of files that were made here: with which settings, as JSON
 _USUAL_PX = 256  # side of a single patch of which nothing is known
 _BLOCK_BYTES = 8 * 2**20
 _MOST_ROWS, _MOST_LENGTH = 10_000_000, 100_000  # what a damaged file says must not fill the memory
