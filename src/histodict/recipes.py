@@ -95,11 +95,11 @@ class Recipe:
         entry = method_entry(self.method)
         if kind.are_given and (entry.channels or not entry.sees_patches):
             raise ValueError(
-                f"the method {self.method!r} looks at pixels, of which feature files have none: "
-                "choose one that works on patch vectors, such as dfdl or mean-logistic"
+                f"the method {self.method!r} looks at pixels, of which feature files have none"
             )
-        channels = entry.channels
-        if channels and self.method_parameters.get(channels, 3) == 9 - self.n_channels:
+        if (channels := entry.channels) and self.method_parameters.get(
+            channels, 3
+        ) == 9 - self.n_channels:
             raise ValueError(
                 f"{self.method} codes every colour channel by itself; there are three, or six with "
                 f"context > 1: set {channels}={self.n_channels} as well"
@@ -244,11 +244,7 @@ PRESETS = {
     ),
     # Vectors of feature files, learnt from as cells of a network are.
     "given": Recipe(
-        method_parameters={"rho": 0.1},
-        patches_per_class=6_000,
-        vectors=GIVEN,
-        components=200,
-        rule="proportion",
+        method_parameters={"rho": 0.1}, patches_per_class=6_000, vectors=GIVEN, components=200
     ),
     # For regions: a patch alone says little where tissue is mixed, so it is seen with its
     # surroundings, and its neighbours have a say.

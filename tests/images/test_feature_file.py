@@ -11,12 +11,8 @@ import zarr
 
 from histodict.images import feature_probe
 from histodict.images.errors import ImageError
-from histodict.images.feature_file import (
-    Origin,
-    check_features,
-    common_origin,
-    open_features,
-)
+from histodict.images.feature_attributes import Origin
+from histodict.images.feature_file import check_features, common_origin, open_features
 from histodict.images.readers import open_image
 from tests.images.feature_files import some_vectors, write_clam, write_trident
 

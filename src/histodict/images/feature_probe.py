@@ -26,7 +26,7 @@ _CHILDREN: dict[int, subprocess.Popen[str]] = {}  # by process: a forked one has
 
 
 def look_first(path: Path) -> None:
-    """Raises ImageError if that does not end well; looks once as long as the file stays as it is."""
+    """Raises ImageError if that does not end well; once, as long as the file stays as it is."""
     if os.name == "posix":
         _look(path, path.absolute(), repr(file_key(path)))
 
