@@ -16,14 +16,24 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from .errors import ImageError
-from .feature_formats import FEATURES, Content, opened_hdf5, reading
+from .feature_formats import FEATURES, Content, hdf5_file, library, reading
+from .feature_probe import look_first
 
 _SPATIAL = "spatial"
 
 
 @contextmanager
 def open_h5ad(path: Path) -> Iterator[Content]:
-    with opened_hdf5(path) as file:
+    library("h5py", path)  # or says what to install
+    look_first(path)
+    with open_h5ad_here(path) as content:
+        yield content
+
+
+@contextmanager
+def open_h5ad_here(path: Path) -> Iterator[Content]:
+    """Without another process that looks first."""
+    with hdf5_file(path) as file:
         with reading(path):
             content = _content(path, file)
         yield content

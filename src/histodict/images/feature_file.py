@@ -8,7 +8,7 @@ a function more in it, which gives a `Content`. What a content must be is checke
     coords     (n, 2) or (1, n, 2): x and y of the patches' upper left corners, in level-0 pixels
     attributes what else the file says, by the names that TRIDENT and CLAM have for it: patch_size,
                patch_size_level0, overlap, target_magnification, level0_width, level0_height,
-               encoder; of CLAM patch_level, downsample and level_dim
+               encoder; of CLAM patch_level and downsample
 
 Learnt from the source of TRIDENT (IO.py: coords_to_h5, save_h5; WSI.py: extract_patch_features),
 which writes None as the text 'None', and of CLAM (file_utils.py: save_hdf5; extract_features_fp.py:
@@ -17,7 +17,7 @@ its features have no attributes; WholeSlideImage.py: its coords have).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -30,8 +30,16 @@ from ..execution.files import file_key, is_there
 from ..execution.texts import parse_json
 from .errors import ImageError
 from .feature_anndata import open_h5ad
-from .feature_formats import Content, open_hdf5, open_npz, open_zarr, reading
-from .feature_origin import Origin
+from .feature_attributes import (
+    Origin,
+    number_of,
+    overlap_of,
+    plain_of,
+    side_of,
+    size_of,
+    whole_of,
+)
+from .feature_formats import OWN, Content, open_hdf5, open_npz, open_zarr, reading
 from .folder_images import is_folder_image
 
 # How a file of features is opened, by its suffix.
@@ -42,7 +50,6 @@ FORMATS: dict[str, Callable[[Path], AbstractContextManager[Content]]] = {
     ".npz": open_npz,
     ".zarr": open_zarr,
 }
-OWN = "histodict"  # the attribute of files that were made here: with which settings, as JSON
 _USUAL_PX = 256  # side of a single patch of which nothing is known
 _BLOCK_BYTES = 8 * 2**20
 _MOST_ROWS, _MOST_LENGTH = 10_000_000, 100_000  # what a damaged file says must not fill the memory
@@ -64,16 +71,16 @@ class FeatureFile:
         self.n_rows, length = self._vectors.shape[-2:]
         _check_shape(path, content.coords, self.n_rows)
         self._coords = content.coords
-        self._told = {name: _plain(value) for name, value in content.attributes.items()}
+        self._told = {name: plain_of(value) for name, value in content.attributes.items()}
         self.settings = _own_settings(path, self._told.get(OWN))
-        self.size = _size(self._told)
-        self.mpp = _number(self._told.get("level0_mpp"))
+        self.size = size_of(self._told)
+        self.mpp = number_of(self._told.get("level0_mpp"))
         encoder = self._told.get("encoder")
         self.origin = Origin(
             length,
             encoder if isinstance(encoder, str) and encoder else None,
-            _whole(self._told.get("patch_size")),
-            _number(self._told.get("target_magnification")),
+            whole_of(self._told.get("patch_size")),
+            number_of(self._told.get("target_magnification")),
         )
 
     @cached_property
@@ -88,11 +95,11 @@ class FeatureFile:
 
     @cached_property
     def side(self) -> float:
-        return _side(self._told, self.origin.patch_px) or self.step or _USUAL_PX
+        return side_of(self._told, self.origin.patch_px) or self.step or _USUAL_PX
 
     @property
     def overlap(self) -> float:
-        return _overlap(self._told, self.origin.patch_px, self.side)
+        return overlap_of(self._told, self.origin.patch_px, self.side)
 
     @cached_property
     def step(self) -> float | None:
@@ -273,51 +280,3 @@ def _own_settings(path: Path, text: Any) -> dict[str, Any]:
             f"{path}: what it was made with cannot be read ({error}): make it again"
         ) from error
     return settings if isinstance(settings, dict) else {}
-
-
-# --- what a file says of itself -----------------------------------------------------------------
-
-
-def _plain(value: Any) -> Any:
-    """As Python has it; TRIDENT writes None as a text."""
-    if isinstance(value, bytes):
-        value = value.decode("utf-8", "replace")
-    if isinstance(value, np.generic | np.ndarray):
-        value = value.tolist()
-    return None if isinstance(value, str) and value == "None" else value
-
-
-def _number(value: Any) -> float | None:
-    """A positive number; of several, as CLAM has for x and y, the first."""
-    first = value[0] if isinstance(value, list | tuple) and value else value
-    try:
-        number = float(first)
-    except (TypeError, ValueError):
-        return None
-    return number if 0 < number < float("inf") else None
-
-
-def _whole(value: Any) -> int | None:
-    number = _number(value)
-    return round(number) if number is not None and round(number) > 0 else None
-
-
-def _side(told: Mapping[str, Any], patch_px: int | None) -> float | None:
-    """Of a patch in level-0 pixels; CLAM gives it in pixels of a level, and how many these are."""
-    side = _number(told.get("patch_size_level0"))
-    if side is None and patch_px is not None and "patch_level" in told:
-        reduced = _number(told.get("downsample")) or (1.0 if told["patch_level"] == 0 else None)
-        reduced = reduced and reduced * (_number(told.get("custom_downsample")) or 1.0)
-        side = patch_px * reduced if reduced else None
-    return side
-
-
-def _overlap(told: Mapping[str, Any], patch_px: int | None, side: float) -> float:
-    """In level-0 pixels; TRIDENT gives it in pixels of a patch."""
-    overlap = _number(told.get("overlap"))
-    return overlap * side / patch_px if overlap and patch_px else 0.0
-
-
-def _size(told: Mapping[str, Any]) -> tuple[int, int] | None:
-    width, height = _whole(told.get("level0_width")), _whole(told.get("level0_height"))
-    return (width, height) if width and height else None

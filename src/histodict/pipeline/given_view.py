@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from ..images.annotations.drawing import Drawing
 from ..images.errors import ImageError
+from ..images.feature_attributes import Origin
 from ..images.feature_file import FeatureFile
-from ..images.feature_origin import Origin
 from ..networks import vectors_named
 from ..patches.grid import PatchGrid
 from ..patches.inside import HALF

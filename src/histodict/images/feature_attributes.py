@@ -1,10 +1,12 @@
-"""How vectors that were computed before were made, as far as a file tells."""
+"""What a feature file says of itself, by the names that TRIDENT and CLAM have for it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
+
+import numpy as np
 
 from ..parameters import check_kind
 
@@ -58,3 +60,48 @@ _WORDS = {
     "patch_px": "patches of so many pixels across:",
     "magnification": "the magnification",
 }
+
+
+def plain_of(value: Any) -> Any:
+    """As Python has it; TRIDENT writes None as a text."""
+    if isinstance(value, bytes):
+        value = value.decode("utf-8", "replace")
+    if isinstance(value, np.generic | np.ndarray):
+        value = value.tolist()
+    return None if isinstance(value, str) and value == "None" else value
+
+
+def number_of(value: Any) -> float | None:
+    """A positive number; of several, as CLAM has for x and y, the first."""
+    first = value[0] if isinstance(value, list | tuple) and value else value
+    try:
+        number = float(first)
+    except (TypeError, ValueError):
+        return None
+    return number if 0 < number < float("inf") else None
+
+
+def whole_of(value: Any) -> int | None:
+    number = number_of(value)
+    return round(number) if number is not None and round(number) > 0 else None
+
+
+def side_of(told: Mapping[str, Any], patch_px: int | None) -> float | None:
+    """Of a patch in level-0 pixels; CLAM gives it in pixels of a level, and how many these are."""
+    side = number_of(told.get("patch_size_level0"))
+    if side is None and patch_px is not None and "patch_level" in told:
+        reduced = number_of(told.get("downsample")) or (1.0 if told["patch_level"] == 0 else None)
+        reduced = reduced and reduced * (number_of(told.get("custom_downsample")) or 1.0)
+        side = patch_px * reduced if reduced else None
+    return side
+
+
+def overlap_of(told: Mapping[str, Any], patch_px: int | None, side: float) -> float:
+    """In level-0 pixels; TRIDENT gives it in pixels of a patch."""
+    overlap = number_of(told.get("overlap"))
+    return overlap * side / patch_px if overlap and patch_px else 0.0
+
+
+def size_of(told: Mapping[str, Any]) -> tuple[int, int] | None:
+    width, height = whole_of(told.get("level0_width")), whole_of(told.get("level0_height"))
+    return (width, height) if width and height else None
