@@ -19,7 +19,7 @@ from .options import (
     ResultsOutput,
     WorkOptions,
 )
-from .reading import warn_of_sizes
+from .reading import warn_of_quality, warn_of_sizes
 
 if TYPE_CHECKING:
     from ..batch import RunResult
@@ -110,6 +110,7 @@ def _run(
             executor=begun.executor,
         )
     warn_of_sizes(model, [PixelSize(row["mpp"], row["mpp_from"]) for row in result.rows])
+    warn_of_quality(result.rows)
     return result
 
 

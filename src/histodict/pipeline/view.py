@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from ..execution.array_cache import ArrayCache
 from ..images.glass import Glass
 from ..images.in_memory import ImageFile, image_key, settled_key
 from ..images.pixel_size import HOW_TO_GIVE
+from ..images.quality import NONE, rules_named
 from ..images.readers import ImageError, ImageSource, open_image
 from ..images.stain import Remembered, StainTransform
 from ..images.tissue import tissue_fraction, window_fraction
@@ -21,7 +23,7 @@ from ..networks import vectors_named
 from ..patches.grid import PatchGrid
 from ..patches.sampling import Allowed
 from ..recipes import Recipe
-from .first_look import THUMBNAIL_SIDE, first_look
+from .first_look import THUMBNAIL_SIDE, first_look, quality_map
 
 # Of the reduced image, from which on colours are remembered rather than computed again.
 _MANY_PIXELS = 8_000_000
@@ -54,6 +56,7 @@ class View:
         look = first_look(source, recipe.stain, self._image)
         self._tissue = look.tissue
         self.normalise: StainTransform = look.normalise
+        self.quality = quality_map(source, look.tissue, rules_named(recipe.quality), self._image)
         if recipe.stain != "none" and math.prod(self.size) > _MANY_PIXELS * self.downsample**2:
             self.normalise = Remembered(self.normalise)
 
@@ -98,13 +101,31 @@ class View:
         self, grid: PatchGrid, rows: slice, columns: slice
     ) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
         """Of a chunk: which patches are tissue (rows, columns), and these patches' vectors."""
-        return self._vectors.of_chunk(self, grid, rows, columns)
+        found, vectors = self._vectors.of_chunk(self, grid, rows, columns)
+        if self.quality is None:
+            return found, vectors
+        y, x = (np.arange(part.start, part.stop) * grid.step for part in (rows, columns))
+        half = grid.patch_side / 2
+        kept = found & self.quality.good(x + half, y[:, None] + half)
+        return kept, vectors[kept[found]]
 
     def sample_vectors(
         self, n_vectors: int, rng: np.random.Generator, allowed: Allowed | None = None
     ) -> NDArray[np.float32]:
         """Up to n_vectors of random tissue patches, at places that `allowed` accepts."""
-        return self._vectors.sample(self, self.grid(), n_vectors, rng, allowed)
+        grid = self.grid()
+        if self.quality is not None:
+            allowed = partial(self._good_corners, allowed, grid.patch_px / 2)
+        return self._vectors.sample(self, grid, n_vectors, rng, allowed)
+
+    def _good_corners(
+        self, allowed: Allowed | None, half: float, corners: NDArray[np.int64]
+    ) -> NDArray[np.bool_]:
+        """Which corners (n, 2) in reduced pixels are allowed and have nothing wrong with them."""
+        assert self.quality is not None
+        x, y = ((corners[:, place] + half) * self.downsample for place in (0, 1))
+        good = self.quality.good(x, y)
+        return good if allowed is None else good & allowed(corners)
 
     def on_tissue(self, patches: NDArray[np.uint8]) -> NDArray[np.bool_]:
         if len(patches) == 0:
@@ -138,6 +159,14 @@ def open_view(
     key = image_key(path) if cache else settled_key(path)
     with open_image(path, mpp) as source:
         yield View(source, recipe, trained_mpp, cache, key)
+
+
+def nothing_found(where: str, recipe: Recipe) -> str:
+    """That there is no tissue, in words."""
+    words = f"no tissue was found in {where}"
+    if recipe.quality == NONE:
+        return words
+    return f"{words}, beside what quality={recipe.quality} leaves out; quality={NONE} keeps all"
 
 
 def _around(maybe: NDArray[np.bool_], rows: slice, columns: slice) -> tuple[slice, slice]:
