@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
 from typing import Any
 
+from .images.quality import NONE
 from .methods.registry import METHODS, method_entry
 from .networks import GIVEN, missing_module, vectors_named
 from .patches.vectors import VECTORS
@@ -167,4 +168,5 @@ def for_method(base: Recipe, method: str, *, published: bool = False) -> Recipe:
     parameters |= entry.published if published else entry.small
     if entry.channels and base.n_channels != 3:
         parameters[entry.channels] = base.n_channels
-    return base.with_changes(method=method, method_parameters=parameters, rule=entry.rule)
+    fitting = {"rule": entry.rule, "quality": base.quality if entry.sees_patches else NONE}
+    return base.with_changes(method=method, method_parameters=parameters, **fitting)

@@ -8,6 +8,7 @@ from typing import Any
 
 from .decisions.image_rules import RULES
 from .execution.texts import parse_json
+from .images.quality import check_quality
 from .images.stain import NORMALISERS
 from .methods.registry import METHODS, method_entry
 from .networks import BORDERS, vectors_named
@@ -29,7 +30,8 @@ class Recipe:
     the image `mirrored`, or what it is `filled` with by the network itself; with `left-out` the
     latter, and cells along the border are not learnt from. With `context` > 1 the vector of a patch
     also shows its surroundings, so many times as wide, in as many pixels. With `components` > 0
-    vectors are reduced to so many principal components of the training vectors.
+    vectors are reduced to so many principal components of the training vectors. What `quality`
+    names, of blur, pen and folds, is left out (`images.quality`).
     """
 
     method: str = "dfdl"
@@ -49,10 +51,12 @@ class Recipe:
     whiten: bool = False
     context: int = 1
     border: str = "left-out"
+    quality: str = "none"
 
     def __post_init__(self) -> None:
         for own in fields(self):
             check_kind(own.name, getattr(self, own.name), str(own.type))
+        check_quality(self.quality, self.method, method_entry(self.method).sees_patches)
         check_whole_number("patch_px", self.patch_px, 2)
         check_whole_number("patches_per_class", self.patches_per_class, 1)
         check_whole_number("neighbours", self.neighbours, 0)
@@ -133,6 +137,8 @@ class Recipe:
     def with_known(self, changes: dict[str, Any]) -> Recipe:
         """A copy with fields and method parameters changed; those it does not have are left out."""
         own = {f.name for f in fields(self)}
+        if not method_entry(self.method).sees_patches:
+            changes = {name: value for name, value in changes.items() if name != "quality"}
         parameters = {k: v for k, v in changes.items() if k not in own and self.knows(k)}
         channels = method_entry(self.method).channels
         if channels in self.method_parameters and "context" in changes:

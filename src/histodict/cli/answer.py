@@ -20,7 +20,7 @@ from .options import (
     ModelOptions,
     ResultsOutput,
 )
-from .reading import warn_of_sizes
+from .reading import warn_of_quality, warn_of_sizes
 from .work import WorkOptions
 
 if TYPE_CHECKING:
@@ -162,6 +162,7 @@ def _run(
             anndata=anndata,
         )
     warn_of_sizes(model, [PixelSize(row["mpp"], row["mpp_from"]) for row in result.rows])
+    warn_of_quality(result.rows)
     return result
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..execution.texts import counted
 from .console import warn
@@ -169,3 +169,11 @@ def whole_numbers(option: str, text: str) -> list[int]:
         return [int(part) for part in text.split(",")]
     except ValueError:
         raise ValueError(f"{option} {text}: write whole numbers separated by commas") from None
+
+
+def warn_of_quality(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Images of which nothing was left, each with the reason."""
+    empty = [row for row in rows if row.get("left_out") and not row["n_patches"]]
+    if empty:
+        lines = "".join(f"\n  {row['path']}: {row['left_out']}" for row in empty)
+        warn(f"nothing was left to judge of {counted(len(empty), 'image')}:{lines}")

@@ -89,8 +89,8 @@ def _told(file: Any) -> dict[str, Any]:
     """What there is to know of the patches, by the names that feature files have for it."""
     told: dict[str, Any] = {"offset": np.zeros(2)}
     spatial = file.get(f"uns/{_SPATIAL}")
-    for library in spatial.values() if spatial is not None else ():
-        _take(told, library.get("scalefactors"), {"patch_size_level0": "spot_diameter_fullres"})
+    for part in spatial.values() if spatial is not None else ():
+        _take(told, part.get("scalefactors"), {"patch_size_level0": "spot_diameter_fullres"})
     own = file.get("uns/histodict")
     names = {"patch_size_level0": "patch_side", "level0_mpp": "mpp", "offset": "offset"}
     _take(told, own, names)

@@ -61,6 +61,8 @@ class PatchMap:
     classes : their names, in the order of the places
     path, mpp : the image, and µm per level-0 pixel where known
     offset : where its (0, 0) lies in the coordinates of OpenSlide; those of QuPath begin there, too
+    left_out : in words, which of its tissue is left out as blurred or the like; empty if none is,
+        None if nobody looked
     """
 
     grid: PatchGrid
@@ -70,6 +72,7 @@ class PatchMap:
     path: ImageFile
     mpp: float | None = None
     offset: tuple[int, int] = (0, 0)
+    left_out: str | None = None
 
     @property
     def tissue(self) -> NDArray[np.bool_]:
@@ -202,6 +205,7 @@ class PatchMap:
             "path": str(self.path),
             "mpp": self.mpp,
             "offset": self.offset,
+            **({} if self.left_out is None else {"left_out": self.left_out}),
         }
         with written_whole(path) as partial, partial.open("wb") as file:
             np.savez_compressed(
@@ -227,6 +231,7 @@ class PatchMap:
                     Path(facts["path"]),
                     facts["mpp"],
                     tuple(facts["offset"]),
+                    facts.get("left_out"),
                 )
         except (FileNotFoundError, PermissionError):
             raise

@@ -83,7 +83,7 @@ class ImageAnswer(Shown):
     def words(self) -> str:
         """The answer with its score and how it came about, for a legend."""
         if self.label is None:
-            return NO_TISSUE
+            return nothing_left(self.patch_map)
         said = f"{self.label}, score {self.score:+.2f}"
         if self.is_uncertain:
             said += f", uncertain: {' or '.join(self.candidates) or 'like no class'}"
@@ -95,7 +95,7 @@ class ImageAnswer(Shown):
 
     def _short(self) -> str:
         if self.label is None:
-            return NO_TISSUE
+            return nothing_left(self.patch_map)
         if self.label in self.probabilities:
             return f"{self.label}, {self.probabilities[self.label]:.0%} sure"
         return f"{self.label}, score {self.score:.3g}"
@@ -111,7 +111,7 @@ class ImageAnswer(Shown):
             scores = self.scores if self.label else (None,) * len(self.scores)
             row |= {f"score_{n}": s for n, s in zip(self.classes, scores, strict=True)}
         row["n_patches"] = self.n_patches
-        row |= _size_columns(self.size)
+        row |= _quality_column(self.patch_map) | _size_columns(self.size)
         if self.n_silent is not None:
             row["n_silent"] = self.n_silent
         if self.probabilities:
@@ -166,14 +166,14 @@ class RegionAnswer(Shown):
     def words(self) -> str:
         """The call and how it came about, for a legend."""
         if self.label is None:
-            return NO_TISSUE
+            return nothing_left(self.patch_map)
         n, s = len(self.regions), "" if len(self.regions) == 1 else "s"
         least = f"from {self.least_patches} connected patches on"
         return f"{self.label}: {n} region{s} ({least}; the largest has {self.score})"
 
     def _short(self) -> str:
         if self.label is None:
-            return NO_TISSUE
+            return nothing_left(self.patch_map)
         return f"{self.label}, {counted(len(self.regions), 'region')}"
 
     def row(self) -> Row:
@@ -184,10 +184,23 @@ class RegionAnswer(Shown):
             "n_patches": self.n_patches,
             "n_regions": len(self.regions),
             "region_area_px": sum(region.area_px for region in self.regions),
+            **_quality_column(self.patch_map),
         } | _size_columns(self.size)
 
 
 Answer = ImageAnswer | RegionAnswer
+
+
+def nothing_left(patch_map: PatchMap | None) -> str:
+    """Why there is no answer: no tissue, or none that is good enough."""
+    left_out = patch_map.left_out if patch_map is not None else None
+    return f"{NO_TISSUE} that can be judged: {left_out}" if left_out else NO_TISSUE
+
+
+def _quality_column(patch_map: PatchMap | None) -> Row:
+    """What of the tissue was left out, where that was looked for."""
+    left_out = patch_map.left_out if patch_map is not None else None
+    return {} if left_out is None else {"left_out": left_out}
 
 
 def _size_columns(size: PixelSize) -> Row:

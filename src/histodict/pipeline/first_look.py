@@ -10,14 +10,19 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
+from ..images.quality import QualityMap, usual_density
 from ..images.readers import ImageSource
 from ..images.stain import NORMALISERS, StainTransform
 from ..images.tissue import TissueThreshold
 
 THUMBNAIL_SIDE = 1024
 _MOST_KEPT = 50_000
+_MOST_MAPS = 64  # up to a megabyte each
+
+
+Kept = TypeVar("Kept")
 
 
 @dataclass(frozen=True)
@@ -28,24 +33,26 @@ class FirstLook:
     normalise: StainTransform
 
 
-class _Memory:
-    """The looks that were taken last. Two threads may take the same one: it comes out the same."""
+class _Memory(Generic[Kept]):
+    """What was made last. Two threads may make the same: it comes out the same."""
 
-    def __init__(self) -> None:
-        self._looks: dict[str, FirstLook] = {}
+    def __init__(self, most: int) -> None:
+        self._kept: dict[str, Kept] = {}
+        self._most = most
         self._lock = threading.Lock()
 
-    def get(self, key: str) -> FirstLook | None:
-        return self._looks.get(key)
+    def get(self, key: str) -> Kept | None:
+        return self._kept.get(key)
 
-    def put(self, key: str, look: FirstLook) -> None:
+    def put(self, key: str, made: Kept) -> None:
         with self._lock:
-            self._looks[key] = look
-            if len(self._looks) > _MOST_KEPT:
-                del self._looks[next(iter(self._looks))]
+            self._kept[key] = made
+            if len(self._kept) > self._most:
+                del self._kept[next(iter(self._kept))]
 
 
-_MEMORY = _Memory()
+_MEMORY: _Memory[FirstLook] = _Memory(_MOST_KEPT)
+_MAPS: _Memory[QualityMap] = _Memory(_MOST_MAPS)
 
 
 def first_look(source: ImageSource, stain: str, image: Sequence[Any]) -> FirstLook:
@@ -59,3 +66,19 @@ def first_look(source: ImageSource, stain: str, image: Sequence[Any]) -> FirstLo
         if image:
             _MEMORY.put(key, look)
     return look
+
+
+def quality_map(
+    source: ImageSource, tissue: TissueThreshold, rules: Sequence[str], image: Sequence[Any]
+) -> QualityMap | None:
+    """What of an open image these rules leave out; None without rules. `image` as above."""
+    if not rules:
+        return None
+    key = repr((image, list(rules)))
+    found = _MAPS.get(key) if image else None
+    if found is None:
+        density = usual_density(source.thumbnail(THUMBNAIL_SIDE), tissue)
+        found = QualityMap(source, tissue, density, rules)
+        if image:
+            _MAPS.put(key, found)
+    return found

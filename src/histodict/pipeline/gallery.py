@@ -21,6 +21,7 @@ from ..methods.patch_classifier import PatchClassifier
 from .image_model import ImageModel
 from .opening import open_view
 from .training_patches import for_every
+from .view import nothing_found
 
 N_PATCHES = 2000
 _MOST_CHUNKS = 4  # of an image; a slide has hundreds
@@ -54,7 +55,7 @@ class Gallery:
         found = for_every(work, len(records), "gallery", callback, Threads(model.n_jobs))
         parts: list[Gallery] = [part for part in found if part is not None]
         if not parts:
-            raise ValueError(f"no tissue was found in any of the {len(records)} images")
+            raise ValueError(nothing_found(f"any of the {len(records)} images", model.recipe))
         return cls(
             np.concatenate([part.images for part in parts]),
             np.concatenate([part.corners for part in parts]),

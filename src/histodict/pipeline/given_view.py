@@ -42,7 +42,7 @@ class GivenView(View):
         self._file = file
         self._kind = vectors_named(recipe.vectors)
         _check(file, recipe, trained)
-        self.border, self.cache = recipe.border, None
+        self.border, self.cache, self.quality = recipe.border, None, None
         self.context, self.turned = recipe.context, recipe.turn_patches
         grid, cells = place(file)
         # Vectors that a recipe names are looked at in the chunks that it would cut: the same bits.
@@ -114,6 +114,7 @@ def made_with(recipe: Recipe) -> dict[str, Any]:
         "mpp": recipe.mpp,
         "stain": recipe.stain,
         "least_tissue": recipe.least_tissue,
+        "quality": recipe.quality,
         "context": recipe.context,
         # Patches of pixels are turned when they are learnt from, and have no border to look beyond.
         "turned": recipe.turn_patches and not kind.alone,

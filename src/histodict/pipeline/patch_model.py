@@ -41,7 +41,7 @@ from .image_model import Atoms, ImageModel, Look
 from .opening import open_view
 from .reach import Reach
 from .training_patches import PatchSource, for_every, sample_training
-from .view import View
+from .view import View, nothing_found
 
 Chunk = tuple[slice, slice]
 
@@ -121,7 +121,7 @@ class PatchModel(ImageModel):
         counts = np.bincount(labels, minlength=len(self.classes))
         for name, count in zip(self.classes, counts, strict=True):
             if count == 0:
-                raise ValueError(f"no tissue was found in any image of class {name!r}")
+                raise ValueError(nothing_found(f"any image of class {name!r}", self.recipe))
 
     def look(
         self,
@@ -194,7 +194,10 @@ class PatchModel(ImageModel):
         if self.recipe.neighbours:
             margins = mean_of_neighbours(margins, winners != BLANK, self.recipe.neighbours)
             winners = np.where(winners == BLANK, BLANK, margins.argmax(axis=2)).astype(np.int16)
-        found = PatchMap(grid, winners, margins, tuple(self.classes), path, view.mpp, view.offset)
+        left_out = None if view.quality is None else view.quality.words()
+        found = PatchMap(
+            grid, winners, margins, tuple(self.classes), path, view.mpp, view.offset, left_out
+        )
         return found, Evidence.of_map(winners, margins, codes)
 
     def _judge_chunk(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from ..execution.array_cache import ArrayCache
 from ..images.annotations.drawing import Drawing
 from ..images.glass import Glass
 from ..images.pixel_size import HOW_TO_GIVE
+from ..images.quality import NONE, rules_named
 from ..images.readers import ImageError, ImageSource
 from ..images.stain import Remembered, StainTransform
 from ..images.tissue import tissue_fraction, window_fraction
@@ -22,7 +24,7 @@ from ..patches.inside import HALF, inside_of
 from ..patches.sampling import Allowed
 from ..patches.vectors import NO_FILE
 from ..recipes import Recipe
-from .first_look import THUMBNAIL_SIDE, first_look
+from .first_look import THUMBNAIL_SIDE, first_look, quality_map
 
 # Of the reduced image, from which on colours are remembered rather than computed again.
 _MANY_PIXELS = 8_000_000
@@ -64,6 +66,7 @@ class View:
         look = first_look(source, recipe.stain, self._image)
         self._tissue = look.tissue
         self.normalise: StainTransform = look.normalise
+        self.quality = quality_map(source, look.tissue, rules_named(recipe.quality), self._image)
         if recipe.stain != "none" and math.prod(self.size) > _MANY_PIXELS * self.downsample**2:
             self.normalise = Remembered(self.normalise)
 
@@ -109,10 +112,12 @@ class View:
     ) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
         """Of a chunk: which patches are tissue (rows, columns), and these patches' vectors."""
         tissue, vectors = self._vectors.of_chunk(self, grid, rows, columns)
-        inside = self.inside(grid, rows, columns)
-        if inside.all():
-            return tissue, vectors
-        return tissue & inside, vectors[inside[tissue]]
+        kept = tissue & self.inside(grid, rows, columns)
+        if self.quality is not None:
+            y, x = (np.arange(part.start, part.stop) * grid.step for part in (rows, columns))
+            half = grid.patch_side / 2
+            kept &= self.quality.good(x + half, y[:, None] + half)
+        return (kept, vectors[kept[tissue]]) if (kept != tissue).any() else (tissue, vectors)
 
     def inside(self, grid: PatchGrid, rows: slice, columns: slice) -> NDArray[np.bool_]:
         """Which patches of a chunk may be looked at (rows, columns)."""
@@ -126,9 +131,18 @@ class View:
         self, n_vectors: int, rng: np.random.Generator, allowed: Allowed | None = None
     ) -> NDArray[np.float32]:
         """Up to n_vectors of random tissue patches, at places that `allowed` accepts."""
+        grid = self.grid()
         if self._inside is not None:
-            allowed = inside_of(self._inside, self.grid()).both(allowed)
-        return self._vectors.sample(self, self.grid(), n_vectors, rng, allowed)
+            allowed = inside_of(self._inside, grid).both(allowed)
+        if self.quality is not None:
+            allowed = Allowed(partial(self._is_good, grid.patch_px / 2)).both(allowed)
+        return self._vectors.sample(self, grid, n_vectors, rng, allowed)
+
+    def _is_good(self, half: float, corners: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Which corners (n, 2) in reduced pixels have nothing wrong with them."""
+        assert self.quality is not None
+        x, y = ((corners[:, place] + half) * self.downsample for place in (0, 1))
+        return self.quality.good(x, y)
 
     def on_tissue(self, patches: NDArray[np.uint8]) -> NDArray[np.bool_]:
         if len(patches) == 0:
@@ -147,6 +161,14 @@ class View:
 
     def tissue_share(self, patches: NDArray[np.uint8]) -> NDArray[np.float64]:
         return tissue_fraction(patches, self._tissue)
+
+
+def nothing_found(where: str, recipe: Recipe) -> str:
+    """That there is no tissue, in words."""
+    words = f"no tissue was found in {where}"
+    if recipe.quality == NONE:
+        return words
+    return f"{words}, beside what quality={recipe.quality} leaves out; quality={NONE} keeps all"
 
 
 def _around(maybe: NDArray[np.bool_], rows: slice, columns: slice) -> tuple[slice, slice]:

@@ -43,6 +43,15 @@ class KeptView(View):
         return self._chunks.get((*self._key, repr((grid, rows, columns))), made)
 
 
+def centre_of(
+    patch_map: PatchMap, row: int, column: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Level-0 x and y of a patch's middle."""
+    x, y = patch_map.grid.corner(row, column)
+    half = patch_map.grid.patch_side / 2
+    return np.array(x + half), np.array(y + half)
+
+
 def explain(
     model: Model, view: View, patch_map: PatchMap, gallery: Gallery, row: int, column: int
 ) -> dict[str, Any]:
@@ -55,6 +64,8 @@ def explain(
     facts: dict[str, Any] = {"row": row, "column": column, "x": x, "y": y, "side": grid.patch_side}
     if winner == BLANK:
         words = "This is glass: patches without tissue are left out."
+        if view.quality is not None and not view.quality.good(*centre_of(patch_map, row, column)):
+            words = "This tissue is not judged: it is blurred, folded or under pen marks."
         return facts | {"winner": None, "words": words}
     patches = model.model_
     patch = grid.read(view, slice(row, row + 1), slice(column, column + 1))
