@@ -160,7 +160,7 @@ def test_outlines_of_patches_surround_them(image, answered, scale, tmp_path):
     assert area == side**2 and len(rings) == (side / patch_map.grid.step) ** 2
 
 
-@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("scale", ["by 5"])
 def test_outlines_of_areas_surround_them(image, answered, scale, tmp_path):
     path, _ = image
     _, _, features, _ = run(answered[scale, "classes"], path, tmp_path / "out")
