@@ -134,8 +134,8 @@ FeaturesOption = Annotated[
     typer.Option(
         metavar="DIR",
         help="Folder of feature files (.h5 as TRIDENT, CLAM or `histodict features` write it, "
-        ".h5ad, .zarr, .npz), which stand for the slides of the same name: no image is read. A CSV may "
-        "then have a column slide in place of path.",
+        ".h5ad, .zarr, .npz), which stand for the slides of the same name: no image is read. A CSV "
+        "may then have a column slide in place of path.",
     ),
 ]
 MppOption = Annotated[
