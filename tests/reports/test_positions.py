@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import json
 
+import h5py
 import numpy as np
 import pytest
 from PIL import Image
 
 from histodict import TissueClassifier
 from histodict.batch import run_images
+from histodict.images.feature_file import open_features
 from histodict.images.manifest import Manifest, Record
 from histodict.patches.patch_map import COLOURS, PatchMap
 from histodict.pipeline import RegionDetector
@@ -171,6 +173,24 @@ def test_outlines_of_areas_surround_them(image, answered, scale, tmp_path):
     assert {*map(tuple, red.tolist())} == {*map(tuple, hole.tolist())} == square
     assert grey.min(axis=0).tolist() == [0, 0]
     assert {f["properties"]["objectType"] for f in features} == {"detection"}
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_rows_of_a_table_lie_on_the_pixels_they_speak_of(image, answered, scale, tmp_path):
+    """In pixels of the image; as feature files, in those of OpenSlide."""
+    path, offset = image
+    run_images(answered[scale, "classes"], "digest", [Record(path, "", "")], tmp_path, anndata=True)
+    (table,) = (tmp_path / "anndata").iterdir()
+    with h5py.File(table) as file:
+        centres, winners = file["obsm/spatial"][()], file["obs/class/codes"][()]
+    x, y, side = SQUARE
+    inside = ((centres > (x, y)) & (centres < (x + side, y + side))).all(axis=1)
+    np.testing.assert_array_equal(winners, inside)
+    assert inside.any() and not inside.all()
+    with open_features(table) as features:
+        corners = features.coords - offset
+        np.testing.assert_array_equal(corners + features.side / 2, centres)
+        assert features.size == tuple(np.add(SIZE, offset))
 
 
 @pytest.mark.parametrize("scale", SCALES)
