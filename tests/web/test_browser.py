@@ -232,6 +232,7 @@ def test_the_map_can_be_switched_and_outlined(page):
     outlined = drawn()
     assert len({both, only, none, outlined}) == 4
     keep_picture(page, "look-outlines")
+    page.locator("#opacity").fill("0.5")  # the page keeps it
 
 
 def test_the_keyboard_is_enough(page):

@@ -1,5 +1,5 @@
 // Small drawings: the objective while learning, and misses against false alarms.
-import { colourOf, h, s } from "./dom.js";
+import { colourOf, h, s, tagOf } from "./dom.js";
 
 /** Lines over the rounds, one per class. values: [round][class]. */
 export function curves(values, names) {
@@ -20,7 +20,7 @@ export function curves(values, names) {
     axes(left, 10, width - 12, height - bottom), ...lines, ...dots,
     text(left - 6, 16, high.toPrecision(3), "end"), text(left - 6, height - bottom, low.toPrecision(3), "end"),
     text(width - 12, height - 8, `round ${values.length}`, "end"));
-  const key = names.map((name, k) => h("span", { class: "tag" },
+  const key = names.map((name, k) => h("span", { class: tagOf(name) },
     s("svg", { width: 16, height: 10, class: "key" }, s("line", { x1: 0, y1: 5, x2: 16, y2: 5, stroke: colourOf(k), "stroke-width": 3 })), name));
   return h("figure", { class: "chart" }, drawing, h("figcaption", {}, key));
 }

@@ -134,9 +134,12 @@ export function sizeWords(mpp, from) {
   return mpp === null || mpp === undefined ? "not known" : `${+mpp.toPrecision(4)} µm per pixel, ${ORIGINS[from] ?? from}`;
 }
 
+/** A short name stays in one line with its square, a long one is broken. */
+export const tagOf = (name) => (name.length > 24 ? "tag long" : "tag");
+
 /** A class's name behind a square in its colour. */
 export function classTag(classes, name) {
   const mark = s("svg", { width: 12, height: 12, class: "key", "aria-hidden": "true" },
     s("rect", { width: 12, height: 12, rx: 2, fill: colourOf(classes.indexOf(name)) }));
-  return h("span", { class: "tag" }, mark, name);
+  return h("span", { class: tagOf(name) }, mark, name);
 }
