@@ -13,7 +13,8 @@ from histodict.images.readers import open_image
 from histodict.images.tissue import TissueThreshold
 from histodict.model_file import read_header
 from histodict.pipeline import TissueClassifier, load_model, save_model
-from histodict.recipes import Recipe, for_method
+from histodict.presets import for_method
+from histodict.recipes import Recipe
 from tests.images.files import save_plain
 
 SIDE = 6 * SQUARE
