@@ -86,18 +86,14 @@ class Recipe:
         self._check_vectors()
 
     def _check_vectors(self) -> None:
-        kind = vectors_named(self.vectors)
+        kind, entry = vectors_named(self.vectors), method_entry(self.method)
         if self.context > 1 and not kind.take_surroundings:
             raise ValueError(
                 "a network's cells know their surroundings: set context=1, or take the preset "
                 "embeddings"
             )
-        entry = method_entry(self.method)
-        if kind.are_given and (entry.channels or not entry.sees_patches):
-            raise ValueError(
-                f"the method {self.method!r} looks at pixels, of which feature files have none: "
-                "choose one that works on patch vectors, such as dfdl or mean-logistic"
-            )
+        if kind.are_given and entry.needs_pixels:
+            raise ValueError(f"{self.method} looks at pixels, of which feature files have none")
         channels = entry.channels
         if channels and self.method_parameters.get(channels, 3) == 9 - self.n_channels:
             raise ValueError(
@@ -244,11 +240,7 @@ PRESETS = {
     ),
     # Vectors of feature files, learnt from as cells of a network are.
     "given": Recipe(
-        method_parameters={"rho": 0.1},
-        patches_per_class=6_000,
-        vectors=GIVEN,
-        components=200,
-        rule="proportion",
+        method_parameters={"rho": 0.1}, patches_per_class=6_000, vectors=GIVEN, components=200
     ),
     # For regions: a patch alone says little where tissue is mixed, so it is seen with its
     # surroundings, and its neighbours have a say.

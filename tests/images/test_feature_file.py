@@ -9,13 +9,10 @@ import numpy as np
 import pytest
 import zarr
 
+from histodict.images import feature_probe
 from histodict.images.errors import ImageError
-from histodict.images.feature_file import (
-    Origin,
-    check_features,
-    common_origin,
-    open_features,
-)
+from histodict.images.feature_attributes import Origin
+from histodict.images.feature_file import check_features, common_origin, open_features
 from histodict.images.readers import open_image
 from tests.images.feature_files import some_vectors, write_clam, write_trident
 
@@ -152,6 +149,22 @@ def test_a_file_that_was_cut_short(tmp_path):
     path.write_bytes(path.read_bytes()[:200_000])
     with pytest.raises(ImageError, match=r"a\.h5: "):
         check_features(path)
+
+
+def test_a_file_on_which_the_library_hangs(tmp_path, monkeypatch):
+    """Of a heap of attributes that was overwritten with zeros, HDF5 never finds the end."""
+    good = write_trident(tmp_path / "a.h5", VECTORS, COORDS)
+    content = bytearray(good.read_bytes())
+    start = content.find(b"GCOL") + 16
+    content[start : start + 400] = bytes(400)
+    (tmp_path / "b.h5").write_bytes(content)
+    check_features(good)  # the process that looks first has started
+    monkeypatch.setattr(feature_probe, "ANSWER_S", 1.0)
+    with pytest.raises(ImageError, match=r"b\.h5: is damaged"):
+        check_features(tmp_path / "b.h5")
+    monkeypatch.undo()
+    other = write_trident(tmp_path / "c.h5", VECTORS, COORDS)
+    check_features(other)  # by another process
 
 
 def test_a_library_that_is_missing_is_named(tmp_path, monkeypatch):

@@ -17,7 +17,7 @@ import typer
 
 from .console import progress_bars, warn
 from .leaving import leaving
-from .reading import check_sizes, in_split, named, note_tables, pairs, warn_of_skipped
+from .reading import beside, check_sizes, in_split, named, note_tables, pairs, warn_of_skipped
 
 if TYPE_CHECKING:
     from ..images.manifest import Manifest, Record
@@ -288,7 +288,8 @@ class PictureOptions:
         listed = [record for table in tables for record in self._listed(table)]
         images, left_out = find_images([path for path in self.paths if path not in tables])
         if not images and not listed:
-            raise ValueError(f"no images found in {', '.join(map(str, self.paths))}")
+            names = ", ".join(map(str, self.paths))
+            raise ValueError(f"no images found in {names}{beside(self.paths)}")
         if left_out:
             names = some_of([str(path) for path in left_out])
             warn(f"left out, as no format that is read, or as masks: {names}")

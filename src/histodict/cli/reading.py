@@ -74,6 +74,16 @@ def named(images: Sequence[Path], features: Path | None) -> Sequence[Record]:
     return FeatureFolder(features).standing_for(found) if features else found
 
 
+def beside(folders: Sequence[Path]) -> str:
+    """Where folders without images have feature files: how to ask for these."""
+    from ..images.feature_file import is_feature_file
+
+    for folder in folders:
+        if folder.is_dir() and any(is_feature_file(path) for path in folder.iterdir()):
+            return f"; there are feature files: name a table of slides and --features {folder}"
+    return ""
+
+
 def in_split(manifest: Manifest, source: Path, split: str | None) -> Manifest:
     """The rows of one split, or all."""
     if split is None:

@@ -8,7 +8,7 @@ a function more in it, which gives a `Content`. What a content must be is checke
     coords     (n, 2) or (1, n, 2): x and y of the patches' upper left corners, in level-0 pixels
     attributes what else the file says, by the names that TRIDENT and CLAM have for it: patch_size,
                patch_size_level0, overlap, target_magnification, level0_width, level0_height,
-               encoder; of CLAM patch_level, downsample and level_dim
+               encoder; of CLAM patch_level and downsample
 
 Learnt from the source of TRIDENT (IO.py: coords_to_h5, save_h5; WSI.py: extract_patch_features),
 which writes None as the text 'None', and of CLAM (file_utils.py: save_hdf5; extract_features_fp.py:
@@ -17,9 +17,8 @@ its features have no attributes; WholeSlideImage.py: its coords have).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
@@ -29,10 +28,18 @@ from numpy.typing import NDArray
 
 from ..execution.files import file_key, is_there
 from ..execution.texts import parse_json
-from ..parameters import check_kind
 from .errors import ImageError
 from .feature_anndata import open_h5ad
-from .feature_formats import Content, open_hdf5, open_npz, open_zarr, reading
+from .feature_attributes import (
+    Origin,
+    number_of,
+    overlap_of,
+    plain_of,
+    side_of,
+    size_of,
+    whole_of,
+)
+from .feature_formats import OWN, Content, open_hdf5, open_npz, open_zarr, reading
 
 # How a file of features is opened, by its suffix.
 FORMATS: dict[str, Callable[[Path], AbstractContextManager[Content]]] = {
@@ -42,61 +49,10 @@ FORMATS: dict[str, Callable[[Path], AbstractContextManager[Content]]] = {
     ".npz": open_npz,
     ".zarr": open_zarr,
 }
-OWN = "histodict"  # the attribute of files that were made here: with which settings, as JSON
 _USUAL_PX = 256  # side of a single patch of which nothing is known
 _BLOCK_BYTES = 8 * 2**20
+_MOST_ROWS, _MOST_LENGTH = 10_000_000, 100_000  # what a damaged file says must not fill the memory
 _MOST_GAP = 8  # rows that are read though nobody asked, rather than in two goes
-
-
-@dataclass(frozen=True)
-class Origin:
-    """How vectors were made, as far as a file tells: what must be the same for all of a model's.
-
-    length : of a vector
-    patch_px, magnification : side of a patch in pixels, and at which magnification
-    """
-
-    length: int
-    encoder: str | None = None
-    patch_px: int | None = None
-    magnification: float | None = None
-
-    def differences(self, other: Origin) -> list[str]:
-        """In words what sets this apart; what one of the two does not tell is no difference."""
-        pairs = [(f.name, getattr(self, f.name), getattr(other, f.name)) for f in fields(self)]
-        return [
-            f"{_WORDS[name]} {own}, not {known}"
-            for name, own, known in pairs
-            if own is not None and known is not None and own != known
-        ]
-
-    def filled_from(self, other: Origin) -> Origin:
-        """With what the other tells and this does not."""
-        known = asdict(other) | self.to_dict()
-        return replace(self, **known)
-
-    def to_dict(self) -> dict[str, Any]:
-        return {name: value for name, value in asdict(self).items() if value is not None}
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Origin:
-        """The reverse; a ValueError says what makes no sense."""
-        check_kind("vectors", values, "dict[str, Any]")
-        known = {own.name for own in fields(cls)}
-        if "length" not in values or set(values) - known:
-            raise ValueError(f"vectors are told of by {sorted(known)}, not {sorted(values)}")
-        made = cls(**values)
-        for own in fields(cls):
-            check_kind(own.name, getattr(made, own.name), str(own.type))
-        return made
-
-
-_WORDS = {
-    "length": "vectors of length",
-    "encoder": "the encoder",
-    "patch_px": "patches of so many pixels across:",
-    "magnification": "the magnification",
-}
 
 
 class FeatureFile:
@@ -114,16 +70,16 @@ class FeatureFile:
         self.n_rows, length = self._vectors.shape[-2:]
         _check_shape(path, content.coords, self.n_rows)
         self._coords = content.coords
-        self._told = {name: _plain(value) for name, value in content.attributes.items()}
+        self._told = {name: plain_of(value) for name, value in content.attributes.items()}
         self.settings = _own_settings(path, self._told.get(OWN))
-        self.size = _size(self._told)
-        self.mpp = _number(self._told.get("level0_mpp"))
+        self.size = size_of(self._told)
+        self.mpp = number_of(self._told.get("level0_mpp"))
         encoder = self._told.get("encoder")
         self.origin = Origin(
             length,
             encoder if isinstance(encoder, str) and encoder else None,
-            _whole(self._told.get("patch_size")),
-            _number(self._told.get("target_magnification")),
+            whole_of(self._told.get("patch_size")),
+            number_of(self._told.get("target_magnification")),
         )
 
     @cached_property
@@ -138,11 +94,11 @@ class FeatureFile:
 
     @cached_property
     def side(self) -> float:
-        return _side(self._told, self.origin.patch_px) or self.step or _USUAL_PX
+        return side_of(self._told, self.origin.patch_px) or self.step or _USUAL_PX
 
     @property
     def overlap(self) -> float:
-        return _overlap(self._told, self.origin.patch_px, self.side)
+        return overlap_of(self._told, self.origin.patch_px, self.side)
 
     @cached_property
     def step(self) -> float | None:
@@ -228,6 +184,16 @@ def check_features(path: Path) -> None:
         file.check()
 
 
+def check_sized(path: Path) -> None:
+    """Refuses a feature file over which no mask can be laid."""
+    with open_features(path) as file:
+        if file.size is None:
+            raise ImageError(
+                f"{path}: does not say how large its slide is (level0_width, level0_height), so "
+                "that a mask cannot be laid over its patches"
+            )
+
+
 def is_feature_file(path: object) -> bool:
     """By its name alone."""
     return isinstance(path, Path) and path.suffix.lower() in FORMATS
@@ -274,6 +240,11 @@ def _vectors_of(path: Path, vectors: Any) -> tuple[Any, bool]:
             f"{path}: holds one vector of {shape[0]} numbers for the slide as a whole: the "
             "features of its patches are needed"
         )
+    if len(shape) >= 2 and (shape[-2] > _MOST_ROWS or shape[-1] > _MOST_LENGTH):
+        raise ImageError(
+            f"{path}: says that it holds {shape[-2]} vectors of {shape[-1]} numbers, more than "
+            "any slide has: the file is damaged, or of something else"
+        )
     if (len(shape) != 2 and not is_nested) or not shape[-1]:
         raise ImageError(
             f"{path}: its features are of shape {shape}: they must be (patches, numbers)"
@@ -306,51 +277,3 @@ def _own_settings(path: Path, text: Any) -> dict[str, Any]:
             f"{path}: what it was made with cannot be read ({error}): make it again"
         ) from error
     return settings if isinstance(settings, dict) else {}
-
-
-# --- what a file says of itself -----------------------------------------------------------------
-
-
-def _plain(value: Any) -> Any:
-    """As Python has it; TRIDENT writes None as a text."""
-    if isinstance(value, bytes):
-        value = value.decode("utf-8", "replace")
-    if isinstance(value, np.generic | np.ndarray):
-        value = value.tolist()
-    return None if isinstance(value, str) and value == "None" else value
-
-
-def _number(value: Any) -> float | None:
-    """A positive number; of several, as CLAM has for x and y, the first."""
-    first = value[0] if isinstance(value, list | tuple) and value else value
-    try:
-        number = float(first)
-    except (TypeError, ValueError):
-        return None
-    return number if 0 < number < float("inf") else None
-
-
-def _whole(value: Any) -> int | None:
-    number = _number(value)
-    return round(number) if number is not None and round(number) > 0 else None
-
-
-def _side(told: Mapping[str, Any], patch_px: int | None) -> float | None:
-    """Of a patch in level-0 pixels; CLAM gives it in pixels of a level, and how many these are."""
-    side = _number(told.get("patch_size_level0"))
-    if side is None and patch_px is not None and "patch_level" in told:
-        reduced = _number(told.get("downsample")) or (1.0 if told["patch_level"] == 0 else None)
-        reduced = reduced and reduced * (_number(told.get("custom_downsample")) or 1.0)
-        side = patch_px * reduced if reduced else None
-    return side
-
-
-def _overlap(told: Mapping[str, Any], patch_px: int | None, side: float) -> float:
-    """In level-0 pixels; TRIDENT gives it in pixels of a patch."""
-    overlap = _number(told.get("overlap"))
-    return overlap * side / patch_px if overlap and patch_px else 0.0
-
-
-def _size(told: Mapping[str, Any]) -> tuple[int, int] | None:
-    width, height = _whole(told.get("level0_width")), _whole(told.get("level0_height"))
-    return (width, height) if width and height else None

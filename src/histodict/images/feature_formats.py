@@ -17,8 +17,16 @@ from numpy.typing import NDArray
 
 from ..execution.files import DAMAGED_ARRAYS
 from .errors import ImageError
+from .feature_probe import look_first
 
 FEATURES, COORDS = "features", "coords"
+OWN = "histodict"  # of files that were made here: with which settings, as JSON
+# What is asked for beside the arrays; others are not read, as they may be damaged.
+ATTRIBUTES = {
+    *("patch_size", "patch_size_level0", "overlap", "target_magnification", "encoder"),
+    *("level0_width", "level0_height", "level0_mpp", OWN),
+    *("patch_level", "downsample", "custom_downsample"),
+}
 _ROWS_TOGETHER = 64  # that lie together in a file that is written here
 _EXTRA = "pip install 'histodict[features]'"
 
@@ -38,13 +46,27 @@ class Content:
 
 @contextmanager
 def open_hdf5(path: Path) -> Iterator[Content]:
+    check_hdf5(path)
+    with open_hdf5_here(path) as content:
+        yield content
+
+
+def check_hdf5(path: Path) -> None:
+    """Refuses a file that the library hangs or ends on."""
+    _library("h5py", path)
+    look_first(path)
+
+
+@contextmanager
+def open_hdf5_here(path: Path) -> Iterator[Content]:
+    """Without another process that looks first."""
     with opened_hdf5(path) as file:
         yield _of_group(path, file, import_module("h5py").Dataset)
 
 
 @contextmanager
 def opened_hdf5(path: Path) -> Iterator[Any]:
-    """The file, whatever it holds."""
+    """The file itself, whatever it holds."""
     h5py = _library("h5py", path)
     try:
         file = h5py.File(path, "r")
@@ -78,7 +100,7 @@ def open_npz(path: Path) -> Iterator[Content]:
         raise
     except DAMAGED_ARRAYS as error:
         raise ImageError(f"{path}: is no .npz file, or a damaged one: make it again") from error
-    told = {name: array for name, array in found.items() if array.size <= 2}
+    told = {name: found[name] for name in ATTRIBUTES & set(found)}
     yield Content(_named(path, found, FEATURES), found.get(COORDS), told)
 
 
@@ -88,7 +110,7 @@ def _of_group(path: Path, group: Any, kind: type) -> Content:
         arrays = {name: group[name] for name in group if isinstance(group[name], kind)}
         vectors, coords = _named(path, arrays, FEATURES), arrays.get(COORDS)
         homes = [group, vectors, *([] if coords is None else [coords])]
-        told = {name: value for home in homes for name, value in dict(home.attrs).items()}
+        told = {name: home.attrs[name] for home in homes for name in ATTRIBUTES & set(home.attrs)}
         return Content(vectors, coords, told)
 
 

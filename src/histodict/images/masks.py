@@ -14,7 +14,10 @@ from numpy.typing import NDArray
 
 from .decoding import check_file, check_memory, held_bytes, opened
 from .errors import ImageError
+from .feature_file import check_sized, is_feature_file
 from .picture import strips
+from .readers import open_image
+from .records import Record
 
 _LOSSY = (".jpg", ".jpeg")
 _COLOURS = {2: 1, 3: 3, 4: 3}  # bands of colour, by the number of all
@@ -41,6 +44,15 @@ class RegionMask:
             np.cumsum(self.region[row], dtype=np.int32, out=sums[row + 1, 1:])
             sums[row + 1] += sums[row]
         return sums
+
+    @classmethod
+    def of(cls, record: Record) -> RegionMask:
+        """The mask of a record that has one."""
+        assert record.mask is not None
+        if is_feature_file(record.path):
+            check_sized(record.path)
+        with open_image(record.path, record.mpp) as source:
+            return cls.read(record.mask, source.size)
 
     @classmethod
     def read(cls, path: Path, size: tuple[int, int]) -> RegionMask:

@@ -101,10 +101,13 @@ def _why_not(record: Record) -> str:
 @lru_cache(maxsize=100_000)
 def _try(path: str, state: str, mask: Path | None, mask_state: str) -> None:
     """Reads it, once as long as it stays as it is."""
+    if is_feature_file(Path(path)):
+        check_features(Path(path))
+        if mask is not None:
+            RegionMask.of(Record(Path(path), "", "", mask=mask))
+        return
     with open_image(path) as source:
         source.read(0, 0, 1, 1)  # of a plain image, this decodes all of it
-        if is_feature_file(Path(path)):
-            check_features(Path(path))
         if mask is not None:
             RegionMask.read(mask, source.size)
 

@@ -42,6 +42,11 @@ class MethodEntry:
         """Whether it sees patches' vectors at all, if only their mean."""
         return self.features in (None, MEAN_VECTOR)
 
+    @property
+    def needs_pixels(self) -> bool:
+        """Whether vectors of patches are not enough: it looks at the image, or at its colours."""
+        return bool(self.channels) or not self.sees_patches
+
     def load(self) -> type:
         """The method's class."""
         module, name = self.home.split(":")

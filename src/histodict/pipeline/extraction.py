@@ -25,8 +25,8 @@ from ..execution.files import file_key, written_whole
 from ..execution.local import map_blocks
 from ..execution.progress import Callback, Progress, ignore, shares
 from ..images.errors import ImageError
-from ..images.feature_file import OWN, open_features
-from ..images.feature_formats import COORDS, FEATURES, write_hdf5
+from ..images.feature_file import open_features
+from ..images.feature_formats import COORDS, FEATURES, OWN, write_hdf5
 from ..images.in_memory import image_bytes
 from ..images.manifest import Record
 from ..images.pixel_size import GivenSize, Mpp

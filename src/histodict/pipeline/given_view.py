@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..images.errors import ImageError
-from ..images.feature_file import FeatureFile, Origin
+from ..images.feature_attributes import Origin
+from ..images.feature_file import FeatureFile
 from ..networks import vectors_named
 from ..patches.grid import PatchGrid
 from ..patches.placing import in_large_chunks, place

@@ -15,7 +15,8 @@ from ..decisions.image_rules import Evidence, ImageRule
 from ..execution.array_cache import ArrayCache
 from ..execution.executor import Executor
 from ..execution.progress import Callback, ignore
-from ..images.feature_file import Origin, common_origin
+from ..images.feature_attributes import Origin
+from ..images.feature_file import common_origin
 from ..images.in_memory import ImageFile
 from ..images.manifest import Manifest, Record
 from ..images.pixel_size import common_size

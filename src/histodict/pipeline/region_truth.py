@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from ..images.classes import is_healthy
 from ..images.manifest import Manifest, Record
 from ..images.masks import RegionMask
-from ..images.readers import open_image
 from ..images.records import some_of
 from ..patches.patch_map import PatchMap
 from .training_patches import HALF
@@ -73,7 +72,7 @@ def sides(record: Record, region: str) -> tuple[bool, bool]:
     """Whether the image has something outside of the region, and something inside."""
     if record.mask is None:
         return record.label != region, record.label == region
-    found = mask_of(record).region
+    found = RegionMask.of(record).region
     return not found.all(), bool(found.any())
 
 
@@ -108,10 +107,4 @@ def in_region(
     """Of squares with these corners, x and y of one shape: whether they are region."""
     if record.mask is None:
         return np.full(x.shape, record.label == region)
-    return mask_of(record).share(x, y, side) >= HALF
-
-
-def mask_of(record: Record) -> RegionMask:
-    assert record.mask is not None
-    with open_image(record.path, record.mpp) as source:
-        return RegionMask.read(record.mask, source.size)
+    return RegionMask.of(record).share(x, y, side) >= HALF

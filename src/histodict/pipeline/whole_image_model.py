@@ -15,7 +15,7 @@ from ..execution.array_cache import ArrayCache
 from ..execution.executor import Executor
 from ..execution.local import map_blocks
 from ..execution.progress import Callback, Progress, ignore
-from ..images.feature_file import Origin
+from ..images.feature_attributes import Origin
 from ..images.in_memory import ImageFile
 from ..images.manifest import Manifest
 from ..images.readers import ImageError

@@ -8,7 +8,7 @@ from typing import Any
 from ..compare.evaluation import Evaluation
 from ..decisions.regions import decision_words
 from ..execution.texts import counted
-from ..images.feature_file import Origin
+from ..images.feature_attributes import Origin
 from ..images.records import some_of
 from ..methods.registry import method_entry
 from ..networks import vectors_named
