@@ -133,7 +133,16 @@ def by_columns(path):
     return path
 
 
+def spoilt(path, part, place, value):
+    with h5py.File(make(path, csr_array(VECTORS)), "a") as file:
+        file["X"][part][place] = value
+    return path
+
+
 BAD = {
+    "a column too many": (lambda path: spoilt(path, "indices", 1, 9_000_000), "column too many"),
+    "a column before the first": (lambda path: spoilt(path, "indices", 1, -1), "column too many"),
+    "rows out of order": (lambda path: spoilt(path, "indptr", 1, 1000), "follow each other"),
     "no positions": (lambda path: without(make(path), "obsm/spatial"), r"obsm\['spatial'\]"),
     "no obsm": (lambda path: without(make(path), "obsm"), "no AnnData file"),
     "no vectors": (lambda path: make(path, None), "no AnnData file"),

@@ -16,16 +16,14 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from .errors import ImageError
-from .feature_formats import FEATURES, Content, hdf5_file, library, reading
-from .feature_probe import look_first
+from .feature_formats import FEATURES, Content, check_hdf5, opened_hdf5, reading
 
 _SPATIAL = "spatial"
 
 
 @contextmanager
 def open_h5ad(path: Path) -> Iterator[Content]:
-    library("h5py", path)  # or says what to install
-    look_first(path)
+    check_hdf5(path)
     with open_h5ad_here(path) as content:
         yield content
 
@@ -33,7 +31,7 @@ def open_h5ad(path: Path) -> Iterator[Content]:
 @contextmanager
 def open_h5ad_here(path: Path) -> Iterator[Content]:
     """Without another process that looks first."""
-    with hdf5_file(path) as file:
+    with opened_hdf5(path) as file:
         with reading(path):
             content = _content(path, file)
         yield content
@@ -68,19 +66,25 @@ def _vectors(path: Path, file: Any) -> Any:
 
 
 class _SparseRows:
-    """A CSR matrix in a file; a slice of it is an array."""
+    """A CSR matrix in a file; a slice of it is an array. What is damaged raises a ValueError."""
 
     def __init__(self, group: Any) -> None:
         self.shape = tuple(int(n) for n in group.attrs["shape"])
         self._data, self._indices = group["data"], group["indices"]
         self.dtype = self._data.dtype
         self._ends: NDArray[np.int64] = group["indptr"][...].astype(np.int64)
+        is_whole = len(self._ends) == self.shape[0] + 1 and self._ends[0] == 0
+        if not is_whole or (np.diff(self._ends) < 0).any() or self._ends[-1] > len(self._data):
+            raise ValueError("the rows of its sparse matrix do not follow each other")
 
     def __getitem__(self, rows: slice) -> NDArray[Any]:
         start, stop, _ = rows.indices(self.shape[0])
         ends = self._ends[start : stop + 1]
         own = slice(ends[0], ends[-1])
-        parts = self._data[own], self._indices[own], ends - ends[0]
+        columns = self._indices[own]
+        if len(columns) and not 0 <= columns.min() <= columns.max() < self.shape[1]:
+            raise ValueError("its sparse matrix has a column too many")
+        parts = self._data[own], columns, ends - ends[0]
         found: NDArray[Any] = csr_array(parts, shape=(stop - start, self.shape[1])).toarray()
         return found
 

@@ -11,14 +11,15 @@ from pathlib import Path
 from .feature_anndata import open_h5ad_here
 from .feature_formats import open_hdf5_here
 
-_KINDS = {".h5ad": open_h5ad_here}
+_OTHERS = {".h5ad": open_h5ad_here}
 
 
 def main() -> None:
     for line in sys.stdin:
         try:
             path = Path(json.loads(line))
-            with _KINDS.get(path.suffix.lower(), open_hdf5_here)(path) as content:
+            opened = _OTHERS.get(path.suffix.lower(), open_hdf5_here)
+            with opened(path) as content:
                 content.vectors[:1]
                 if content.coords is not None:
                     content.coords[...]

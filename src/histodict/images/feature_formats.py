@@ -46,23 +46,28 @@ class Content:
 
 @contextmanager
 def open_hdf5(path: Path) -> Iterator[Content]:
-    library("h5py", path)
-    look_first(path)
+    check_hdf5(path)
     with open_hdf5_here(path) as content:
         yield content
+
+
+def check_hdf5(path: Path) -> None:
+    """Refuses a file that the library hangs or ends on."""
+    _library("h5py", path)
+    look_first(path)
 
 
 @contextmanager
 def open_hdf5_here(path: Path) -> Iterator[Content]:
     """Without another process that looks first."""
-    with hdf5_file(path) as file:
+    with opened_hdf5(path) as file:
         yield _of_group(path, file, import_module("h5py").Dataset)
 
 
 @contextmanager
-def hdf5_file(path: Path) -> Iterator[Any]:
-    """The file, whatever it holds."""
-    h5py = library("h5py", path)
+def opened_hdf5(path: Path) -> Iterator[Any]:
+    """The file itself, whatever it holds."""
+    h5py = _library("h5py", path)
     try:
         file = h5py.File(path, "r")
     except OSError as error:
@@ -77,7 +82,7 @@ def hdf5_file(path: Path) -> Iterator[Any]:
 
 @contextmanager
 def open_zarr(path: Path) -> Iterator[Content]:
-    zarr = library("zarr", path)
+    zarr = _library("zarr", path)
     try:
         group = zarr.open_group(str(path), mode="r")
     except Exception as error:  # of a store that is none, zarr raises all sorts
@@ -116,7 +121,7 @@ def _named(path: Path, arrays: Mapping[str, Any], name: str) -> Any:
     return arrays[name]
 
 
-def library(name: str, path: Path) -> Any:
+def _library(name: str, path: Path) -> Any:
     try:
         return import_module(name)
     except ImportError as error:
@@ -149,7 +154,7 @@ def write_hdf5(
     `attributes`: of features, of coords, and under "" of the file itself. Of no vectors at all no
     dataset is made, as their length is not known.
     """
-    h5py = library("h5py", path)
+    h5py = _library("h5py", path)
     with h5py.File(path, "w") as file:
         for vectors, coords in parts:
             for name, rows in ((FEATURES, vectors.astype(dtype)), (COORDS, coords)):
