@@ -89,10 +89,19 @@ def from_schema_8(header: Header, arrays: Arrays) -> tuple[Header, Arrays]:
     return header | {"schema": 9}, arrays
 
 
+def from_schema_9(header: Header, arrays: Arrays) -> tuple[Header, Arrays]:
+    """All tissue was judged, also what is blurred, folded or under pen marks."""
+    before = {"quality": "none"}
+    members = [member | {"recipe": member["recipe"] | before} for member in header["members"]]
+    own = {"schema": 10, "recipe": header["recipe"] | before, "members": members}
+    return header | own, arrays
+
+
 UPGRADES: dict[int, Callable[[Header, Arrays], tuple[Header, Arrays]]] = {
     4: from_schema_4,
     5: from_schema_5,
     6: from_schema_6,
     7: from_schema_7,
     8: from_schema_8,
+    9: from_schema_9,
 }

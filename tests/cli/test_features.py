@@ -47,8 +47,9 @@ def rows_of(folder):
 
 def test_from_a_folder_and_a_table_to_scored_answers(trained, slides, tmp_path):
     out = tmp_path / "out"
+    features = trained.parent / "features"
     status, said = run(
-        "predict", trained, slides, "--features", trained.parent / "features", "-o", out
+        "predict", trained, slides, "--features", features, "-o", out, "--outline-patches"
     )
     assert status == 0 and "of 8 images of 8 patients" in said, said
     rows = rows_of(out)

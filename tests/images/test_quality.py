@@ -191,7 +191,7 @@ def test_nothing_left_is_an_answer_in_words(model, tmp_path, clean):
 
 def test_bad_tissue_is_not_learnt_from(tmp_path, clean):
     """Of images whose left half is blurred, all training patches come from the right."""
-    from histodict.pipeline.view import open_view
+    from histodict.pipeline.opening import open_view
 
     blurred = halves(clean, lambda part: part.filter(ImageFilter.GaussianBlur(6)))
     path = save_plain(tmp_path / "a.png", blurred)

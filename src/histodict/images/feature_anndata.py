@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
 
 from .errors import ImageError
 from .feature_formats import FEATURES, Content, check_hdf5, opened_hdf5, reading
@@ -78,6 +77,8 @@ class _SparseRows:
             raise ValueError("the rows of its sparse matrix do not follow each other")
 
     def __getitem__(self, rows: slice) -> NDArray[Any]:
+        from scipy.sparse import csr_array
+
         start, stop, _ = rows.indices(self.shape[0])
         ends = self._ends[start : stop + 1]
         own = slice(ends[0], ends[-1])

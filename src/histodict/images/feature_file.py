@@ -39,8 +39,8 @@ from .feature_attributes import (
     size_of,
     whole_of,
 )
-from .feature_formats import OWN, Content, open_hdf5, open_npz, open_zarr, reading
-from .folder_images import is_folder_image
+from .feature_formats import FEATURES, OWN, Content, open_hdf5, open_npz, open_zarr, reading
+from .folder_images import FOLDER_IMAGES
 
 # How a file of features is opened, by its suffix.
 FORMATS: dict[str, Callable[[Path], AbstractContextManager[Content]]] = {
@@ -196,10 +196,10 @@ def check_sized(path: Path) -> None:
 
 
 def is_feature_file(path: object) -> bool:
-    """By its name; a folder of Zarr may also be an image, and is looked into."""
+    """By its name; of Zarr, in which much else is kept, by whether there are features in it."""
     if not isinstance(path, Path) or path.suffix.lower() not in FORMATS:
         return False
-    return not is_folder_image(path)
+    return path.suffix.lower() not in FOLDER_IMAGES or (path / FEATURES).is_dir()
 
 
 def common_origin(paths: Iterable[object]) -> Origin | None:

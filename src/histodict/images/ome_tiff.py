@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 _NONE, _BLACK_IS_ZERO, _RGB, _YCBCR = 1, 1, 2, 6
 _SEPARATE = 2
-# Rows of an image without tiles that are read at once, in bytes.
-_BAND_BYTES = 2 * 2**20
+# What is read at once of an image that lies in rows, across and down.
+_TILE = (1024, 128)
 # An image beside the first that has more of its pixels is no label or overview of it.
 _LARGE = 0.25
 
@@ -153,8 +153,8 @@ def _level(file: _File, series: TiffPageSeries, image: OmeImage, kept: KeptTiles
     if len(pages) == 1 and is_plain(first) and can_decode():
         return _JpegLevel(file, first, kept)
     _check_compression(first)
-    # Where nothing is compressed, a piece of any height can be read.
-    kind = _Bands if first.compression == _NONE and first.is_contiguous else _Segments
+    # Where nothing is compressed, any part can be read.
+    kind = _Rows if first.compression == _NONE and first.is_contiguous else _Segments
     return kind(file, pages, kept)
 
 
@@ -239,33 +239,34 @@ class _Segments(OmeLevel):
         return plane
 
 
-class _Bands(OmeLevel):
-    """Rows one after another as they are, which need not be read in any larger pieces."""
+class _Rows(OmeLevel):
+    """Rows one after another as they are, of which any part can be read."""
 
     def __init__(self, file: _File, pages: Sequence[TiffPage], kept: KeptTiles) -> None:
         page = pages[0]
-        self._is_planar = page.planarconfig == _SEPARATE and page.samplesperpixel > 1
-        n_samples = page.samplesperpixel
-        row_bytes = page.imagewidth * n_samples * np.dtype(page.dtype).itemsize
-        n_rows = min(page.imagelength, max(1, _BAND_BYTES // row_bytes))
         size = page.imagewidth, page.imagelength
-        super().__init__(size, (page.imagewidth, n_rows), page.dtype, kept)
-        self.check_tile(n_samples * len(pages))
+        tile = min(size[0], _TILE[0]), min(size[1], _TILE[1])
+        super().__init__(size, tile, page.dtype, kept)
         self._file, self._offsets = file, [each.dataoffsets[0] for each in pages]
         self._stored = np.dtype(page.dtype).newbyteorder(page.parent.byteorder)
-        self._shape = (size[0], 1 if self._is_planar else n_samples)
-        if self._is_planar:
+        self._n_samples = page.samplesperpixel  # side by side
+        if page.planarconfig == _SEPARATE and page.samplesperpixel > 1:
             plane = size[0] * size[1] * self.dtype.itemsize
-            self._offsets = [self._offsets[0] + place * plane for place in range(n_samples)]
+            self._offsets = [self._offsets[0] + place * plane for place in range(self._n_samples)]
+            self._n_samples = 1
 
     def values(self, place: int) -> NDArray[Any]:
-        n_rows = min(self.tile[1], self.size[1] - place * self.tile[1])
-        row_bytes = self._shape[0] * self._shape[1] * self.dtype.itemsize
-        skipped = place * self.tile[1] * row_bytes
-        parts = []
-        for offset in self._offsets:
-            data = self._file.read(n_rows * row_bytes, offset + skipped)
-            if len(data) != n_rows * row_bytes:
-                raise ValueError("it is cut short")
-            parts.append(np.frombuffer(data, self._stored).reshape(n_rows, *self._shape))
-        return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=2)
+        row, column = divmod(place, self.n_across)
+        y, x = row * self.tile[1], column * self.tile[0]
+        height, width = min(self.tile[1], self.size[1] - y), min(self.tile[0], self.size[0] - x)
+        pixel_bytes = self._n_samples * self.dtype.itemsize
+        found = np.empty((height, width, self._n_samples * len(self._offsets)), self.dtype)
+        for plane, offset in enumerate(self._offsets):
+            for at in range(height):
+                start = offset + ((y + at) * self.size[0] + x) * pixel_bytes
+                data = self._file.read(width * pixel_bytes, start)
+                if len(data) != width * pixel_bytes:
+                    raise ValueError("it is cut short")
+                samples = slice(plane, plane + 1) if len(self._offsets) > 1 else slice(None)
+                found[at, :, samples] = np.frombuffer(data, self._stored).reshape(width, -1)
+        return found

@@ -2,7 +2,7 @@
 
 A network sees an area of tissue and gives one vector per cell of, say, 32 × 32 pixels, which also
 knows what lies around it. PyTorch is needed for this and for nothing else in the pipeline:
-`pip install 'histodict[networks]'`, and `pip install timm` for its models.
+`pip install 'histodict[networks]'`, and `'histodict[encoders]'` for those of timm and of the hub.
 
 | name | network |
 |---|---|
@@ -11,6 +11,7 @@ knows what lies around it. PyTorch is needed for this and for nothing else in th
 | efficientnet-lite0-both | the last map and the one half way through, side by side |
 | timm:NAME | a timm model with its weights from the hub |
 | timm:NAME@FILE | a timm model with weights from a local file, e.g. a pathology encoder |
+| hf-hub:OWNER/NAME | a model of the hub that timm can make |
 """
 
 from __future__ import annotations

@@ -34,9 +34,12 @@ class FirstLook:
 
 
 class _Memory(Generic[Kept]):
-    """What was made last. Two threads may make the same: it comes out the same."""
+    """What was made last. Two threads may make the same: it comes out the same.
 
-    def __init__(self, most: int) -> None:
+    most : of these; 0 stands for as many as there may be looks
+    """
+
+    def __init__(self, most: int = 0) -> None:
         self._kept: dict[str, Kept] = {}
         self._most = most
         self._lock = threading.Lock()
@@ -47,11 +50,11 @@ class _Memory(Generic[Kept]):
     def put(self, key: str, made: Kept) -> None:
         with self._lock:
             self._kept[key] = made
-            if len(self._kept) > self._most:
+            if len(self._kept) > (self._most or _MOST_KEPT):
                 del self._kept[next(iter(self._kept))]
 
 
-_MEMORY: _Memory[FirstLook] = _Memory(_MOST_KEPT)
+_MEMORY: _Memory[FirstLook] = _Memory()
 _MAPS: _Memory[QualityMap] = _Memory(_MOST_MAPS)
 
 
