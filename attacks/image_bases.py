@@ -118,6 +118,8 @@ def _slides(pixels: Pixels) -> dict[str, bytes]:
         "one-level.tiff": _tiled(levels[:1]),
         "aperio.svs": _tiled(levels, jpeg=True, description=_APERIO),
         "aperio-deflate.svs": _tiled(levels, description=_APERIO),
+        "levels.ome.tif": _ome(levels),
+        "planes.ome.tif": _ome([levels[0]], planar=True),
         "philips.tif": _tiled(levels, jpeg=True, description=_PHILIPS, software="Philips DP v1.0"),
     }
 
@@ -128,6 +130,24 @@ def _written(write: Callable[[tifffile.TiffWriter], Any], **options: Any) -> byt
         with tifffile.TiffWriter(path, **options) as tiff:
             write(tiff)
         return path.read_bytes()
+
+
+def _ome(levels: list[Pixels], *, planar: bool = False) -> bytes:
+    """An OME-TIFF in tiles, its smaller levels in sub-directories; or in rows, plane by plane."""
+    sized = {"PhysicalSizeX": 0.5, "PhysicalSizeY": 0.5}
+
+    def write(tiff: tifffile.TiffWriter) -> None:
+        if planar:
+            planes = levels[0].transpose(2, 0, 1)
+            tiff.write(planes, photometric="rgb", metadata={"axes": "SYX", **sized})
+            return
+        options: dict[str, Any] = {"tile": (64, 64), "photometric": "rgb", "compression": "zlib"}
+        n_below = len(levels) - 1
+        tiff.write(levels[0], subifds=n_below, metadata={"axes": "YXS", **sized}, **options)
+        for level in levels[1:]:
+            tiff.write(level, subfiletype=1, **options)
+
+    return _written(write, ome=True)
 
 
 def _tiled(

@@ -57,6 +57,8 @@ def recipe_words(recipe: Recipe) -> str:
         patches = f"patches of {recipe.patch_px} px every {recipe.grid_stride_px} px"
         if recipe.context > 1:
             patches += f" with {recipe.context} times as wide surroundings"
+        if recipe.quality != "none":
+            patches += f" without {recipe.quality.replace(',', ', ')}"
         if recipe.neighbours:
             patches += f", each judged with those {counted(recipe.neighbours, 'step')} around"
         parts += [patches, f"vectors {recipe.vectors}", f"rule {recipe.rule}"]

@@ -118,6 +118,8 @@ def _patch_words(recipe: Recipe) -> str:
     words = f"{recipe.patch_px} x {recipe.patch_px} pixels, vectors {recipe.vectors}"
     if recipe.context > 1:
         words += f", seen with {recipe.context} times as wide surroundings"
+    if recipe.quality != "none":
+        words += f", without {recipe.quality.replace(',', ', ')}"
     return words
 
 
