@@ -1,0 +1,90 @@
+"""Outlines that others drew, over vectors that others computed: no pixel is read."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow.parquet
+import pytest
+from typer.testing import CliRunner
+
+from histodict.cli import app
+from histodict.images.annotations.drawing import Drawing
+from histodict.images.feature_file import open_features
+from histodict.pipeline.given_view import GivenView
+from histodict.presets import preset
+from tests.images.feature_files import write_trident
+from tests.images.outline_files import box, collection, feature, write_geojson
+
+SIDE, N = 512, 8  # of a patch, and patches along the slide
+MIDDLE = SIDE * N // 2
+
+
+def run(*words):
+    result = CliRunner().invoke(app, [str(word) for word in words])
+    return result.exit_code, result.output
+
+
+@pytest.fixture(scope="module")
+def slides(tmp_path_factory):
+    """The left half of every slide is stroma and outlined so, the right half is tumour."""
+    folder = tmp_path_factory.mktemp("slides")
+    (folder / "features").mkdir()
+    (folder / "geojson").mkdir()
+    rng = np.random.default_rng(0)
+    cells = np.stack(np.meshgrid(np.arange(N), np.arange(N), indexing="ij"), -1).reshape(-1, 2)
+    kinds = 3 * rng.standard_normal((12, 40))  # six of each half: with few, centred ones overlap
+    extent = {"level0_width": SIDE * N, "level0_height": SIDE * N}
+    for number in range(4):
+        own = 6 * (cells[:, 0] >= N // 2) + rng.integers(0, 6, N * N)
+        vectors = kinds[own] + 0.5 * rng.standard_normal((N * N, 40))
+        vectors = vectors.astype(np.float32)
+        write_trident(folder / "features" / f"s{number}.h5", vectors, cells * SIDE, **extent)
+        halves = (
+            feature("Stroma", box(0, 0, MIDDLE, SIDE * N)),
+            feature("Tumor", box(MIDDLE, 0, SIDE * N, SIDE * N)),
+        )
+        write_geojson(folder / "geojson" / f"s{number}.geojson", collection(*halves))
+    rows = "".join(f"s{number}.svs,p{number}\n" for number in range(4))
+    (folder / "slides.csv").write_text("slide,patient\n" + rows)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def model(slides):
+    path = slides / "model.histodict"
+    chosen = ["--features", slides / "features", "--annotations", slides / "geojson"]
+    small = ["--preset", "given", "--set", "n_atoms=6", "--set", "n_iter=2"]
+    regions = ["--regions", "Stroma,Tumor", "--positive", "Tumor"]
+    status, said = run("train", slides / "slides.csv", *chosen, *regions, *small, "-o", path)
+    assert status == 0, said
+    return path
+
+
+def test_classes_are_learnt_inside_of_their_outlines(slides, model, tmp_path):
+    chosen = ["--features", slides / "features", "--annotations", slides / "geojson"]
+    status, said = run("predict", model, slides / "slides.csv", *chosen, "-o", tmp_path / "out")
+    assert status == 0, said
+    for path in (tmp_path / "out" / "maps").glob("*.npz"):
+        with np.load(path) as arrays:
+            winners = arrays["winners"]
+        truth = np.repeat([[0, 1]], N // 2, axis=1).repeat(N, axis=0)
+        assert (winners == truth).mean() > 0.9
+
+
+def test_only_patches_inside_are_looked_at(slides, model, tmp_path):
+    only = ["--within", slides / "geojson", "--within-class", "Tumor"]
+    chosen = ["--features", slides / "features", "-o", tmp_path / "out"]
+    status, said = run("predict", model, slides / "slides.csv", *chosen, *only)
+    assert status == 0, said
+    rows = pyarrow.parquet.read_table(tmp_path / "out" / "predictions.parquet").to_pylist()
+    assert [row["n_patches"] for row in rows] == [N * N // 2] * 4
+    assert {row["label"] for row in rows} == {"Tumor"}
+
+
+def test_what_is_learnt_from_lies_inside(slides, rng):
+    drawing = Drawing(slides / "geojson" / "s0.geojson", ("Tumor",))
+    with open_features(slides / "features" / "s0.h5") as file:
+        view = GivenView(file, preset("given"), None, None, drawing)
+        inside = file.read_some(np.flatnonzero(file.coords[:, 0] >= MIDDLE))
+        sampled = view.sample_vectors(1000, rng)
+    assert {row.tobytes() for row in sampled} == {row.tobytes() for row in inside}
