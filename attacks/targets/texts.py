@@ -17,7 +17,7 @@ from typing import Any
 from numpy.random import Generator
 from PIL import Image
 
-from histodict.cli.options import pairs
+from histodict.cli.reading import pairs
 from histodict.evaluation.protocols import k_folds
 from histodict.evaluation.split_file import load_splits, save_splits
 from histodict.evaluation.splits import check_splits

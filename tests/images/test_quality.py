@@ -191,15 +191,16 @@ def test_nothing_left_is_an_answer_in_words(model, tmp_path, clean):
 
 def test_bad_tissue_is_not_learnt_from(tmp_path, clean):
     """Of images whose left half is blurred, all training patches come from the right."""
+    from histodict.patches.sampling import Allowed
     from histodict.pipeline.opening import open_view
 
     blurred = halves(clean, lambda part: part.filter(ImageFilter.GaussianBlur(6)))
     path = save_plain(tmp_path / "a.png", blurred)
     seen = []
     with open_view(path, None, RECIPE) as view:
-        allowed = lambda corners: seen.append(corners) or np.ones(len(corners), bool)  # noqa: E731
+        allowed = Allowed(lambda corners: seen.append(corners) or np.ones(len(corners), bool))
         view.sample_vectors(100, np.random.default_rng(0), allowed)
-        good = view._good_corners(None, 8, np.concatenate(seen))
+        good = view._is_good(8, np.concatenate(seen))
         corners = np.concatenate(seen)
         assert (corners[good][:, 0] + 8 >= SIDE / 4).all() and good.any() and not good.all()
     with warnings.catch_warnings():

@@ -25,12 +25,13 @@ from histodict.images.annotations.matching import by_outlines, read_images, with
 from histodict.images.manifest import Manifest, Record
 from histodict.images.readers import open_image
 from histodict.images.records import ManifestError
+from histodict.patches.grid import PatchGrid
+from histodict.patches.inside import inside_of
 from histodict.patches.patch_map import BLANK
 from histodict.pipeline.gallery import Gallery
 from histodict.pipeline.region_truth import true_patches
 from histodict.pipeline.training_patches import PatchSource, sample_training
 from histodict.pipeline.trials import Trial
-from histodict.pipeline.view import inside_of
 from histodict.recipes import Recipe
 from histodict.reports.geojson import features, save_geojson
 from tests.images.outline_files import box, collection, feature, write_geojson
@@ -106,7 +107,7 @@ def test_training_patches_are_those_inside_and_no_others(tmp_path):
     assert (shares(inside, *corners.T, 8) >= 0.5).all()
     everywhere = np.argwhere(np.ones((SIZE[1] - 7, SIZE[0] - 7)))[:, ::-1]
     with open_image(record.path) as image:
-        allowed = inside_of(record.within.region(image), 8, 1.0)
+        allowed = inside_of(record.within.region(image), PatchGrid.over(SIZE, 8, 8, 1.0))
     expected = shares(inside, *everywhere.T, 8) >= 0.5
     np.testing.assert_array_equal(allowed.accepts(everywhere), expected)
     least, most = np.array(allowed.box).reshape(2, 2)

@@ -21,7 +21,7 @@ from histodict.web.jobs import Job
 from histodict.web.maps import stored_answer
 from histodict.web.training import request_manifest
 from histodict.web.workspace import short_id
-from tests.web.app import count_calls, open_client, open_data, start, wait_for
+from tests.web.app import OWN, count_calls, open_client, open_data, start, wait_for
 from tests.web.test_maps import make_old
 
 
@@ -92,10 +92,10 @@ def test_a_large_image_whose_map_is_old_is_judged_once_more(looked_at, monkeypat
     client, job, address = looked_at
     monkeypatch.setattr(api_look, "_AT_ONCE", 0)
     make_all_old(client, job)
-    first = client.get(address).json()
+    first = client.post(address, json={}, headers=OWN).json()
     assert wait_for(client, first["job"], "done", "failed")["state"] == "done"
     make_all_old(client, job)
-    again = client.get(address).json()
+    again = client.post(address, json={}, headers=OWN).json()
     assert again["job"] != first["job"]
     assert wait_for(client, again["job"], "done", "failed")["state"] == "done"
     assert client.get(address).json()["grid"]["n_rows"] == 10

@@ -62,7 +62,7 @@ class MethodsOptions:
     ] = None
     setting: SettingOption = None
 
-    def plans(self, region: str | None, features: Path | None) -> dict[str, Plan]:
+    def plans(self, region: str | None, features: Path | None = None) -> dict[str, Plan]:
         from ..compare.choices import choose_plans
 
         settings = pairs("--set", self.setting)

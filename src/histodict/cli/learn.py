@@ -76,14 +76,20 @@ class LearnOptions:
     trust_weights: TrustOption = False
     seed: Annotated[int, typer.Option(help="The same seed gives the same model.")] = 0
 
-    def model(self, jobs: int | None, cache: Path | None, data: TrainOptions) -> Model:
-        """What is to learn: to tell images apart, or to find regions."""
+    def model(
+        self,
+        jobs: int | None,
+        cache: Path | None,
+        regions: str | None = None,
+        features: Path | None = None,
+    ) -> Model:
+        """What is to learn: to tell images apart, or to find regions; from feature files or not."""
         settings = pairs("--set", self.setting)
-        plan = self._plan(settings, data).with_settings(settings)
-        region = one_region(data.regions)
+        plan = self._plan(settings, regions is not None, features).with_settings(settings)
+        region = one_region(regions)
         return plan.model(region=region, random_state=self.seed, n_jobs=jobs, cache=cache)
 
-    def _plan(self, settings: dict[str, str], data: TrainOptions) -> Plan:
+    def _plan(self, settings: dict[str, str], regions: bool, features: Path | None) -> Plan:
         from ..pipeline import Plan, load_model
 
         if self.start_from is not None and self.preset is None and self.method is None:
@@ -94,10 +100,8 @@ class LearnOptions:
                     "be gone on from"
                 )
             return Plan(start.recipe, calibration_folds=start.training_.get("folds", 0))
-        methods, regions = [self.method or ""], data.regions is not None
-        name = chosen_preset(
-            self.preset, settings, methods, regions=regions, features=data.features
-        )
+        methods = [self.method or ""]
+        name = chosen_preset(self.preset, settings, methods, regions=regions, features=features)
         return Plan.named(name, self.method, regions=regions)
 
     def start(self, model: Model) -> Any:
@@ -159,7 +163,7 @@ def train(
     with plain_errors():
         started = time.perf_counter()
         check_new_file(output)
-        model = learning.model(work.jobs, cache, data)
+        model = learning.model(work.jobs, cache, data.regions, data.features)
         manifest = data.read(whole_paths=work.cluster is not None)
         if one_region(data.regions) is None:
             warn_of_masks(manifest)
