@@ -6,7 +6,7 @@ TORCH ?= torch==2.13.0
 TORCHVISION ?= torchvision==0.28.0
 # Writes OME-Zarr for the tests. What it needs beside these is for stores in the cloud, and would
 # hold back packages that others need newer.
-OME_WRITER := ome-zarr==0.18.0 ome-zarr-models==1.7 pydantic-zarr==0.9.2 Deprecated==1.3.1 wrapt==2.5.2
+OME_WRITER := ome-zarr==0.18.0 ome-zarr-models==1.7 pydantic-zarr==0.9.2 Deprecated==1.3.1 wrapt==2.5.2 rangehttpserver==1.4.0
 
 # Test files run side by side in so many processes.
 TEST_PROCESSES ?= 2
