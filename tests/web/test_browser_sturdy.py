@@ -123,6 +123,7 @@ def test_what_was_typed_and_seen_is_there_again_after_back(page, server, data):
     page.mouse.wheel(0, 400)
     page.wait_for_timeout(400)
     page.locator(".thumbs a").last.scroll_into_view_if_needed()  # as a click would do
+    page.wait_for_timeout(400)
     depth = page.evaluate("scrollY")
     assert depth > 50
     page.locator(".thumbs a").last.click()

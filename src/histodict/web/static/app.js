@@ -41,7 +41,7 @@ async function show() {
     if (mine !== turn) return left?.();
     leave = left ?? leave;
     main.replaceChildren(content);
-    scrollTo(0, y);
+    scrollBack(content, y);
   } catch (error) {
     if (mine === turn) {
       main.replaceChildren(h("p", {}, h("a", { class: "button", href: "#/data" }, "Choose other data")));
@@ -49,6 +49,16 @@ async function show() {
     }
   }
   showNav(PAGES[name] ? name : "data");
+}
+
+function scrollBack(content, y) {
+  scrollTo(0, y);
+  // Pictures that are still on their way make the page longer.
+  const growing = new ResizeObserver(() => {
+    if (scrollY < y) scrollTo(0, y);
+  });
+  growing.observe(content);
+  setTimeout(() => growing.disconnect(), 1000);
 }
 
 function showNav(current) {
