@@ -46,21 +46,21 @@ def histodict_cases(problem: Problem, n_jobs: int | None = None) -> Cases:
 def _dfdl_cases(problem: Problem, n_jobs: int | None) -> Cases:
     """One iteration of one class, and its atom update alone.
 
-    They call two private methods of DFDL, because nothing public stops after an iteration of one
+    They call two private functions of DFDL, because nothing public stops after an iteration of one
     class.
     """
     from histodict.execution.executor import Threads
+    from histodict.methods.class_sums import Coding, add_up
     from histodict.methods.dfdl import DFDL, _sample_weights
     from histodict.methods.labelled_blocks import in_units, open_arrays
 
     model = DFDL(len(problem.D), step="published", n_jobs=n_jobs)
     units = in_units(open_arrays(problem.Y, problem.labels), len(problem.labels))
-    dictionaries = list(problem.dictionaries)
     weights = _sample_weights(np.bincount(problem.labels, minlength=2), model.rho)
-    n_nonzero = np.full(2, problem.n_nonzero)
+    coding = Coding(model.backend, {0: (problem.D, problem.n_nonzero)}, weights)
 
     def sums() -> Any:
-        return model._pass(units(), dictionaries, n_nonzero, weights, [0], Threads(n_jobs))[0]
+        return add_up(Threads(n_jobs).map(coding, units()))[0]
 
     sums_once = cache(sums)
     return {
