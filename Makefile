@@ -19,10 +19,11 @@ PIP  := $(BIN)/python -m pip --disable-pip-version-check -qq
 READY       := $(VENV)/.ready
 READY_TORCH := $(VENV)/.ready-torch
 READY_BENCH := $(VENV)/.ready-bench
+READY_DOCS  := $(VENV)/.ready-docs
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help env torch demo test lint format bench limits peers fuzz chaos load lock clean
+.PHONY: help env torch demo test lowest docs release lint format bench limits peers fuzz chaos load lock clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -40,6 +41,27 @@ test: export PYTHONDONTWRITEBYTECODE =
 test: lint  ## Lint, check types and run the tests
 	@# In the order of tests/conftest.py: by their number of tests, the few long ones would come last.
 	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
+
+lowest:  ## Run the tests with the oldest versions that are allowed
+	$(call check-python)
+	rm -rf .venv-lowest
+	$(PYTHON) -m venv .venv-lowest
+	.venv-lowest/bin/python -m tests.lowest > .venv-lowest/lowest.txt
+	.venv-lowest/bin/python -m pip --disable-pip-version-check -qq install -c .venv-lowest/lowest.txt -e ".[dev]"
+	.venv-lowest/bin/python -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
+
+release: $(READY)  ## Build the sdist and the wheel in dist/, and try the wheel as a user would
+	rm -rf dist .venv-wheel
+	$(PIP) install -c constraints.txt build twine
+	$(BIN)/python -m build -q
+	$(BIN)/python -m twine check --strict dist/*
+	$(PYTHON) -m venv .venv-wheel
+	.venv-wheel/bin/python -m pip --disable-pip-version-check -qq install -c constraints.txt dist/*.whl
+	cd .venv-wheel && bin/histodict demo --output demo
+
+docs: $(READY_DOCS)  ## Make the site: build/site/index.html
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs build/site
+	$(BIN)/python docs/check_site.py build/site
 
 lint: $(READY)  ## Check style, formatting and types
 	$(BIN)/ruff check .
@@ -74,7 +96,7 @@ lock:  ## Resolve the newest versions afresh and write constraints.txt
 	$(call check-python)
 	rm -rf .venv-lock
 	$(PYTHON) -m venv .venv-lock
-	.venv-lock/bin/python -m pip --disable-pip-version-check -qq install -e ".[dev]"
+	.venv-lock/bin/python -m pip --disable-pip-version-check -qq install -e ".[dev,docs]"
 	{ echo "# The exact versions that CI tests with, as pip constraints. Written by 'make lock'."; \
 	  .venv-lock/bin/python -m pip --disable-pip-version-check freeze --exclude-editable \
 	  | grep -E '^[A-Za-z0-9._-]+==' | grep -v '^torch=='; } > constraints.tmp
@@ -82,7 +104,7 @@ lock:  ## Resolve the newest versions afresh and write constraints.txt
 	rm -rf .venv-lock
 
 clean:  ## Remove .venv and everything generated
-	rm -rf $(VENV) .venv-lock constraints.tmp build dist .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) .venv-lock .venv-lowest .venv-wheel constraints.tmp build dist docs/api docs/gallery docs/project .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
 
 define check-python
@@ -107,4 +129,8 @@ $(READY_TORCH): $(READY)
 # torch comes first, so that the peers that need it do not pull in another build.
 $(READY_BENCH): $(READY_TORCH)
 	$(PIP) install -c constraints.txt -e ".[bench]"
+	@touch $@
+
+$(READY_DOCS): $(READY)
+	$(PIP) install -c constraints.txt -e ".[docs]"
 	@touch $@

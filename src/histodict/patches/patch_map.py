@@ -56,8 +56,11 @@ def colour_of(place: int) -> str:
 class PatchMap:
     """Per patch of a grid: the winning class's place (BLANK on glass), and each class's margin.
 
-    winners : (n_rows, n_columns); margins : (n_rows, n_columns, n_classes): of residuals or, in a
-        map that was `centred`, each patch's say in the image's scores, of which it is the mean
+    Attributes
+    ----------
+    winners : (n_rows, n_columns)
+    margins : (n_rows, n_columns, n_classes), of residuals or, in a map that was `centred`, each
+        patch's say in the image's scores, of which it is the mean
     classes : their names, in the order of the places
     path, mpp : the image, and µm per level-0 pixel where known
     offset : where its (0, 0) lies in the coordinates of OpenSlide; those of QuPath begin there, too

@@ -23,6 +23,8 @@ Model = TissueClassifier | RegionDetector | Panel
 class Plan:
     """A recipe, and what is made of it.
 
+    Attributes
+    ----------
     calibration_folds : with 2 or more, models answer for training patients they have not seen, in
         so many folds: answers come with probabilities, and training takes as many times longer
     panel : other views of the tissue are made of the recipe and decide together with it (`views`)

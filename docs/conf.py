@@ -1,0 +1,177 @@
+"""The site: `make docs` makes it of the pages in this folder and of some beside it.
+
+Pages are written to be read in the repository as well: links lead from file to file there. Here
+those that lead out of this folder are turned to the copies of such files in `project/`, which are
+made anew each time.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import matplotlib as mpl
+
+mpl.use("agg")
+
+DOCS = Path(__file__).parent
+ROOT = DOCS.parent
+PROJECT = DOCS / "project"
+
+# Files outside this folder that are pages of the site, too.
+OUTSIDE = {
+    "benchmarks/README.md": "benchmarks.md",
+    "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "GOVERNANCE.md": "governance.md",
+    "CODE_OF_CONDUCT.md": "code-of-conduct.md",
+    "SECURITY.md": "security-policy.md",
+}
+# Of the README, what a door of the start page leads to.
+FIRST_HOUR = "first-hour.md"
+
+project = "histodict"
+author = "The histodict developers"
+copyright = "The histodict developers, BSD-3-Clause"
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx.ext.napoleon",
+    "sphinx_design",
+    "sphinx_gallery.gen_gallery",
+]
+templates_path = ["templates"]
+exclude_patterns = [
+    "figures",
+    "screenshots",
+    "**/*.ipynb",
+    "**/sg_execution_times.rst",
+    "sg_execution_times.rst",
+]
+default_role = "code"
+suppress_warnings = ["config.cache"]
+
+myst_heading_anchors = 4
+myst_enable_extensions = ["colon_fence", "deflist"]
+
+autosummary_generate = True
+autodoc_typehints = "none"
+autodoc_member_order = "bysource"
+napoleon_google_docstring = False
+napoleon_use_rtype = False
+napoleon_use_ivar = True
+
+sphinx_gallery_conf = {
+    "examples_dirs": "../examples/gallery",
+    "gallery_dirs": "gallery",
+    "filename_pattern": r"/plot_",
+    "within_subsection_order": "FileNameSortKey",
+    "abort_on_example_error": True,
+    "download_all_examples": True,
+    "remove_config_comments": True,
+    "show_memory": False,
+    "min_reported_time": 1e9,
+    "reset_modules": ("matplotlib",),
+    "matplotlib_animations": False,
+}
+
+html_theme = "pydata_sphinx_theme"
+html_title = "histodict"
+html_static_path = ["static"]
+html_css_files = ["site.css"]
+html_show_sourcelink = False
+html_copy_source = False
+html_theme_options = {
+    "logo": {"text": "histodict"},
+    "navbar_end": ["theme-switcher"],
+    "secondary_sidebar_items": ["page-toc"],
+    "show_prev_next": False,
+    "footer_start": ["copyright"],
+    "footer_end": [],
+    "search_as_you_type": True,
+}
+html_sidebars = {"index": []}
+
+_LINK = re.compile(r"(?<=\]\()(?!https?:|#|mailto:)([^)#\s]+)(#[^)\s]*)?(?=\))")
+
+
+def turned(text: str, folder: Path, page: Path) -> str:
+    """The text of a page that is read in `folder`, its links turned to where that is here."""
+
+    def turn(link: re.Match[str]) -> str:
+        target = (folder / link[1]).resolve()
+        own = OUTSIDE.get(target.relative_to(ROOT).as_posix()) if ROOT in target.parents else None
+        there = (
+            PROJECT / own if own else DOCS / "index.md" if target == ROOT / "README.md" else target
+        )
+        return os.path.relpath(there, page.parent) + (link[2] or "")
+
+    return _LINK.sub(turn, text)
+
+
+def gather(app: object, config: object) -> None:
+    """Writes the pages that lie elsewhere, if they have changed."""
+    PROJECT.mkdir(exist_ok=True)
+    pages = {name: (ROOT / path).read_text("utf-8") for path, name in OUTSIDE.items()}
+    folders = {name: (ROOT / path).parent for path, name in OUTSIDE.items()}
+    readme = (ROOT / "README.md").read_text("utf-8")
+    section = readme.partition("\n## Four things to do\n")[2].partition("\n## Python\n")[0]
+    if not section:
+        raise ValueError("README.md has no longer the part 'Four things to do' before 'Python'")
+    install = readme.partition("\n## Install\n")[2].partition("\n## ")[0]
+    pages[FIRST_HOUR] = (
+        f"# I have images\n\n## Install\n{install}\n## Four things to do\n{section}"
+    ).replace("](#how-good-is-it)", "](docs/results.md)")
+    folders[FIRST_HOUR] = ROOT
+    for name, text in pages.items():
+        there = PROJECT / name
+        made = turned(text, folders[name], there)
+        if not there.is_file() or there.read_text("utf-8") != made:
+            there.write_text(made, "utf-8")
+
+
+def turn_links(app: object, docname: str, source: list[str]) -> None:
+    page = DOCS / f"{docname}.md"
+    if page.is_file() and page.parent != PROJECT:
+        source[0] = turned(source[0], page.parent, page)
+
+
+_SECTION = re.compile(r"(Parameters|Attributes)\b.*")
+
+
+def meanings_below(
+    app: object, what: str, name: str, of: object, options: object, lines: list[str]
+) -> None:
+    """`name : meaning` is how our docstrings list things; numpydoc would take that for a type."""
+    made: list[str] = []
+    inside = False
+    for place, line in enumerate(lines):
+        underlined = place + 1 < len(lines) and lines[place + 1].startswith("---")
+        if underlined:
+            inside = bool(_SECTION.fullmatch(line))
+            line = _SECTION.sub(
+                r"\1", line
+            )  # "Attributes, beside those of every …" is one of these
+        listed = re.fullmatch(r"(\*{0,2}\w+(?:, \*{0,2}\w+)*) : (.+)", line) if inside else None
+        made += [listed[1], f"    {listed[2]}"] if listed else [line]
+    lines[:] = made
+
+
+def as_plain_text(
+    app: object, what: str, name: str, of: object, options: object, lines: list[str]
+) -> None:
+    """Docstrings are written for readers: names that end in _ are no links."""
+    for place, line in enumerate(lines):
+        if not line.lstrip().startswith(".. "):
+            without_links = re.sub(r":ref:`([^<`]*?)\s*<[^>]*>`", r"\1", line)
+            lines[place] = re.sub(r"(?<![`\w])(\w+)_(?![\w`])", r"\1\\_", without_links)
+
+
+def setup(app: object) -> None:
+    app.connect("autodoc-process-docstring", meanings_below, priority=100)  # type: ignore[attr-defined]
+    # After napoleon, whose own output has its links in the right places.
+    app.connect("autodoc-process-docstring", as_plain_text, priority=900)  # type: ignore[attr-defined]
+    app.connect("config-inited", gather)  # type: ignore[attr-defined]
+    app.connect("source-read", turn_links)  # type: ignore[attr-defined]

@@ -1,0 +1,47 @@
+"""
+Where is it?
+============
+
+Learn from images with masks what inflamed tissue looks like, and find it in others.
+"""
+
+# %%
+# The table names an image and, in the column ``mask``, a picture of where it is inflamed.
+import tempfile
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+from PIL import Image
+
+import histodict
+from histodict.demo.sets import write_synthetic_set
+
+folder = Path(tempfile.mkdtemp())
+known = write_synthetic_set(folder / "known", n_patients=8, images_per_patient=1, size=(320, 240))
+new = write_synthetic_set(
+    folder / "new", n_patients=4, images_per_patient=1, size=(320, 240), seed=1
+)
+print((known / "regions" / "manifest.csv").read_text())
+
+# %%
+# The preset ``regions`` is of pixels; with PyTorch installed ``embeddings`` is more accurate.
+finder = histodict.RegionDetector(
+    "regions", region="inflamed", n_atoms=32, patches_per_class=1500, n_iter=5
+)
+finder.fit(known / "regions" / "manifest.csv")
+
+# %%
+# A region is a group of neighbouring patches, large enough not to be an accident.
+found = finder.predict(new / "regions" / "manifest.csv")
+for answer in found:
+    print(Path(answer.path).name, answer.label, [region.area_px for region in answer.regions])
+
+# %%
+# What was found beside what was drawn.
+shown = max(found, key=lambda answer: len(answer.regions))
+figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
+shown.plot(axes[0])
+axes[1].imshow(
+    Image.open(next((new / "regions").rglob(f"{Path(shown.path).stem}*.png"))), cmap="gray"
+)
+axes[1].set(title="what was drawn", xticks=[], yticks=[])

@@ -1,0 +1,44 @@
+"""
+How few images are enough?
+==========================
+
+The same test patients throughout; from the others one, two, four and eight images of each class to
+learn from, each set part of the next.
+"""
+
+# %%
+import tempfile
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+import histodict
+from histodict.demo.sets import write_synthetic_set
+from histodict.evaluation.metrics import balanced_accuracy
+from histodict.evaluation.protocols import hold_outs
+
+folder = write_synthetic_set(
+    Path(tempfile.mkdtemp()) / "set", n_patients=16, images_per_patient=2, size=(240, 180)
+)
+images = histodict.read_manifest(folder)
+sizes = [1, 2, 4, 8]
+splits = hold_outs(images, sizes, n_repeats=2, random_state=0)
+
+# %%
+found = {size: [] for size in sizes}
+for split in splits:
+    train, test = images.select(split.train), images.select(split.test)
+    model = histodict.TissueClassifier("fast", n_atoms=16, patches_per_class=300, n_iter=4)
+    labels = model.fit(train).predict(test).labels
+    found[len(train.records) // 2].append(balanced_accuracy(test.labels, labels))
+for size, values in found.items():
+    print(f"{size} per class: {np.mean(values):.2f}")
+
+# %%
+# With one image of each class a model learns that image's stain as much as the disease.
+figure, ax = plt.subplots(figsize=(5, 3), layout="constrained")
+for size, values in found.items():
+    ax.plot([size] * len(values), values, "o", color="tab:blue", alpha=0.5)
+ax.plot(sizes, [np.mean(values) for values in found.values()], color="tab:blue")
+ax.set(xlabel="images of each class", ylabel="balanced accuracy", ylim=(0.4, 1.03), xticks=sizes)

@@ -1,0 +1,47 @@
+"""
+How sure is it?
+===============
+
+A score is not a probability. A panel asks models about training patients that they have not seen,
+and learns from their mistakes how sure one may be.
+"""
+
+# %%
+import tempfile
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+
+import histodict
+from histodict.demo.sets import write_synthetic_set
+
+folder = Path(tempfile.mkdtemp())
+known = write_synthetic_set(folder / "known", n_patients=8, images_per_patient=2, size=(240, 180))
+new = write_synthetic_set(
+    folder / "new", n_patients=6, images_per_patient=2, size=(240, 180), seed=1
+)
+
+# %%
+# One model that is calibrated; ``Panel()`` joins several views of the tissue as well.
+panel = histodict.Panel(["fast"], folds=2, n_atoms=16, patches_per_class=400, n_iter=4).fit(known)
+answers = panel.predict(new / "manifest.csv", error_rate=0.2)
+
+# %%
+# ``candidates`` are the classes that cannot be ruled out if one answer in five may be wrong: one,
+# both, or none where the image is like neither.
+for answer in answers[:4]:
+    chances = ", ".join(f"{name} {chance:.2f}" for name, chance in answer.probabilities.items())
+    print(Path(answer.path).name, "|", chances, "|", " or ".join(answer.candidates) or "neither")
+
+# %%
+truth = histodict.read_manifest(new).labels
+figure, ax = plt.subplots(figsize=(5.5, 2.8), layout="constrained")
+for name, colour in zip(panel.classes_, ("tab:blue", "tab:red"), strict=True):
+    own = [
+        a.probabilities[panel.classes_[1]]
+        for a, label in zip(answers, truth, strict=True)
+        if label == name
+    ]
+    ax.plot(own, [name] * len(own), "o", color=colour, alpha=0.6)
+ax.set(xlim=(0, 1), xlabel=f"probability of {panel.classes_[1]}")
+ax.axvline(0.5, color="grey", lw=0.8)

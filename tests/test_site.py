@@ -1,0 +1,94 @@
+"""The checker of the site sees what is wrong; links of its pages are turned as they should be."""
+
+from __future__ import annotations
+
+import sys
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+
+import pytest
+
+import histodict
+
+DOCS = Path(__file__).parents[1] / "docs"
+if not (DOCS / "conf.py").is_file():
+    pytest.skip("the site's source is not here", allow_module_level=True)
+
+
+def load(name):
+    spec = spec_from_file_location(f"site_{name}", DOCS / f"{name}.py")
+    module = module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+check_site, conf = load("check_site"), load("conf")
+
+
+@pytest.fixture
+def site(tmp_path):
+    """A small site without a fault."""
+    (tmp_path / "api").mkdir()
+    for name in histodict.__all__:
+        if not name.startswith("_"):
+            (tmp_path / "api" / f"histodict.{name}.html").write_text("<p>")
+    (tmp_path / "index.html").write_text(
+        '<h1 id="top">A</h1><a href="#top">a</a> <a href="api/histodict.DFDL.html">b</a>'
+        '<a href="https://example.org">elsewhere, if somebody follows it</a><img src="a.png">'
+    )
+    (tmp_path / "a.png").write_bytes(b"")
+    return tmp_path
+
+
+def test_a_whole_site_has_no_complaints(site):
+    assert list(check_site.complaints(site)) == []
+
+
+@pytest.mark.parametrize(
+    ("html", "words"),
+    [
+        ('<a href="gone.html">', "which is not there"),
+        ('<a href="#gone">', "no such place"),
+        ('<a href="index.html#gone">', "no such place"),
+        ('<img src="gone.png">', "which is not there"),
+        ('<script src="https://cdn.example.org/a.js"></script>', "fetches https"),
+        ('<link rel="stylesheet" href="//cdn.example.org/a.css">', "fetches //cdn"),
+    ],
+)
+def test_a_fault_is_named_with_its_page(site, html, words):
+    (site / "faulty.html").write_text(html)
+    (complaint,) = check_site.complaints(site)
+    assert complaint.startswith("faulty.html: ")
+    assert words in complaint
+
+
+def test_a_style_that_fetches_is_seen(site):
+    (site / "a.css").write_text("@import 'https://fonts.example.org/a'; b { c: url(a.png) }")
+    assert list(check_site.complaints(site)) == ["a.css: fetches https://fonts.example.org/a"]
+
+
+def test_every_public_name_has_a_page_and_no_other(site):
+    (site / "api" / "histodict.DFDL.html").rename(site / "api" / "histodict.secret.html")
+    (site / "index.html").write_text("")
+    assert list(check_site.complaints(site)) == [
+        "api: DFDL has no page",
+        "api: secret has a page, but is not public",
+    ]
+
+
+def test_links_lead_to_the_copies_of_files_outside():
+    text = "[a](../benchmarks/README.md#gpu) [b](web.md) [c](https://x.y/z.md) [d](#here)"
+    assert conf.turned(text, DOCS, DOCS / "x.md") == (
+        "[a](project/benchmarks.md#gpu) [b](web.md) [c](https://x.y/z.md) [d](#here)"
+    )
+    readme = "[a](docs/web.md) [b](SECURITY.md)"
+    assert conf.turned(readme, DOCS.parent, DOCS / "project" / "x.md") == (
+        "[a](../web.md) [b](security-policy.md)"
+    )
+
+
+def test_meanings_are_no_types():
+    lines = ["Does.", "", "Parameters", "----------", "a, b : how many : or", "    more", "c : x"]
+    conf.meanings_below(None, "", "", None, None, lines)
+    assert lines[4:] == ["a, b", "    how many : or", "    more", "c", "    x"]
