@@ -22,7 +22,7 @@ LONGEST = (
     "paper/test_paper.py",
     "web/test_browser.py",
 )
-N_SLOWEST = 10
+N_SLOWEST = 40
 
 
 def pytest_collection_modifyitems(items):
