@@ -30,7 +30,7 @@ class Origin:
         return [
             f"{_WORDS[name]} {own}, not {known}"
             for name, own, known in pairs
-            if own is not None and known is not None and own != known
+            if own is not None and known is not None and not _alike(own, known)
         ]
 
     def filled_from(self, other: Origin) -> Origin:
@@ -52,6 +52,14 @@ class Origin:
         for own in fields(cls):
             check_kind(own.name, getattr(made, own.name), str(own.type))
         return made
+
+
+_MOST_OFF = 0.1  # by which magnifications may differ, as pixel sizes of images may
+
+
+def _alike(own: Any, known: Any) -> bool:
+    """Scanners do not agree to the last digit on the size of a pixel, and so on what it gives."""
+    return abs(own / known - 1) <= _MOST_OFF if isinstance(own, float) else bool(own == known)
 
 
 _WORDS = {
