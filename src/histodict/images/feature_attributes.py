@@ -110,6 +110,14 @@ def overlap_of(told: Mapping[str, Any], patch_px: int | None, side: float) -> fl
     return overlap * side / patch_px if overlap and patch_px else 0.0
 
 
+def step_of(told: Mapping[str, Any], patch_px: int | None) -> float | None:
+    """How far apart patches lie in level-0 pixels; None unless a file says both, as CLAM's do not,
+    which begin a grid in every piece of tissue.
+    """
+    side = side_of(told, patch_px)
+    return side - overlap_of(told, patch_px, side) if side and "overlap" in told else None
+
+
 def size_of(told: Mapping[str, Any]) -> tuple[int, int] | None:
     width, height = whole_of(told.get("level0_width")), whole_of(told.get("level0_height"))
     return (width, height) if width and height else None
