@@ -282,4 +282,5 @@ class AskedOptions(ImageOptions):
         drawings = drawings_for([record.path for record in records], given)
         for note in [note for each in set(drawings) for note in each.notes()]:
             warn(note)
-        return [replace(r, within=d) for r, d in zip(records, drawings, strict=True)]
+        pairs_of = zip(records, drawings, strict=True)
+        return [replace(r, within=replace(d, image=r.image)) for r, d in pairs_of]

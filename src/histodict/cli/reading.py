@@ -96,7 +96,10 @@ def beside(folders: Sequence[Path]) -> str:
 
     for folder in folders:
         if folder.is_dir() and any(is_feature_file(path) for path in folder.iterdir()):
-            return f"; there are feature files: name a table of slides and --features {folder}"
+            return (
+                f"; there are feature files: name these one by one, as {folder}/*.h5 does, or a "
+                f"table of slides and --features {folder}"
+            )
     return ""
 
 

@@ -63,7 +63,8 @@ class FeatureFolder:
         else:
             words = ""
         image = slide if is_there(slide) and not is_feature_file(slide) else None
-        return replace(record, path=found[0], image=image, trouble=words)
+        drawn = record.drawn and replace(record.drawn, image=image)
+        return replace(record, path=found[0], image=image, drawn=drawn, trouble=words)
 
 
 def _alone(record: Record, slides: list[Path]) -> Record:

@@ -144,13 +144,18 @@ def with_annotations(
     one = len(manifest.records) == 1 and not folder.is_dir()
     found = [files] if one else _called_like([r.path for r in manifest.records], files)
     records = [
-        replace(r, mask=None, drawn=Drawing(_only(r.path, own), (), coordinates)) if own else r
-        for r, own in zip(manifest.records, found, strict=True)
+        _drawn(record, own, coordinates) if own else record
+        for record, own in zip(manifest.records, found, strict=True)
     ]
     kept = tuple(record for record in records if record.is_mapped or record.label or keep_all)
     _check_any(folder, files, manifest, records)
     words = _said(manifest, records, kept, files)
     return replace(manifest, records=kept, warnings=(*manifest.warnings, *words))
+
+
+def _drawn(record: Record, files: list[Path], coordinates: str) -> Record:
+    drawing = Drawing(_only(record.path, files), (), coordinates, record.image)
+    return replace(record, mask=None, drawn=drawing)
 
 
 def _check_any(
