@@ -106,8 +106,10 @@ def _found(images: Any) -> Asked:
         for record in found.records:
             if record.trouble:
                 raise ImageError(record.trouble)
-        asked_for = [(record.path, record.mpp, record.within) for record in found.records]
-        return Asked(asked_for, pictures=[record.image for record in found.records])
+        return Asked(
+            [(record.path, record.mpp, record.within) for record in found.records],
+            pictures=[record.image for record in found.records],
+        )
     if _is_one(images):
         return Asked([(_image(images, "image"), None, None)], is_one=True)
     if isinstance(images, str | os.PathLike):
