@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import os
 import subprocess
 import sys
 import tempfile
@@ -66,24 +67,33 @@ def read_all(folder: Path) -> int:
 
 
 def run(arguments: list[str]) -> tuple[float, float, float]:
-    """Seconds, seconds of the processor and MiB at most of one command."""
+    """Seconds, seconds of the processor and MiB at most of one command.
+
+    The processor's are also those of the processes that the command started and waited for.
+    """
     started = time.perf_counter()
     command = [sys.executable, "-c", PROBE, *arguments]
-    found = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-    busy, kib = found.stdout.splitlines()[-1].split()
-    return time.perf_counter() - started, float(busy), int(kib) / 1024
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        words = process.stdout.read()
+        _, status, used = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise SystemExit(f"{' '.join(arguments)} ended with {process.returncode}")
+    taken = time.perf_counter() - started
+    return taken, used.ru_utime + used.ru_stime, int(words.splitlines()[-1]) / 1024
 
 
 PROBE = """
-import re, sys, time
+import re, sys
+from pathlib import Path
 from histodict.cli import app
 try:
     app(sys.argv[1:])
 except SystemExit as end:
     if end.code:
         raise
-status = open("/proc/self/status").read()
-print(time.process_time(), re.search(r"VmHWM:\\s+(\\d+)", status)[1])
+print(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
 """
 
 
@@ -117,8 +127,6 @@ def main() -> None:
 
 def cores() -> str:
     """How busy others keep the machine: seconds of the processor per second matter then."""
-    import os
-
     return f"{os.cpu_count()}, load {os.getloadavg()[0]:.1f}"
 
 

@@ -28,3 +28,12 @@ def test_presets_are_recipes_and_the_paper_is_as_published():
     for setting in ({"stain": "pink"}, {"vectors": "x"}, {"rule": "x"}, {"patch_px": 1}):
         with pytest.raises(ValueError, match=next(iter(setting))):
             Recipe(**setting)
+
+
+def test_settings_of_pixels_are_refused_where_vectors_are_given():
+    given = preset("given")
+    for setting in ({"quality": "blur"}, {"mpp": "0.5"}, {"stain": "macenko"}, {"patch_px": "32"}):
+        with pytest.raises(ValueError, match=f"{next(iter(setting))}=.* is of pixels"):
+            given.with_settings(setting)
+    assert given.with_settings({"patch_px": "20", "components": "5"}).components == 5
+    assert given.with_values(given.values()).quality == "none"  # as they are, all may be named

@@ -16,6 +16,11 @@ from .parameters import check_choice, check_kind, check_names, check_number, che
 
 _MOST_REDUCED = 10_000.0  # times; and µm per pixel: no image is seen so from afar
 _MOST_PX = 8192  # side of what is read for one patch: more would be no patch, and fill the memory
+# Settings that decide nothing where vectors are given.
+_OF_PIXELS = {
+    *("patch_px", "stride_px", "downsample", "mpp", "turn_patches", "stain", "least_tissue"),
+    *("border", "quality"),
+}
 
 
 @dataclass(frozen=True)
@@ -175,6 +180,12 @@ class Recipe:
         changed = {name: value for name, value in values.items() if name in own}
         made = replace(self, method_parameters=self.method_parameters | others, **changed)
         made.check_method()
+        wasted = [f"{k}={v}" for k, v in changed.items() if k in _OF_PIXELS and v != vars(self)[k]]
+        if wasted and vectors_named(made.vectors).are_given:
+            raise ValueError(
+                f"{wasted[0]} is of pixels, and vectors of feature files were computed before: "
+                "leave it out"
+            )
         return made
 
     def values(self) -> dict[str, Any]:

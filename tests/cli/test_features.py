@@ -80,6 +80,7 @@ def test_one_command_to_a_report_by_patient(slides, tmp_path):
     assert "features" in said and "mean-logistic" in said
     page = (out / "report.html").read_text()
     assert "vectors of feature files" in page and "mean-logistic" in page
+    assert "that an encoder computed before" in page and "the pixels of the image" not in page
 
 
 def test_atoms_are_shown_by_position_where_there_are_no_images(trained, slides, tmp_path):

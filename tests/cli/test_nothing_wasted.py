@@ -17,6 +17,7 @@ from histodict.execution.progress import Progress
 from histodict.images.manifest import read_manifest
 from histodict.pipeline import Plan, TissueClassifier, load_model
 from histodict.recipes import Recipe
+from tests.images.outline_files import box, feature, write_geojson
 
 FAST = ("--method", "nearest-mean", "--set", "patch_px=12", "--set", "patches_per_class=100")
 COMMANDS = ("train", "adapt", "atoms", "predict", "evaluate", "reproduce", "demo")
@@ -171,7 +172,12 @@ def test_masks_without_regions(tissue, tmp_path):
     lines = f"path,mask,patient,label\n{image},mask.png,1,healthy\n{other},,2,inflamed\n"
     (tmp_path / "t.csv").write_text(lines)
     outcome = run("train", tmp_path / "t.csv", "-o", tmp_path / "m", *FAST)
-    assert outcome.exit_code == 0 and "1 mask not used: `--regions NAME`" in outcome.output
+    words = "masks or outlines of 1 image not used: `--regions NAME`"
+    assert outcome.exit_code == 0 and words in outcome.output
+    write_geojson(tmp_path / "healthy.geojson", feature("Tumor", box(10, 10, 60, 60)))
+    (tmp_path / "t.csv").write_text(lines.replace("mask.png", "healthy.geojson"))
+    outcome = run("train", tmp_path / "t.csv", "-o", tmp_path / "n", *FAST)
+    assert outcome.exit_code == 0 and words in outcome.output
 
 
 # --- what is said on the way --------------------------------------------------------------------

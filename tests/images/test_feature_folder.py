@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import unicodedata
+
 import pytest
 
 from histodict.images.manifest import ManifestError, read_manifest
@@ -43,7 +45,7 @@ def test_a_column_slide_is_enough(tmp_path, folder):
     found = read(tmp_path, folder, "slide_id,case_id,label\nS1,a,x\nS4,b,y\n")
     assert [r.path.name for r in found.records] == ["S1.h5", "S4.h5"]
     assert found.patients == ["a", "b"]
-    with pytest.raises(ManifestError, match="no column for path"):
+    with pytest.raises(ManifestError, match=r"no column for path.*--features"):
         read_manifest(tmp_path / "slides.csv")
 
 
@@ -51,13 +53,23 @@ def test_who_has_no_file_or_two_is_in_trouble_alone(tmp_path, folder):
     (folder / "S4.npz").write_bytes(b"")
     found = read(tmp_path, folder, "slide,label\nS1,x\nS2,x\nS4,y\nS1.svs,y\n")
     words = [record.trouble for record in found.records]
-    assert words[0] == ""
+    doubtful = "S1.h5: would be the feature file of"  # the label of one would be the other's
+    assert doubtful in words[0] and "S1 and " in words[0] and "S1.svs" in words[0]
     assert "there is no feature file of this slide" in words[1]
     assert "has several feature files" in words[2] and "S4.h5, S4.npz" in words[2]
-    assert "is also that of" in words[3]
-    kept, reasons = readable(found)
+    assert "called S2.h5, as there is S1.h5" in words[1]
+    assert words[3] == words[0]
+    others = read(tmp_path, folder, "slide,label\nS1,x\nS2,x\nS4,y\n")
+    kept, reasons = readable(others)
     assert [record.path.name for record in kept.records] == ["S1.h5"]
-    assert reasons == words[1:] and len(kept.left_out) == 3
+    assert reasons == words[1:3] and len(kept.left_out) == 2
+
+
+def test_an_accent_may_be_a_sign_of_its_own(tmp_path, folder):
+    one, two = (unicodedata.normalize(form, "Müller") for form in ("NFC", "NFD"))
+    write_trident(folder / f"{two}.h5", *some_vectors())
+    found = read(tmp_path, folder, f"slide,label\nS1,x\n{one},y\n")
+    assert not any(record.trouble for record in found.records)
 
 
 def test_a_folder_without_feature_files_says_where_some_are(tmp_path, folder):

@@ -84,6 +84,18 @@ def test_every_pixel_of_the_image_belongs_to_the_cell_nearest_to_it():
             np.testing.assert_array_equal(found, nearest)
 
 
+def test_regions_lie_where_their_patches_do(patch_map):
+    """Also where the first patch is not in the image's corner, as in feature files of CLAM."""
+    elsewhere = replace(patch_map, grid=replace(patch_map.grid, left=37.0, top=-411.0))
+    for found in (patch_map, elsewhere):
+        for (rows, columns), _, polygons in found.regions(1):
+            corners = np.concatenate([np.array(ring) for polygon in polygons for ring in polygon])
+            first = found.grid.cell_corner((columns.start, rows.start))
+            last = found.grid.cell_corner((columns.stop, rows.stop))
+            np.testing.assert_allclose(corners.min(axis=0), first)
+            np.testing.assert_allclose(corners.max(axis=0), last)
+
+
 def test_what_is_no_map_is_said(tmp_path):
     for content in (b"", b"\xff\xd8\xff no map", b"PK\x03\x04 cut"):
         (tmp_path / "a.npz").write_bytes(content)

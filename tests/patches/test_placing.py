@@ -28,7 +28,9 @@ def corners(grid, cells):
 
 
 @pytest.mark.parametrize("origin", [(0, 0), (37, 401)])
-@pytest.mark.parametrize("told", [{}, {"overlap": 0}, {"level0_width": None}])
+@pytest.mark.parametrize(
+    "told", [{}, {"level0_width": 7000, "level0_height": 7000}, {"level0_width": None}]
+)
 def test_corners_of_a_grid_are_found_to_the_pixel(tmp_path, origin, told):
     cells = some_cells(np.random.default_rng(0))
     coords = cells * 512 + np.array(origin)
@@ -59,7 +61,7 @@ def test_several_grids_as_clam_cuts_them(tmp_path):
     assert len(np.unique(found, axis=0)) == len(coords)
 
 
-@pytest.mark.parametrize("coords", [np.zeros((50, 2), np.int64), np.array([[7, 5]])])
+@pytest.mark.parametrize("coords", [np.eye(50, 2, dtype=np.int64), np.array([[7, 5]])])
 def test_patches_in_one_place_have_a_cell_each(tmp_path, coords):
     grid, found = placed(tmp_path / "a.h5", coords)
     assert len(np.unique(found, axis=0)) == len(coords)
@@ -68,7 +70,7 @@ def test_patches_in_one_place_have_a_cell_each(tmp_path, coords):
 
 def test_patches_at_random_places_stay_near_them(tmp_path):
     coords = np.random.default_rng(2).integers(0, 6000, (600, 2))
-    grid, found = placed(tmp_path / "a.h5", coords, overlap=0)
+    grid, found = placed(tmp_path / "a.h5", coords, overlap=0, level0_height=6000)
     away = np.abs(np.array(corners(grid, found)) - coords).max(axis=1)
     assert away.max() <= 512 and len(np.unique(found, axis=0)) == len(coords)
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 
 import h5py
 import numpy as np
 import pytest
+from PIL import Image
 
 from histodict import Panel, TissueClassifier
 from histodict.batch import run_images
 from histodict.demo.sets import write_synthetic_set
 from histodict.execution.executor import Threads
 from histodict.images.errors import ImageError
-from histodict.images.feature_file import open_features
+from histodict.images.feature_file import common_origin, open_features
 from histodict.images.manifest import Record, read_manifest
 from histodict.networks import NETWORKS, forget_networks, register_network
 from histodict.patches.patch_map import PatchMap
@@ -23,6 +25,7 @@ from histodict.pipeline.gallery import Gallery
 from histodict.presets import PRESETS
 from histodict.recipes import Recipe
 from tests.images.feature_files import write_trident
+from tests.images.ome_files import save_ome_zarr
 
 SMALL = {"n_atoms": 12, "n_iter": 3}
 SETTINGS = {"patches_per_class": 120, "components": 6}
@@ -218,8 +221,6 @@ def test_files_that_were_made_otherwise_are_left_alone(tissue, tmp_path):
 
 
 def test_bad_images_and_glass_do_not_stop_the_others(tissue, tmp_path):
-    from PIL import Image
-
     good = read_manifest(tissue / "manifest.csv").records[0]
     (tmp_path / "torn.png").write_bytes(b"\x89PNG torn")
     Image.new("RGB", (240, 180), "white").save(tmp_path / "glass.png")
@@ -232,6 +233,41 @@ def test_bad_images_and_glass_do_not_stop_the_others(tissue, tmp_path):
     twins = [good, replace(good, path=tmp_path / good.path.name)]
     with pytest.raises(ValueError, match="would both have their features in"):
         extract_all(recipe_for("tiny", {}), twins, tmp_path / "f")
+
+
+def test_a_folder_that_is_an_image_is_seen_to_change(tissue, tmp_path):
+    pixels = np.asarray(Image.open(read_manifest(tissue / "manifest.csv").records[0].path))
+    slide, settings = tmp_path / "a.ome.zarr", recipe_for("tiny", {})
+
+    def extract():
+        return extract_all(settings, [Record(slide, "", "")], tmp_path / "f")
+
+    save_ome_zarr(slide, pixels)
+    assert extract().n_skipped == 0 and extract().n_skipped == 1
+    before = next((tmp_path / "f").iterdir()).read_bytes()
+    shutil.rmtree(slide)
+    save_ome_zarr(slide, pixels[::-1])
+    assert extract().n_skipped == 0
+    assert next((tmp_path / "f").iterdir()).read_bytes() != before
+    shutil.rmtree(slide)
+    save_ome_zarr(slide, np.full_like(pixels, 255))
+    ((_, reason),) = extract().failures
+    assert "a.ome.zarr: shows no tissue" in reason
+
+
+def test_scanners_may_differ_in_the_last_digits_of_a_pixel(tissue, tmp_path):
+    """As far as images of a training may, which these files stand for."""
+    sizes = dict.fromkeys((0.2, 0.1903, 0.2097))  # of 0.1903, 10 / (m * (0.4 / m)) is not 25
+    records = read_manifest(tissue / "manifest.csv").records[: len(sizes)]
+    sized = [replace(record, mpp=mpp) for record, mpp in zip(records, sizes, strict=True)]
+    for name, settings in (("as they are", {}), ("at one size", {"mpp": "0.4"})):
+        files = extract_all(recipe_for("tiny", settings), sized, tmp_path / name).files
+        assert common_origin(files) is not None
+    far = replace(read_manifest(tissue / "manifest.csv").records[3], mpp=0.4)
+    files += extract_all(recipe_for("tiny", {}), [far], tmp_path / "far").files
+    alike = extract_all(recipe_for("tiny", {}), sized, tmp_path / "as they are").files
+    with pytest.raises(ImageError, match="the magnification 25"):
+        common_origin([*alike, *files[-1:]])
 
 
 def test_files_say_what_trident_says(tissue, tmp_path):

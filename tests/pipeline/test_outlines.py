@@ -21,7 +21,12 @@ from histodict.evaluation.splits import shared_patients
 from histodict.execution.executor import Threads
 from histodict.execution.progress import ignore
 from histodict.images.annotations.drawing import Drawing
-from histodict.images.annotations.matching import by_outlines, read_images, with_annotations
+from histodict.images.annotations.matching import (
+    by_outlines,
+    drawings_for,
+    read_images,
+    with_annotations,
+)
 from histodict.images.manifest import Manifest, Record
 from histodict.images.readers import open_image
 from histodict.images.records import ManifestError
@@ -224,6 +229,38 @@ def test_names_that_do_not_match_are_said(planted, tmp_path):
         read_images(tmp_path / "geojson")
 
 
+def test_one_file_is_not_for_two_images(planted, tmp_path):
+    picture = (planted / "slides" / "s0.png").read_bytes()
+    for folder in ("a", "b"):
+        (tmp_path / "slides" / folder).mkdir(parents=True)
+        (tmp_path / "slides" / folder / "s0.png").write_bytes(picture)
+    (tmp_path / "geojson").mkdir()
+    write_geojson(tmp_path / "geojson" / "s0.geojson", feature("Tumor", BOX))
+    images = sorted((tmp_path / "slides").rglob("*.png"))
+    with pytest.raises(ManifestError, match=r"s0.geojson: would be the outlines of .*a.* and of"):
+        with_annotations(tmp_path / "slides", tmp_path / "geojson")
+    with pytest.raises(ManifestError, match=r"s0.geojson: would be the outlines of .*a.* and of"):
+        drawings_for(images, tmp_path / "geojson")
+
+
+@pytest.mark.parametrize(
+    ("image", "outlines"),
+    [
+        ("s.ome.tiff", "s.geojson"),  # QuPath takes .ome.tiff for one ending
+        ("s.ome.tiff", "s.ome.geojson"),
+        ("s.svs", "s.svs.geojson"),
+        ("s.h5", "s.svs.geojson"),  # whatever slide the features are of
+        ("s.h5", "s.ome.tiff.geojson.gz"),
+        ("M\u00fc.svs", "Mu\u0308.geojson"),
+    ],
+)
+def test_outlines_are_called_like_the_slide(tmp_path, image, outlines):
+    write_geojson(tmp_path / outlines, feature("Tumor", BOX))
+    write_geojson(tmp_path / "other.geojson", feature("Tumor", BOX))
+    (found,) = drawings_for([Path("slides") / image], tmp_path)
+    assert found.path == tmp_path / outlines
+
+
 # --- the command line ---------------------------------------------------------------------------
 
 
@@ -280,6 +317,8 @@ def test_a_run_within_outlines_is_made_anew_when_these_change(planted, model, tm
     assert "lie outside of" in run(*command, status=1)
     assert "no outline is called 'Tumor'" in run(*command, "--within-class", "Tumor", status=1)
     assert "--within-class is of --within" in run(*whole, "--within-class", "a", status=2)
+    alone = [*whole, "--coordinates", "um"]
+    assert "--coordinates is of the outlines of --annotations or" in run(*alone, status=2)
 
 
 def test_no_patient_has_parts_on_both_sides_and_a_trial_knows_its_outlines(planted, tmp_path):

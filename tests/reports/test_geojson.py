@@ -27,6 +27,7 @@ GRIDS = {
     "side by side": PatchGrid(9, 13, 16, 16, 2.0),
     "overlapping": PatchGrid(9, 13, 16, 8, 2.0),
     "not whole": PatchGrid(9, 13, 16, 16, 1.0317),
+    "beginning elsewhere": PatchGrid(9, 13, 16, 16, 2.0, left=37.0, top=-411.0),
 }
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import warnings
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple, dataclass, replace
 from functools import partial
@@ -19,8 +18,7 @@ from ..images.annotations.drawing import Drawing
 from ..images.manifest import Record
 from ..images.pixel_size import GivenSize
 from ..patches.overlay import save_overlay
-from ..patches.patch_map import PatchMap
-from ..pipeline import Answer, Model
+from ..pipeline import Answer, Model, RegionAnswer
 from ..pipeline.answers import outlines, region_rows
 from ..reports.geojson import ForQuPath, features, save_geojson
 from ..spatial.patch_table import About, answer_into
@@ -103,7 +101,9 @@ def whole(record: Record) -> Record:
     """Another machine may work in another folder: paths that are sent are whole."""
     mask, image = (file.absolute() if file else None for file in (record.mask, record.image))
     drawings = record.drawn, record.within
-    drawn, within = (each and replace(each, path=each.path.absolute()) for each in drawings)
+    drawn, within = (
+        each and replace(each, path=each.path.absolute(), image=image) for each in drawings
+    )
     return replace(
         record,
         path=record.path.absolute(),
@@ -124,7 +124,8 @@ def facts_of(record: Record) -> Content:
     }
     drawn = record.drawn
     if drawn is not None:
-        known["drawn"] = [str(drawn.path), list(drawn.names), drawn.coordinates]
+        over = str(drawn.image) if drawn.image else None
+        known["drawn"] = [str(drawn.path), list(drawn.names), drawn.coordinates, over]
     return known
 
 
@@ -136,8 +137,9 @@ def record_of(content: Content) -> Record:
     record = Record(path, known["label"], row["patient"], mpp=known["mpp"], mask=mask)
     if not drawn:
         return record
-    file, names, coordinates = drawn
-    return replace(record, drawn=Drawing(Path(file), tuple(names), coordinates))
+    file, names, coordinates, *over = drawn  # earlier versions wrote three
+    image = Path(over[0]) if over and over[0] else None
+    return replace(record, drawn=Drawing(Path(file), tuple(names), coordinates, image))
 
 
 def answer_one(model: Model, folder: Path, callback: Callback, task: Task) -> Content | str:
@@ -157,9 +159,9 @@ def _ask(task: Task, callback: Callback, model: Model) -> Answer:
     if within is not None and not answer.n_patches:
         raise ValueError(f"no patch with tissue lies inside of the outlines of {within.path}")
     if image is not None and answer.patch_map is not None:
-        found = _laid_over(image, answer.patch_map)
-        if not model.finds_regions or found.offset == answer.patch_map.offset:
-            answer = replace(answer, patch_map=found)
+        answer = replace(answer, patch_map=answer.patch_map.over(image))
+        if model.finds_regions and isinstance(answer, RegionAnswer):  # they lie where the map does
+            answer = model.redrawn(answer)
     return answer
 
 
@@ -192,12 +194,3 @@ def _answer(model: Model, folder: Path, callback: Callback, task: Task) -> Conte
         "regions": region_rows(answer),
         "files": {file.as_posix(): content_digest(folder / file) for file in files},
     }
-
-
-def _laid_over(image: Path, patch_map: PatchMap) -> PatchMap:
-    """The map of a feature file over its image; an image that cannot be read takes no answer."""
-    try:
-        return patch_map.laid_over(image)
-    except (ValueError, OSError) as error:
-        warnings.warn(f"{error}; the map is drawn without it", stacklevel=2)
-        return patch_map

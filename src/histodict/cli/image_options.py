@@ -23,6 +23,7 @@ from .options import (
 )
 from .reading import (
     beside,
+    check_coordinates,
     check_sizes,
     in_split,
     named,
@@ -102,6 +103,7 @@ class DrawnOptions(DataOptions):
     def listed(self, source: Path) -> Manifest:
         from ..images.annotations.matching import read_images, with_annotations
 
+        check_coordinates(self.coordinates, self.annotations)
         if self.annotations is None:
             return super().listed(source)
         drawn = self.annotations.absolute() if source.is_absolute() else self.annotations
@@ -210,7 +212,7 @@ class PictureOptions:
         columns = pairs("--column", self.column)
         manifest = read_manifest(table, columns, labelled=False, features=self.standing_in)
         records = in_split(manifest, table, self.split).records
-        if any(record.label or record.mask for record in records):
+        if any(record.label or record.is_mapped for record in records):
             for warning in manifest.warnings:
                 warn(warning)
         return records
@@ -247,6 +249,7 @@ class AskedOptions(ImageOptions):
     coordinates: CoordinatesOption = "pixels"
 
     def find(self) -> list[Record]:
+        check_coordinates(self.coordinates, self.annotations, self.within)
         return self._restricted(self._drawn(super().find()))
 
     def _drawn(self, records: list[Record]) -> list[Record]:
@@ -279,4 +282,5 @@ class AskedOptions(ImageOptions):
         drawings = drawings_for([record.path for record in records], given)
         for note in [note for each in set(drawings) for note in each.notes()]:
             warn(note)
-        return [replace(r, within=d) for r, d in zip(records, drawings, strict=True)]
+        pairs_of = zip(records, drawings, strict=True)
+        return [replace(r, within=replace(d, image=r.image)) for r, d in pairs_of]

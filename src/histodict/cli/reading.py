@@ -96,7 +96,10 @@ def beside(folders: Sequence[Path]) -> str:
 
     for folder in folders:
         if folder.is_dir() and any(is_feature_file(path) for path in folder.iterdir()):
-            return f"; there are feature files: name a table of slides and --features {folder}"
+            return (
+                f"; there are feature files: name these one by one, as {folder}/*.h5 does, or a "
+                f"table of slides and --features {folder}"
+            )
     return ""
 
 
@@ -110,6 +113,16 @@ def in_split(manifest: Manifest, source: Path, split: str | None) -> Manifest:
     return manifest.select(rows)
 
 
+def check_coordinates(coordinates: str, *outlines: Path | None) -> None:
+    """Outlines that a table names count as their format does: nobody asks for these otherwise."""
+    from ..images.annotations.drawing import PIXELS
+
+    if coordinates != PIXELS and not any(outlines):
+        raise ValueError(
+            "--coordinates is of the outlines of --annotations or --within: give these, too"
+        )
+
+
 def check_sizes(mpp: float | None, override_mpp: float | None) -> None:
     from ..parameters import check_number
 
@@ -121,10 +134,11 @@ def check_sizes(mpp: float | None, override_mpp: float | None) -> None:
 
 
 def warn_of_masks(manifest: Manifest) -> None:
-    """Where masks are given to what does not look at them."""
-    n_masks = sum(record.mask is not None for record in manifest.records)
-    if n_masks and len(manifest.classes) > 1:
-        warn(f"{counted(n_masks, 'mask')} not used: `--regions NAME` finds what masks outline")
+    """Where masks or outlines are given to what does not look at them."""
+    n_mapped = sum(record.is_mapped for record in manifest.records)
+    if n_mapped and len(manifest.classes) > 1:
+        images = counted(n_mapped, "image")
+        warn(f"masks or outlines of {images} not used: `--regions NAME` finds what they show")
 
 
 def note_tables(folders: Sequence[Path]) -> None:

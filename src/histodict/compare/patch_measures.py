@@ -21,7 +21,7 @@ from ..evaluation.metrics import RocCurve
 from ..images.manifest import Record
 from ..patches.outlines import label_regions
 from ..patches.patch_map import PatchMap
-from ..pipeline.region_truth import in_region, known_patches, true_patches
+from ..pipeline.region_truth import known_patches, map_in_region, true_patches
 
 _N_BINS = 1000  # of patches' margins: their AUC is then right to three digits, however many
 _N_TABLE = 4  # hits, misses, false alarms, rest
@@ -55,9 +55,7 @@ def outlined_tables(record: Record, patch_map: PatchMap) -> dict[str, NDArray[np
     """Per class hits, misses, false alarms, rest, of patches on tissue that lie in an outline of
     any of the classes: of the others it is not known what they are.
     """
-    x, y = patch_map.corners()
-    side = patch_map.grid.patch_side
-    truths = [in_region(record, name, x, y, side) for name in patch_map.classes]
+    truths = [map_in_region(record, name, patch_map) for name in patch_map.classes]
     known = np.any(truths, axis=0) & patch_map.tissue
     return {
         name: Judged(

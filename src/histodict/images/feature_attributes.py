@@ -30,7 +30,7 @@ class Origin:
         return [
             f"{_WORDS[name]} {own}, not {known}"
             for name, own, known in pairs
-            if own is not None and known is not None and own != known
+            if own is not None and known is not None and not _alike(own, known)
         ]
 
     def filled_from(self, other: Origin) -> Origin:
@@ -52,6 +52,14 @@ class Origin:
         for own in fields(cls):
             check_kind(own.name, getattr(made, own.name), str(own.type))
         return made
+
+
+_MOST_OFF = 0.1  # by which magnifications may differ, as pixel sizes of images may
+
+
+def _alike(own: Any, known: Any) -> bool:
+    """Scanners do not agree to the last digit on the size of a pixel, and so on what it gives."""
+    return abs(own / known - 1) <= _MOST_OFF if isinstance(own, float) else bool(own == known)
 
 
 _WORDS = {
@@ -100,6 +108,14 @@ def overlap_of(told: Mapping[str, Any], patch_px: int | None, side: float) -> fl
     """In level-0 pixels; TRIDENT gives it in pixels of a patch."""
     overlap = number_of(told.get("overlap"))
     return overlap * side / patch_px if overlap and patch_px else 0.0
+
+
+def step_of(told: Mapping[str, Any], patch_px: int | None) -> float | None:
+    """How far apart patches lie in level-0 pixels; None unless a file says both, as CLAM's do not,
+    which begin a grid in every piece of tissue.
+    """
+    side = side_of(told, patch_px)
+    return side - overlap_of(told, patch_px, side) if side and "overlap" in told else None
 
 
 def size_of(told: Mapping[str, Any]) -> tuple[int, int] | None:

@@ -37,9 +37,11 @@ from .feature_attributes import (
     plain_of,
     side_of,
     size_of,
+    step_of,
     whole_of,
 )
 from .feature_formats import FEATURES, OWN, Content, open_hdf5, open_npz, open_zarr, reading
+from .feature_places import check_places, usual_step
 from .folder_images import FOLDER_IMAGES
 
 # How a file of features is opened, by its suffix.
@@ -91,7 +93,9 @@ class FeatureFile:
             raise ImageError(
                 f"{self.path}: its coords must be level-0 pixels, whole numbers from 0 on"
             )
-        return np.rint(found).astype(np.int64)
+        placed = np.rint(found).astype(np.int64)
+        check_places(self.path, placed, self.size, step_of(self._told, self.origin.patch_px))
+        return placed
 
     @cached_property
     def side(self) -> float:
@@ -104,14 +108,7 @@ class FeatureFile:
     @cached_property
     def step(self) -> float | None:
         """The most frequent distance of neighbours in a row or a column; None if none has any."""
-        found = []
-        for along, across in ((0, 1), (1, 0)):
-            ordered = self.coords[np.lexsort((self.coords[:, along], self.coords[:, across]))]
-            in_line = np.diff(ordered[:, across]) == 0
-            found.append(np.diff(ordered[:, along])[in_line])
-        steps, counts = np.unique(np.concatenate(found), return_counts=True)
-        steps, counts = steps[steps > 0], counts[steps > 0]
-        return float(steps[np.argmax(counts)]) if len(steps) else None
+        return usual_step(self.coords)[0]
 
     @property
     def offset(self) -> tuple[int, int]:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
 from ..execution.files import is_there
 from .feature_file import FORMATS, is_feature_file
-from .readers import READERS
 from .records import ManifestError, Record, some_of
-
-# Suffixes that are no part of a slide's name; a name may have dots of its own, as those of TCGA do.
-_ENDINGS = (*(f".ome{kind}" for kind in (".tif", ".tiff", ".zarr")), *READERS, *FORMATS)
+from .slide_names import slide_names, spelled
 
 
 class FeatureFolder:
@@ -35,7 +32,7 @@ class FeatureFolder:
         found: dict[str, list[Path]] = {}
         for path in sorted(self.folder.iterdir()):
             if is_feature_file(path) and is_there(path) and not path.name.startswith("."):
-                found.setdefault(path.name[: -len(path.suffix)], []).append(path)
+                found.setdefault(spelled(path.name[: -len(path.suffix)]), []).append(path)
         return found
 
     def standing_for(self, records: Iterable[Record]) -> tuple[Record, ...]:
@@ -43,36 +40,37 @@ class FeatureFolder:
 
         A record's path is the slide's image, or its name where there is no image.
         """
-        taken: dict[Path, Path] = {}
-        made = [self._of(record) for record in records]
-        for place, (slide, record) in enumerate(made):
-            first = taken.setdefault(record.path, slide)
-            if first != slide and not record.trouble:
-                words = f"{slide}: its feature file {record.path} is also that of {first}"
-                made[place] = slide, replace(record, trouble=words)
-        return tuple(record for _, record in made)
+        made = [(record.path, self._of(record)) for record in records]
+        slides: dict[Path, list[Path]] = {}
+        for slide, record in made:
+            slides.setdefault(record.path, []).append(slide)
+        return tuple(_alone(record, slides[record.path]) for _, record in made)
 
-    def _of(self, record: Record) -> tuple[Path, Record]:
+    def _of(self, record: Record) -> Record:
         slide = record.path
-        found = self._named(slide.name)
+        names = list(slide_names(slide.name))
+        found = next((self._files[name] for name in names if name in self._files), [])
         if not found:
-            words = f"{slide}: there is no feature file of this slide in {self.folder}"
-            found = [self.folder / f"{next(iter(_stems(slide.name)))}.h5"]
+            there = next(iter(self._files.values()))[0].name
+            words = (
+                f"{slide}: there is no feature file of this slide in {self.folder}: it would be "
+                f"called {names[0]}.h5, as there is {there}"
+            )
+            found = [self.folder / f"{names[0]}.h5"]
         elif len(found) > 1:
-            names = ", ".join(path.name for path in found)
-            words = f"{slide}: has several feature files in {self.folder} ({names}): keep one"
+            files = ", ".join(path.name for path in found)
+            words = f"{slide}: has several feature files in {self.folder} ({files}): keep one"
         else:
             words = ""
         image = slide if is_there(slide) and not is_feature_file(slide) else None
-        return slide, replace(record, path=found[0], image=image, trouble=words)
-
-    def _named(self, name: str) -> list[Path]:
-        return next((self._files[stem] for stem in _stems(name) if stem in self._files), [])
+        drawn = record.drawn and replace(record.drawn, image=image)
+        return replace(record, path=found[0], image=image, drawn=drawn, trouble=words)
 
 
-def _stems(name: str) -> Iterator[str]:
-    """What a slide may be called in the folder: without its ending, or just so."""
-    for ending in _ENDINGS:
-        if name.lower().endswith(ending) and len(name) > len(ending):
-            yield name[: -len(ending)]
-    yield name
+def _alone(record: Record, slides: list[Path]) -> Record:
+    """Of several slides nobody knows whose the file is."""
+    if len(slides) == 1 or record.trouble:
+        return record
+    names = " and ".join(str(slide) for slide in slides)
+    words = f"{record.path}: would be the feature file of {names}: call the slides differently"
+    return replace(record, trouble=words)

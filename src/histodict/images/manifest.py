@@ -282,10 +282,13 @@ def _places(
     if "mask" in places and missing == ["label"]:
         return places
     if missing:
+        hint = ""
+        if missing[0] == "path" and "slide" in places:
+            hint = ". If its slides are feature files, name their folder with --features"
         raise ManifestError(
             f"{path}: no column for {' and '.join(missing)}; there are {one_line(header)}. Rename "
             f"them, or say which they are, with --column {missing[0]}=NAME (in Python "
-            f"columns={{{missing[0]!r}: …}})"
+            f"columns={{{missing[0]!r}: …}}){hint}"
         )
     return places
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from ..execution.files import DAMAGED_ARRAYS, written_whole
+from ..images.errors import ImageError
 from ..images.in_memory import ImageFile
 from ..images.readers import open_image
 from .grid import PatchGrid
@@ -123,7 +125,7 @@ class PatchMap:
     def laid_over(self, image: Path) -> PatchMap:
         """The map of a feature file over the image that its patches were cut from.
 
-        It stays as it is where that cannot be: its patches lie beyond the image.
+        Refused where that cannot be: its patches lie beyond the image.
         """
         with open_image(image) as source:
             size, offset = source.size, source.offset
@@ -131,8 +133,20 @@ class PatchMap:
         moved = replace(grid, left=grid.left + x, top=grid.top + y)
         found = replace(self, grid=moved, path=image, offset=offset)
         ends = [float(at[self.tissue].max(initial=0)) for at in found.corners()]
-        is_inside = all(end < side for end, side in zip(ends, size, strict=True))
-        return found if is_inside else self
+        if any(end >= side for end, side in zip(ends, size, strict=True)):
+            raise ImageError(
+                f"{self.path}: its patches lie beyond the image {image}, which has {size[0]} x "
+                f"{size[1]} pixels: are its coords level-0 pixels of this image?"
+            )
+        return found
+
+    def over(self, image: Path) -> PatchMap:
+        """Laid over the image; as it is where that cannot be, which is said: it takes no answer."""
+        try:
+            return self.laid_over(image)
+        except (ValueError, OSError) as error:
+            warnings.warn(f"{error}; the map is drawn without it", stacklevel=2)
+            return self
 
     # --- in the image ---------------------------------------------------------------------------
 
@@ -181,8 +195,8 @@ class PatchMap:
             yield Area(int(sizes[number]), means[number].tolist(), polygons)
 
     def _in_image(self, polygon: Polygon) -> list[Ring]:
-        step, shift = self.grid.step, self.grid.shift
-        return [list(map(tuple, (ring * step + shift).tolist())) for ring in polygon]
+        step, first = self.grid.step, np.array(self.grid.cell_corner((0, 0)))
+        return [list(map(tuple, (ring * step + first).tolist())) for ring in polygon]
 
     # --- colours --------------------------------------------------------------------------------
 

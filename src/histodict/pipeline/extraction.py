@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..execution.executor import Executor, Threads
-from ..execution.files import file_key, written_whole
+from ..execution.files import file_key, is_there, written_whole
 from ..execution.local import map_blocks
 from ..execution.progress import Callback, Progress, ignore, shares
 from ..images.errors import ImageError
@@ -131,7 +131,7 @@ def _names(images: Sequence[Record], folder: Path) -> list[Path]:
 def _key(recipe: Recipe, record: Record, given: GivenSize) -> dict[str, Any]:
     """All that decides what is in a file."""
     made = made_with(recipe) | {"form": _FORM, "version": version("histodict")}
-    image = file_key(record.path) if record.path.is_file() else []
+    image = file_key(record.path) if is_there(record.path) else []
     return {
         "recipe": made,
         "image": image,
@@ -195,7 +195,7 @@ def _write(
     with written_whole(file) as partial_file:
         parts = _parts(view, grid, n_jobs, callback)
         if not write_hdf5(partial_file, parts, kind.precision, attributes):
-            raise ImageError(f"{key['image'][0]}: shows no tissue, so that there are no vectors")
+            raise ImageError(f"{view.path}: shows no tissue, so that there are no vectors")
 
 
 def _told(view: View, grid: PatchGrid) -> dict[str, Any]:

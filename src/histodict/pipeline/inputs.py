@@ -35,6 +35,7 @@ class Asked:
     """Images to be judged, each with the pixel size that a table has for it, if any, and with the
     outlines outside of which nothing is looked at, if any.
 
+    pictures : of those that are feature files, the images they were made of, where these are there
     is_one : whether one image was handed in, and so one answer is expected
     left_out : per folder a line on what is there and may have been meant
     """
@@ -42,6 +43,7 @@ class Asked:
     images: list[tuple[ImageFile, float | None, Drawing | None]]
     is_one: bool = False
     left_out: list[str] = field(default_factory=list)
+    pictures: list[Path | None] = field(default_factory=list)
 
 
 def to_learn(images: Labelled, positive: str | None = None, ask_by: str = "") -> Manifest:
@@ -92,6 +94,8 @@ def asked(images: Any, within: Drawn | None = None) -> Asked:
     if within is None:
         return found
     inside = drawings_for([image for image, _, _ in found.images], within)
+    pictures = found.pictures or [None] * len(inside)
+    inside = [replace(d, image=own) for d, own in zip(inside, pictures, strict=True)]
     parts = zip(found.images, inside, strict=True)
     return replace(found, images=[(image, mpp, drawing) for (image, mpp, _), drawing in parts])
 
@@ -102,7 +106,10 @@ def _found(images: Any) -> Asked:
         for record in found.records:
             if record.trouble:
                 raise ImageError(record.trouble)
-        return Asked([(record.path, record.mpp, record.within) for record in found.records])
+        return Asked(
+            [(record.path, record.mpp, record.within) for record in found.records],
+            pictures=[record.image for record in found.records],
+        )
     if _is_one(images):
         return Asked([(_image(images, "image"), None, None)], is_one=True)
     if isinstance(images, str | os.PathLike):

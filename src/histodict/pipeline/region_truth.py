@@ -108,13 +108,29 @@ def known_patches(record: Record, patch_map: PatchMap) -> NDArray[np.bool_]:
     """Which patches are on tissue, and not in outlines of what is to be ignored."""
     if record.drawn is None or IGNORED not in record.drawn.read().names:
         return patch_map.tissue
-    ignored = in_region(record, IGNORED, *patch_map.corners(), patch_map.grid.patch_side)
-    return patch_map.tissue & ~ignored
+    return patch_map.tissue & ~map_in_region(record, IGNORED, patch_map)
 
 
 def true_patches(record: Record, patch_map: PatchMap) -> NDArray[np.bool_]:
     """Which patches of the map are region by the record's mask, or by its label without one."""
-    return in_region(record, patch_map.classes[1], *patch_map.corners(), patch_map.grid.patch_side)
+    return map_in_region(record, patch_map.classes[1], patch_map)
+
+
+def map_in_region(record: Record, region: str, patch_map: PatchMap) -> NDArray[np.bool_]:
+    """Which patches of the map are region; it may lie over the image of a feature file."""
+    (x, y), (right, down) = patch_map.corners(), moved_by(record, patch_map)
+    return in_region(record, region, x + right, y + down, patch_map.grid.patch_side)
+
+
+def moved_by(record: Record, patch_map: PatchMap) -> tuple[int, int]:
+    """From places in a map to those in the record's file: the map of a feature file may lie over
+    its image, of which slides leave out a margin.
+    """
+    if not record.is_mapped:
+        return 0, 0
+    with open_image(record.path, record.mpp) as source:
+        x, y = (own - at for own, at in zip(patch_map.offset, source.offset, strict=True))
+    return x, y
 
 
 def in_region(

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ..compare.evaluation import Evaluation
 from ..execution.texts import counted
+from ..networks import vectors_named
 from . import evaluation_facts as facts
 from .model_card import model_card
 
@@ -31,7 +32,7 @@ def _of_data(done: Evaluation) -> dict[str, str]:
         f"{facts.NOT_RECORDED}",
         "6a": data["Sites"],
         "8a": f"{_truth_words(done)}; who set it is {facts.NOT_RECORDED}",
-        "9a": f"the pixels of the image; pixel size {data['Pixel size']}",
+        "9a": _seen_words(done, data["Pixel size"]),
         "10": "all images that the list names; no calculation beforehand is known",
         "20a": f"{data['Images']} images, of which {len(facts.tested_images(done))} were tested",
     }
@@ -65,6 +66,12 @@ def _task_words(done: Evaluation) -> str:
     if done.region:
         return f"finding regions of {done.region}"
     return f"telling apart {' / '.join(done.classes)}"
+
+
+def _seen_words(done: Evaluation, pixel_size: str) -> str:
+    if vectors_named(done.plans[done.methods[0]].recipe.vectors).are_given:
+        return "vectors of patches that an encoder computed before, from feature files"
+    return f"the pixels of the image; pixel size {pixel_size}"
 
 
 def _truth_words(done: Evaluation) -> str:

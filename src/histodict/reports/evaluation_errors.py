@@ -161,7 +161,7 @@ def _pictures(image: Sequence[Said]) -> tuple[str, str | None, str | None]:
             score = max(said.result.answered.scores[said.i])
             words = f"{said.label}, score {score:+.2f}"
             patch_map = replace(patch_map, path=record.path)
-            shown = patch_map.laid_over(record.image) if record.image else patch_map
+            shown = patch_map.over(record.image) if record.image else patch_map
             drawn = draw_overlay(shown, words, longest_side=SHOWN_PX)
             return picture, image_uri(drawn, quality=82), said.whose
     return picture, None, None

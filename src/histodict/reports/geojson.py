@@ -104,10 +104,11 @@ def _escaped(name: str) -> str:
 def area_features(patch_map: PatchMap) -> Iterator[str]:
     """One detection per area of neighbours of one class, with the mean of each class's scores."""
     grid, n_lines = patch_map.grid, max(patch_map.winners.shape) + 1
-    lines = [_short(grid.cell_corner((n, n))[0]) for n in range(n_lines)]
+    corners = [grid.cell_corner((n, n)) for n in range(n_lines)]
+    across, down = ([_short(at) for at in line] for line in zip(*corners, strict=True))
 
     def written(ring: NDArray[np.int32]) -> str:
-        return ",".join([f"[{lines[x]},{lines[y]}]" for x, y in ring.tolist()])
+        return ",".join([f"[{across[x]},{down[y]}]" for x, y in ring.tolist()])
 
     for place, name in enumerate(patch_map.classes):
         label = _label(name, place)

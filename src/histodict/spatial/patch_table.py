@@ -33,6 +33,7 @@ from ..images.manifest import Record
 from ..images.readers import open_image
 from ..patches.patch_map import COLOURS, PatchMap
 from ..pipeline import NO_TISSUE, Answer, Model
+from ..pipeline.region_truth import moved_by
 from .h5ad import Categorical, Names, SparseRows, load_h5py, mark, write, write_frame
 
 _PICTURE_PX = 512  # of the longer side
@@ -141,7 +142,8 @@ class _Table:
 
     def _truth(self, record: Record) -> list[str]:
         side = self.patch_map.grid.patch_side
-        return self.model.labels_at(record, self._corners().astype(np.int64), side)
+        corners = self._corners() + moved_by(record, self.patch_map)
+        return self.model.labels_at(record, corners.astype(np.int64), side)
 
     def _corners(self) -> NDArray[np.float64]:
         """x and y, as the pixels were read."""

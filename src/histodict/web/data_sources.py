@@ -128,7 +128,7 @@ def _from_table(table: Path) -> Manifest:
         return read_manifest(table)
     except ManifestError:
         manifest = read_manifest(table, labelled=False)
-        if any(record.label or record.mask for record in manifest.records):
+        if any(record.label or record.is_mapped for record in manifest.records):
             raise
     words = f"{table}: there is no column for the label{_ONLY_LOOK}"
     return replace(manifest, warnings=(words,))

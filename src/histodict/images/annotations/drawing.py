@@ -55,11 +55,15 @@ class Pixels(Protocol):
 
 @dataclass(frozen=True)
 class Drawing:
-    """Outlines in a file: those of these classes, or all; and how its numbers are meant."""
+    """Outlines in a file: those of these classes, or all; and how its numbers are meant.
+
+    image : what they were drawn on, where they are laid over a feature file of it
+    """
 
     path: Path
     names: tuple[str, ...] = ()
     coordinates: str = PIXELS
+    image: Path | None = None
 
     def __post_init__(self) -> None:
         check_choice("coordinates", self.coordinates, COORDINATES)
@@ -78,9 +82,9 @@ class Drawing:
 
         `may_lack`: nothing, where the file has outlines, but none of these classes.
         """
-        found = self.read()
+        found, first = self.read(), self._first_pixel(image)
         chosen = found.of(() if may_lack else self.names)
-        outlines = [self._placed(found, outline, image) for outline in chosen]
+        outlines = [self._placed(found, outline, image, first) for outline in chosen]
         self._check_places(outlines, image)
         own = [o for o in outlines if not self.names or o.name in self.names]
         return PixelRuns.of(own, image.size)
@@ -94,9 +98,22 @@ class Drawing:
 
     def facts(self) -> list[Any]:
         """All that decides what they are, whatever the file is called."""
-        return [content_digest(self.path), list(self.names), self.coordinates]
+        own = [content_digest(self.path), list(self.names), self.coordinates]
+        begins = _begins(self.image, repr(file_key(self.image))) if self.image else (0, 0)
+        return [*own, list(begins)] if any(begins) else own
 
-    def _placed(self, found: Annotations, outline: Outline, image: Pixels) -> Outline:
+    def _first_pixel(self, image: Pixels) -> tuple[int, int]:
+        """Where the first pixel lies, among places as `image` counts them: feature files of others
+        count from the slide's corner.
+        """
+        if self.image is None:
+            return 0, 0
+        x, y = _begins(self.image, repr(file_key(self.image)))
+        return x - image.offset[0], y - image.offset[1]
+
+    def _placed(
+        self, found: Annotations, outline: Outline, image: Pixels, first: tuple[int, int]
+    ) -> Outline:
         """In level-0 pixels of the image."""
         if self.coordinates == MICRONS:
             if image.mpp is None:
@@ -104,7 +121,7 @@ class Drawing:
                     f"{self.path}: its numbers are µm, and the pixel size of {image.path} is not "
                     "known: give it with --mpp or in a column mpp"
                 )
-            return replace(outline, rings=tuple(ring / image.mpp for ring in outline.rings))
+            return replace(outline, rings=tuple(ring / image.mpp + first for ring in outline.rings))
         if found.mpp and image.mpp and abs(image.mpp / found.mpp - 1) > _MOST_OFF:
             raise ImageError(
                 f"{self.path}: was drawn on an image of {found.mpp:g} µm per pixel, and "
@@ -112,7 +129,7 @@ class Drawing:
                 "level of it"
             )
         if self.coordinates == PIXELS and found.origin == FIRST_PIXEL:
-            return outline
+            return replace(outline, rings=tuple(ring + first for ring in outline.rings))
         return replace(outline, rings=tuple(ring - image.offset for ring in outline.rings))
 
     def _check_places(self, outlines: list[Outline], image: Pixels) -> None:
@@ -145,6 +162,15 @@ def stem_of(path: Path) -> str:
             name = name[: -len(ending)]
     known = Path(name).suffix.lower() in FORMATS
     return Path(name).stem if known else ""
+
+
+@lru_cache(maxsize=100_000)
+def _begins(image: Path, state: str) -> tuple[int, int]:
+    """Where an image's first pixel lies on its slide."""
+    from ..readers import open_image
+
+    with open_image(image) as source:
+        return source.offset
 
 
 @lru_cache(maxsize=32)

@@ -14,6 +14,7 @@ from ..layout import images_below
 from ..manifest import MANIFEST_NAME, Manifest, read_manifest
 from ..manifest_checks import lonely_classes, no_patients
 from ..records import ManifestError, Record, name_in, some_of
+from ..slide_names import image_names, spelled
 from .drawing import FORMATS, PIXELS, Drawing, stem_of
 
 _PATIENTS = "List the images in a CSV with a column 'patient'"
@@ -34,8 +35,7 @@ def drawings_for(images: Sequence[ImageFile], given: Drawing | Path | str) -> li
                 "give a folder of files called like the images"
             )
         return [drawing] * len(images)
-    files = files_in(drawing.path)
-    found = [[] if isinstance(i, MemoryImage) else _called_like(i, files) for i in images]
+    found = _called_like(images, files_in(drawing.path))
     if not any(found):
         raise ManifestError(
             f"{drawing.path}: no file of outlines is called like an image, such as {images[0]}"
@@ -56,9 +56,27 @@ def files_in(folder: Path) -> list[Path]:
     return [path for path in found if stem_of(path) and path.is_file()]
 
 
-def _called_like(image: Path, files: Sequence[Path]) -> list[Path]:
-    """slide.geojson or slide.svs.geojson, for slide.svs."""
-    return [file for file in files if stem_of(file) in (image.stem, image.name)]
+def _called_like(images: Sequence[ImageFile], files: Sequence[Path]) -> list[list[Path]]:
+    """Per image its files: slide.geojson or slide.svs.geojson, for slide.svs.
+
+    Two images of one name, and one file for them, are refused: nobody knows for which.
+    """
+    by_name: dict[str, list[Path]] = {}
+    for file in files:
+        by_name.setdefault(spelled(stem_of(file)), []).append(file)
+    found, takers = [], dict[Path, ImageFile]()
+    for image in images:
+        names = [] if isinstance(image, MemoryImage) else image_names(image)
+        own = [file for name in names for file in by_name.get(name, [])]
+        for file in own:
+            other = takers.setdefault(file, image)
+            if other != image:
+                raise ManifestError(
+                    f"{file}: would be the outlines of {other} and of {image}, as outlines are "
+                    "told apart by the names of files: call the images and the outlines differently"
+                )
+        found.append(own)
+    return found
 
 
 def _only(image: Path | MemoryImage, files: list[Path]) -> Path:
@@ -124,11 +142,10 @@ def with_annotations(
             f"{', '.join(FORMATS)}, also packed (.gz)"
         )
     one = len(manifest.records) == 1 and not folder.is_dir()
-    _check_stems(manifest, files)
-    found = [files if one else _called_like(record.path, files) for record in manifest.records]
+    found = [files] if one else _called_like([r.path for r in manifest.records], files)
     records = [
-        replace(r, mask=None, drawn=Drawing(_only(r.path, own), (), coordinates)) if own else r
-        for r, own in zip(manifest.records, found, strict=True)
+        _drawn(record, own, coordinates) if own else record
+        for record, own in zip(manifest.records, found, strict=True)
     ]
     kept = tuple(record for record in records if record.is_mapped or record.label or keep_all)
     _check_any(folder, files, manifest, records)
@@ -136,16 +153,9 @@ def with_annotations(
     return replace(manifest, records=kept, warnings=(*manifest.warnings, *words))
 
 
-def _check_stems(manifest: Manifest, files: Sequence[Path]) -> None:
-    """Two images of one name, and one file for them: nobody knows for which."""
-    wanted = {stem_of(file) for file in files}
-    stems = Counter(record.path.stem for record in manifest.records)
-    twice = [stem for stem, n in stems.items() if n > 1 and stem in wanted]
-    if twice:
-        raise ManifestError(
-            f"{twice[0]}: {stems[twice[0]]} images are called so, and outlines are told apart by "
-            "the names of files: call the images and the outlines differently"
-        )
+def _drawn(record: Record, files: list[Path], coordinates: str) -> Record:
+    drawing = Drawing(_only(record.path, files), (), coordinates, record.image)
+    return replace(record, mask=None, drawn=drawing)
 
 
 def _check_any(
