@@ -115,7 +115,7 @@ function overlapView(model, rows, least) {
     h("p", {}, all ? [h("b", {}, `Dice ${all.dice.toFixed(2)}, IoU ${all.iou.toFixed(2)}`), ` over ${count(rows.length, "image")}: 1 is the same area, 0 nothing in common. `]
       : "No region is there, and none was found. ", "Patches on tissue are compared with the masks; an image without one counts as all of its class."),
     h("table", { class: "counts" }, h("tr", {}, h("th", {}, "image"), h("th", {}, "Dice"), h("th", {}, "IoU")),
-      rows.map((row) => h("tr", {}, h("td", {}, h("a", { href: `#/look/${model.id}/${model.data}/${row.image}` }, row.name.split("/").pop())),
+      rows.map((row) => h("tr", {}, h("td", {}, h("a", { href: `#/look/${model.id}/${model.data}/${row.look ?? row.image}` }, row.name.split("/").pop())),
         words(pooled([row.overlap], least))))));
 }
 
@@ -235,7 +235,7 @@ function byPatient(model, rows) {
 }
 
 function imageLink(model, row) {
-  return h("a", { class: "image-link", href: `#/look/${model.id}/${model.data}/${row.image}` },
+  return h("a", { class: "image-link", href: `#/look/${model.id}/${model.data}/${row.look ?? row.image}` },
     `${row.name.split("/").pop()}: ${row.label}, called ${row.answer}`);
 }
 
