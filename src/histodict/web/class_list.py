@@ -48,6 +48,11 @@ def read_classes(folder: Path) -> list[DrawnClass]:
     return classes
 
 
+def drawn_colours(folder: Path) -> dict[str, str]:
+    """By name."""
+    return {one.name: one.colour for one in read_classes(folder)}
+
+
 def write_classes(folder: Path, classes: Sequence[DrawnClass]) -> None:
     write_sealed(folder / _FILE, [asdict(one) for one in classes])
 

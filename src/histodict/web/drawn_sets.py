@@ -9,7 +9,7 @@ from ..images.annotations.drawing import Drawing
 from ..images.annotations.matching import by_outlines
 from ..images.annotations.outlines import IGNORED
 from ..images.manifest import Manifest, Record
-from .class_list import read_classes
+from .class_list import drawn_colours, read_classes
 from .datasets import Dataset
 from .drawn_files import geojson, keep_file
 from .sheets import Sheet, images_with_sheets
@@ -57,7 +57,7 @@ def drawn_facts(dataset: Dataset) -> dict[str, Any]:
         "classes": known.classes,
         "patients": sorted(set(known.patients)),
         "n_images": known.n_images,
-        "colours": {one.name: one.colour for one in read_classes(dataset.folder)},
+        "colours": drawn_colours(dataset.folder),
     }
 
 

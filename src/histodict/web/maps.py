@@ -6,6 +6,7 @@ maps/KEY.npz     the patch map, where there is one; see `PatchMap.save`
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -171,9 +172,17 @@ def _file(folder: Path, record: Record, kind: str) -> Path:
     return folder / f"{image_key(record.path)}{part}.{kind}"
 
 
-def map_picture(patch_map: PatchMap, only: int | None) -> NDArray[np.uint8]:
-    """One RGBA pixel per patch: its class's colour, more opaque where it won more clearly."""
+def map_picture(
+    patch_map: PatchMap, only: int | None, chosen: Mapping[str, str] | None = None
+) -> NDArray[np.uint8]:
+    """One RGBA pixel per patch: its class's colour, more opaque where it won more clearly.
+
+    `chosen`: colours that the user has given to classes, by name, as #rrggbb.
+    """
     colours, opacity = patch_map.colours()
+    for place, name in enumerate(patch_map.classes):
+        if chosen and name in chosen:
+            colours[patch_map.winners == place] = list(bytes.fromhex(chosen[name][1:]))
     alpha = opacity / max(float(opacity.max()), 1e-12)
     if only is not None:
         alpha = np.where(patch_map.winners == only, alpha, 0)

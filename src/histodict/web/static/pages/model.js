@@ -1,6 +1,6 @@
 // Model: how good it is on unseen patients, where the line is drawn, what it has learnt.
 import { roc } from "../charts.js";
-import { choice, classTag, count, get, guarded, h } from "../dom.js";
+import { choice, classTag, count, get, guarded, h, takeColours } from "../dom.js";
 import { here } from "../way.js";
 import { sizesTable } from "./about.js";
 
@@ -12,6 +12,7 @@ export async function showModel(content, [id], session) {
     return null;
   }
   const model = await get(`/api/jobs/${jobId}/model`);
+  takeColours(model.colours);
   here.job = model.id;
   here.data = model.data;
   const own = model.results?.operating_point?.value ?? null;
