@@ -13,18 +13,21 @@ from starlette.routing import Route
 
 from ..execution.files import file_key
 from ..images.manifest import Record
+from ..images.readers import ImageSource
 from .calls import Call, endpoint
 from .class_list import DrawnClass, read_classes
 from .drawing_acts import Stroke, bring_in, change_classes, draw, redo, relabel, remove, undo
 from .drawn_files import Brought, geojson
 from .drawn_sets import drawn_facts
 from .lanes import LIVE, PICTURES, Later
-from .live import Box, Drawn, Screen, Sight, by_network, quick_answer, quick_recipe
-from .sheets import Sheet, images_with_sheets
+from .live import Drawn, Screen, quick_answer
+from .sheets import Sheet, images_with_sheets, last_change
+from .sights import Box, Sight, by_network, quick_recipe
 from .words import for_the_page
 
 _MOST_BYTES = 16 * 2**20  # of a file of outlines
 _SECONDS = 0.6  # for numbers that are not there yet; what is not done then comes with the next call
+_FARTHEST = 1e9  # pixels
 _MOST_OTHERS = 8  # images beside the one that is looked at, from which the quick answer learns
 
 
@@ -126,11 +129,18 @@ def upload(call: Call) -> Later:
 
     def brought() -> dict[str, Any]:
         source = call.context.tiles.open(call.record)
-        found = Brought.read(call.query.get("name", ""), call.sent, source)
+        found = _brought(call, source)
         sheet = bring_in(call.dataset, _image(call), source.size, found)
         return _told(call, sheet) | {"notes": [for_the_page(words) for words in found.notes]}
 
     return Later(PICTURES, brought, call.record.path)
+
+
+def _brought(call: Call, source: ImageSource) -> Brought:
+    try:
+        return Brought.read(call.query.get("name", ""), call.sent, source)
+    except ValueError as error:  # the page knows the image by its name
+        raise ValueError(str(error).replace(str(source.path), call.record.path.name)) from error
 
 
 def download(call: Call) -> Response:
@@ -175,8 +185,7 @@ def _screen(call: Call, box: Box, network: bool, until: float) -> Screen:
 
 def _newest(folder: Path) -> list[str]:
     """Images by when something was drawn on them last."""
-    when = {i: (folder / "sheets" / f"{i}.json").stat().st_mtime_ns for i in images_with_sheets(folder)}
-    return sorted(when, key=lambda image: -when[image])
+    return sorted(images_with_sheets(folder), key=lambda image: -last_change(folder, image))
 
 
 def _sight(call: Call, record: Record, network: bool) -> Sight:
@@ -190,11 +199,11 @@ def _sight(call: Call, record: Record, network: bool) -> Sight:
     return call.context.sights.get((repr(image), size, network), opened)
 
 
-def _box(given: object) -> Box:
+def _box(given: Any) -> Box:
     is_box = isinstance(given, list) and len(given) == 4
-    if not is_box or not all(type(x) in (int, float) and abs(x) < 1e9 for x in given):  # type: ignore[union-attr]
+    if not is_box or not all(type(x) in (int, float) and abs(x) < _FARTHEST for x in given):
         raise ValueError("box must be four numbers: left, top, right, bottom")
-    left, top, right, bottom = map(float, given)  # type: ignore[arg-type]
+    left, top, right, bottom = map(float, given)
     return left, top, right, bottom
 
 

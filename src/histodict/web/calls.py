@@ -29,7 +29,7 @@ from .folders import DataFolders, ForbiddenFileError
 from .job_queue import JobQueue
 from .jobs import Job, find_job
 from .lanes import QUICK, Lanes
-from .live import Numbers, Sight
+from .sights import Numbers, Sight
 from .tiles import Tiles
 from .training import train_and_test
 from .words import for_the_page

@@ -26,6 +26,7 @@ from .workspace import new_id
 
 _CHANGING = threading.Lock()  # one change after another
 _MOST_POINTS = 5000
+_FARTHEST = 1e7  # pixels
 _FINE = 2.0  # level-0 pixels, to which a polygon is cut out of what lies below it
 
 
@@ -61,8 +62,8 @@ class Stroke:
         return step_for(self.radius) if self.tool in ("brush", "eraser") else _FINE
 
 
-def _finite(value: object) -> bool:
-    return type(value) in (int, float) and math.isfinite(value) and abs(value) < 1e7  # type: ignore[arg-type]
+def _finite(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value) and abs(value) < _FARTHEST
 
 
 def _brushed(stroke: Stroke, size: Size) -> list[Polygon]:
@@ -137,7 +138,9 @@ def relabel(dataset: Dataset, image: str, shape_id: object, label: object) -> Sh
     def change(sheet: Sheet) -> Sheet:
         old = sheet.find(shape_id)
         own = class_named(read_classes(dataset.folder), label).id
-        return sheet.changed([old], [Shape(**(old | {"id": new_id(), "label": own}))])  # type: ignore[typeddict-item]
+        new = old.copy()
+        new["id"], new["label"] = new_id(), own
+        return sheet.changed([old], [new])
 
     return _changed(dataset, image, change)
 

@@ -67,8 +67,8 @@ def _colours(content: Any) -> dict[str, str]:
     return found
 
 
-def _is_byte(value: object) -> bool:
-    return type(value) is int and 0 <= value < 256  # type: ignore[operator]
+def _is_byte(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 256
 
 
 def geojson(shapes: Sequence[Shape], classes: Sequence[DrawnClass]) -> bytes:

@@ -15,8 +15,8 @@ from .drawn_files import geojson, keep_file
 from .sheets import Sheet, images_with_sheets
 
 TOO_FEW = (
-    "nothing to learn from yet: draw something of two classes at least, such as the tissue you look "
-    "for and any other"
+    "nothing to learn from yet: draw something of two classes at least, such as the tissue you "
+    "look for and any other"
 )
 
 

@@ -129,5 +129,10 @@ def images_with_sheets(folder: Path) -> list[str]:
     return [path.stem for path in found if is_id(path.stem)]
 
 
+def last_change(folder: Path, image: str) -> int:
+    """When something was drawn on it last, in nanoseconds."""
+    return _file(folder, image).stat().st_mtime_ns
+
+
 def polygons_of(shape: Shape) -> list[Polygon]:
     return [[np.array(ring, float) for ring in rings] for rings in shape["polygons"]]

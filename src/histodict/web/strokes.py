@@ -76,7 +76,7 @@ class Canvas:
 
     def _placed(self, ring: NDArray[np.int32], size: Size) -> Ring:
         corners = _rounded_off(ring[:-1].astype(np.float64)) * self.step + (self.left, self.top)
-        return np.round(np.clip(corners, 0, size), _DIGITS)
+        return np.asarray(np.round(np.clip(corners, 0, size), _DIGITS), np.float64)
 
 
 def _near(
@@ -131,7 +131,7 @@ def enclosed(rings: Sequence[Ring], size: Size) -> list[Polygon]:
 
 def _tidied(ring: Ring, size: Size) -> Ring:
     """Inside of the image, without points that are there twice in a row."""
-    ring = np.round(np.clip(ring, 0, size), _DIGITS)
+    ring = np.asarray(np.round(np.clip(ring, 0, size), _DIGITS), np.float64)
     return ring[(ring != np.roll(ring, 1, axis=0)).any(axis=1)]
 
 
