@@ -114,7 +114,7 @@ export class DrawPanel {
     const rows = this.classes.map((one, place) => {
       const title = place < 9 ? `Key ${place + 1}` : "";
       const choose = h("input", { type: "radio", name: "class", value: one.id, checked: one.id === here.drawing.label,
-        onchange: () => this.choose(one.id) });
+        onclick: () => this.choose(one.id) }); // also of the one that is chosen: it is drawn with again
       const mark = s("svg", { width: 14, height: 14, class: "key", "aria-hidden": "true" }, s("rect", { width: 14, height: 14, rx: 2, fill: one.colour }));
       const n = known[one.id];
       return h("li", { "data-class": one.name }, h("label", { title }, choose, " ", mark, one.name),
@@ -124,7 +124,7 @@ export class DrawPanel {
         h("button", { class: "link", "aria-label": `Remove the class ${one.name}`, title: "Remove", onclick: this.less(one) }, "✕"));
     });
     const words = "Name what you want to tell apart, two classes at least: what you look for, and any other tissue.";
-    this.parts.classes.replaceChildren(rows.length ? h("ul", { class: "plain classes", role: "radiogroup", "aria-label": "Class to draw" }, rows) : h("p", {}, words));
+    this.parts.classes.replaceChildren(rows.length ? h("div", { role: "radiogroup", "aria-label": "Class to draw" }, h("ul", { class: "plain classes" }, rows)) : h("p", {}, words));
   }
 
   choose(id) {
