@@ -22,7 +22,7 @@ export class DrawPanel {
     this.parts = Object.fromEntries(["mode", "classes", "add", "tools", "quick", "list", "files", "train"].map((name) => [name, h("div", { id: `draw-${name}` })]));
     this.mode = h("div", { class: "mode", id: "mode", role: "status" });
     this.viewer.canvas.parentElement.append(this.mode);
-    this.element = h("section", { id: "draw", onkeydown: (event) => { if (this.wayBack(event)) event.preventDefault(); } },
+    this.element = h("section", { id: "draw" },
       h("h2", {}, "Draw"), this.parts.classes, this.parts.add, this.parts.tools, this.parts.quick, this.parts.train, this.parts.list, this.parts.files);
     this.quick = new Quick(this);
     this.viewer.layers.push((pen) => this.quick.draw(pen), (pen, viewer) => {
@@ -30,6 +30,8 @@ export class DrawPanel {
       this.tool?.draw(pen);
     });
     this.viewer.onkey = (event) => this.key(event);
+    this.listen = (event) => { if (this.wayBack(event)) event.preventDefault(); };
+    addEventListener("keydown", this.listen);
     const moved = this.viewer.onmove;
     this.viewer.onmove = () => {
       moved();
@@ -42,7 +44,10 @@ export class DrawPanel {
     this.load();
   }
 
-  close() { this.quick.stop(); }
+  close() {
+    this.quick.stop();
+    removeEventListener("keydown", this.listen);
+  }
 
   load = guarded(async () => {
     const [all, own] = await Promise.all([get(`${this.url}/drawn`), get(`${this.base}/drawn`)]);
@@ -214,7 +219,6 @@ export class DrawPanel {
   }
 
   key(event) {
-    if (this.wayBack(event)) return true;
     if (event.ctrlKey || event.metaKey || event.altKey) return false;
     const [key, hand] = [event.key, this.tool];
     const named = Object.keys(TOOLS).find((name) => TOOLS[name][1] === key.toLowerCase());
