@@ -247,14 +247,14 @@ function corrections(state) {
         send({ label: mark.label, box: [...edges(Math.min), ...edges(Math.max)] });
       });
       viewer.layers = [(pen) => viewer.tool?.draw(pen)];
-      viewer.onkey = ({ key }) => key === "Escape" && !lay();
+      viewer.onkey = ({ key }) => (key === "Escape" ? !lay() : key === " " && !viewer.tool.press([viewer.x, viewer.y]));
       document.getElementById("viewer").focus();
     };
     place.replaceChildren(h("h2", {}, "Correct it"), patientNote(state, kept, change),
       chosen.label && data.classes.length > 1 ? h("label", {}, "This image is ", choice(names, label, (value) => send({ label: value === LEFT_OUT ? null : value, box: null }), { id: "flip" })) : "",
       h("p", {}, h("button", { onclick: start, id: "mark", disabled: kept }, "Mark a region"), " as ",
         choice(data.mark_classes.map((name) => [name, name]), mark.label, (value) => { mark.label = value; }, { "aria-label": "Class of the region", disabled: kept }),
-        kept ? "" : h("small", { class: "soft" }, " then drag a rectangle")),
+        kept ? "" : h("small", { class: "soft" }, " then drag a rectangle, or set two corners with Space")),
       h("ul", { class: "plain" }, own.map((c) => h("li", {}, c.box ? `region: ${c.label} ` : c.label === null ? "left out " : `label: ${c.label} `,
         kept && c.box ? h("span", { class: "changed" }, "not learnt from ") : "",
         h("button", { class: "link", onclick: change("undo", { id: c.id }) }, "take back")))),
