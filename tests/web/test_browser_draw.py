@@ -37,7 +37,7 @@ if find_chromium() is None:
     pytest.skip("there is no Chromium on this machine", allow_module_level=True)
 
 SIZE = (320, 240)
-ODD = "Stroma, <b>loose</b> & \"edge\""  # a name is text, whatever it holds
+ODD = 'Stroma, <b>loose</b> & "edge"'  # a name is text, whatever it holds
 LIVE_MS = 4000  # limit on a busy machine; docs/web.md has what was measured
 
 
@@ -193,6 +193,14 @@ def test_shapes_are_listed_gone_to_and_deleted(page):
     page.keyboard.press("Control+z")
     wait_for_shapes(page, 3)
     page.locator("#viewer").press("0")
+
+
+def test_a_shape_is_made_another_class(page):
+    page.locator(".classes input[type=radio]").nth(1).click()
+    page.locator("#shapes").get_by_role("button", name="Make Inflamed, brush").click()
+    page.locator("#shapes td", has_text="Inflamed").wait_for(state="detached")
+    page.locator("#undo").click()
+    page.locator("#shapes td", has_text="Inflamed").wait_for()
 
 
 def test_strokes_survive_a_killed_server_and_a_reload(page, server):

@@ -175,7 +175,7 @@ def test_what_is_painted_last_counts_and_one_step_takes_it_back(client):
 
 
 def test_the_eraser_relabelling_and_removing(client):
-    (first, second), now = draw_both(client)
+    (_, second), _ = draw_both(client)
     wipe = {"act": "draw", "tool": "eraser", "points": [[185, 90], [185, 170]], "radius": 8}
     shapes = ask(client, sheet(client), wipe)["shapes"]
     assert len(shapes) == 2 and sum(len(s["polygons"]) for s in shapes) == 3
@@ -317,7 +317,7 @@ def test_the_quick_answer_tells_apart_what_was_drawn(client):
     import base64
     import io
 
-    own, _ = draw_both(client)
+    draw_both(client)
     for name in client.images:  # also on an image on which nothing is drawn
         quick = ask(client, f"/images/{client.images[name]}/quick", {"box": [0, 0, 280, 200]})
         assert quick["left"] == 0 and min(quick["patches"].values()) > 5
@@ -338,6 +338,50 @@ def test_without_two_classes_there_is_no_quick_answer_and_a_thin_stroke_is_count
     bad = f"/images/{client.images['first.png']}/quick"
     for box in (None, [1, 2, 3], ["a", 1, 2, 3], [1e300, 0, 0, 0]):
         assert "four numbers" in refused(client, bad, {"box": box})
+
+
+def test_a_shape_as_large_as_a_slide_is_not_waited_for(tmp_path):
+    from histodict.execution.files import file_key
+    from histodict.web.drawing_acts import shape_of
+    from histodict.web.live import Drawn
+    from histodict.web.sights import Sight, quick_recipe
+    from histodict.web.strokes import enclosed
+
+    path = tmp_path / "large.png"
+    Image.fromarray(np.full((4000, 5000, 3), (200, 120, 170), np.uint8)).save(path)
+    with open_image(path) as source:
+        sight = Sight(source, quick_recipe(None, False), file_key(path))
+        ring = np.array([[0, 0], [5000, 0], [5000, 4000]], float)
+        (triangle,) = [shape_of("a", "polygon", enclosed([ring], source.size))]
+        dabs = [
+            shape_of("b", "brush", enclosed([np.array(square(x, 3500, 50), float)], source.size))
+            for x in range(0, 4500, 100)
+        ]
+        assert len(sight.fields) == 80
+        few = Drawn(sight, [triangle]).fields()
+        assert 1 <= len(few) <= 5
+        assert all(c.stop * 4000 > r.start * 5000 for r, c in few)  # none below the triangle
+        many = Drawn(sight, [triangle, *dabs]).fields()
+        assert len(many) <= 24 and {repr(f) for f in Drawn(sight, dabs[-1:]).fields()} <= {
+            repr(f) for f in many
+        }
+
+
+# --- damage --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("damage", [b"", b"{}", b"[1]", b"no JSON"])
+def test_a_damaged_sheet_is_named_and_never_overwritten(client, damage):
+    own, _ = draw_both(client)
+    user = client.app.state.users[0].folder / "data" / client.data
+    path = user / "sheets" / f"{client.images['first.png']}.json"
+    path.write_bytes(damage)
+    answer = client.post(
+        f"/api/data/{client.data}{sheet(client)}", json=BRUSH | {"label": own[0]}, headers=OWN
+    )
+    assert answer.status_code == 400 and "is damaged" in answer.json()["error"]
+    assert path.read_bytes() == damage
+    ask(client, sheet(client, "second.png"), BRUSH | {"label": own[0]})  # the others go on
 
 
 # --- training ------------------------------------------------------------------------------------
@@ -369,7 +413,9 @@ def test_a_model_learns_from_shapes_alone_and_is_tested_on_shapes_of_others(clie
         "stripes",
         "dots",
     ]
-    assert dict(model["card"])["Tested on"] == "1 other patient"
+    card = dict(model["card"])
+    assert card["Tested on"] == "1 other patient"
+    assert card["Drawn by the user"].startswith("4 shapes on 2 images")
     assert client.get(f"/api/jobs/{job}/report.html").status_code == 200
     place = f"/api/jobs/{job}/look/{client.data}/{client.images['first.png']}"
     assert client.get(place).json()["n_patches"] > rows["second.png [dots]"]["n_patches"]

@@ -50,6 +50,10 @@ def drawn_manifest(dataset: Dataset) -> Manifest:
     return by_outlines(replace(dataset.manifest, records=tuple(records)), names)
 
 
+def n_shapes(dataset: Dataset) -> int:
+    return sum(len(Sheet.read(dataset.folder, image).shapes) for image, _ in _drawn(dataset))
+
+
 def drawn_facts(dataset: Dataset) -> dict[str, Any]:
     """What the page says of them before anybody trains."""
     known = labels_known(dataset)

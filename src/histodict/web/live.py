@@ -25,7 +25,8 @@ from .sheets import Shape, polygons_of
 from .sights import Box, Field, Numbers, Sight
 
 _MOST_FIELDS = 30  # on a screen, the middle ones
-_MOST_SAMPLES = 1500  # of a class, from a field
+_FIELDS_OF_SHAPE, _FIELDS_OF_IMAGE = 4, 24  # that are learnt from
+_MOST_SAMPLES = 2000  # of a class
 _FAINTEST = 0.25  # opacity of a patch that could as well be any class
 
 
@@ -41,17 +42,35 @@ class Drawn:
 
     def regions(self) -> dict[str, PixelRuns]:
         """What is drawn of each class, by its id."""
-        size, found = self.sight.view.size, {}
-        for label in dict.fromkeys(shape["label"] for shape in self.shapes):
-            own = [shape for shape in self.shapes if shape["label"] == label]
-            outlines = [Outline("", tuple(rings)) for s in own for rings in polygons_of(s)]
-            found[label] = PixelRuns.of(outlines, size)
-        return found
+        by_class: dict[str, list[Shape]] = {}
+        for shape in self.shapes:
+            by_class.setdefault(shape["label"], []).append(shape)
+        size = self.sight.view.size
+        return {label: _region(own, size) for label, own in by_class.items()}
 
     def fields(self) -> list[Field]:
-        """Those on which something is drawn."""
-        boxes = [_box(shape) for shape in self.shapes]
-        return list({repr(f): f for box in boxes for f in self.sight.on(box)}.values())
+        """Those to learn from: of a large shape a few, of many shapes those that were drawn last.
+        Else an outline of a whole slide would be waited for.
+        """
+        found: dict[str, Field] = {}
+        for shape in reversed(self.shapes):
+            own = self._touched(shape)
+            every = -(-len(own) // _FIELDS_OF_SHAPE) or 1
+            found |= {repr(field): field for field in own[::every]}
+            if len(found) >= _FIELDS_OF_IMAGE:
+                break
+        return list(found.values())[:_FIELDS_OF_IMAGE]
+
+    def _touched(self, shape: Shape) -> list[Field]:
+        """Fields in which a part of the shape lies, the middle ones first."""
+        near = self.sight.on(_box(shape))
+        if len(near) <= _FIELDS_OF_SHAPE:
+            return near
+        step = self.sight.grid.step
+        y, x, side = np.array([(r.start, c.start, r.stop - r.start) for r, c in near]).T * step
+        region = _region([shape], self.sight.view.size)
+        there = region.share(x, y, float(side.max())) > 0
+        return [field for field, is_there in zip(near, there.tolist(), strict=True) if is_there]
 
     def samples(self, kept: BytesCache[Numbers]) -> Iterator[tuple[str, NDArray[np.float32]]]:
         """Class ids with the numbers of patches that lie half or more in its shapes; of fields that
@@ -60,7 +79,7 @@ class Drawn:
         regions, grid = self.regions(), self.sight.grid
         for field in self.fields():
             found = self.sight.known(kept, field)
-            if found is None:
+            if found is None or not found[0].any():  # not computed yet, or glass
                 continue
             tissue, numbers = found
             rows, columns = np.nonzero(tissue)
@@ -68,6 +87,11 @@ class Drawn:
             y = (rows + field[0].start) * grid.step
             for label, region in regions.items():
                 yield label, numbers[region.share(x, y, grid.patch_side) >= HALF]
+
+
+def _region(shapes: Sequence[Shape], size: tuple[int, int]) -> PixelRuns:
+    outlines = [Outline("", tuple(rings)) for s in shapes for rings in polygons_of(s)]
+    return PixelRuns.of(outlines, size)
 
 
 def _box(shape: Shape) -> Box:
@@ -162,12 +186,11 @@ def _learn(screen: Screen, kept: BytesCache[Numbers]) -> tuple[dict[str, int], H
     found: dict[str, list[NDArray[np.float32]]] = {one.id: [] for one in screen.classes}
     for drawn in screen.drawn:
         for label, numbers in drawn.samples(kept):
-            every = -(-len(numbers) // _MOST_SAMPLES) or 1
-            found.setdefault(label, []).append(numbers[::every])
+            found.setdefault(label, []).append(numbers)
     counted = {label: sum(map(len, parts)) for label, parts in found.items()}
     ignored = {one.id for one in screen.classes if one.name == IGNORED}
     samples = {
-        label: np.concatenate(parts)
+        label: np.concatenate(parts)[:: -(-counted[label] // _MOST_SAMPLES)]
         for label, parts in found.items()
         if counted[label] and label not in ignored
     }
@@ -186,6 +209,8 @@ def _picture(
     palette = np.array([colours[label] for label in head.labels], np.uint8)
     for rows, columns in fields:
         tissue, numbers = known[repr((rows, columns))]
+        if not tissue.any():
+            continue
         shares = head.shares(numbers)
         sure = (shares.max(axis=1) * len(head.labels) - 1) / (len(head.labels) - 1)
         own = slice(rows.start - top, rows.stop - top), slice(columns.start - left, None)

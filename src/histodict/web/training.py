@@ -14,7 +14,7 @@ from ..pipeline import Plan
 from ..pipeline.region_truth import region_classes
 from .about import class_to_be_found
 from .datasets import Dataset, corrected, relabelled
-from .drawn_sets import drawn_manifest
+from .drawn_sets import drawn_manifest, n_shapes
 
 # What the page offers, in words for people.
 OFFERS = {
@@ -117,6 +117,7 @@ def training_request(dataset: Dataset, wish: Wish) -> dict[str, Any]:
         "seed": wish.seed,
         "test_patients": kept,
         "corrections": dataset.corrections(),
+        "n_shapes": n_shapes(dataset) if is_drawn else 0,
     }
 
 

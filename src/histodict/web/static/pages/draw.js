@@ -95,7 +95,8 @@ export class DrawPanel {
   // --- classes --------------------------------------------------------------------------------
 
   showAdd() {
-    const name = h("input", { type: "text", id: "class-name", maxlength: "60", autocomplete: "off", placeholder: "such as Tumour" });
+    const name = h("input", { type: "text", id: "class-name", maxlength: "60", autocomplete: "off", placeholder: "such as Tumour",
+      onfocus: () => { this.quick.wanted = true; this.quick.ask(); } }); // while the name is typed, patches are looked at
     const colour = h("input", { type: "color", id: "class-colour", "aria-label": "Colour of the new class" });
     let own = false; // whether the user has chosen the colour
     colour.addEventListener("input", () => { own = true; });
@@ -136,6 +137,7 @@ export class DrawPanel {
     here.drawing.label = id;
     if (["look", "eraser"].includes(here.drawing.tool)) here.drawing.tool = "brush";
     this.showClasses();
+    this.showList();
     this.hold(here.drawing.tool);
   }
 
@@ -268,6 +270,8 @@ export class DrawPanel {
         h("td", {}, area(shape.area, shape.image === this.chosen.id ? this.info.mpp : null)),
         h("td", {}, shape.name.split("/").pop()),
         h("td", {}, h("button", { class: "link", "aria-label": `Go to ${what} on ${shape.name}`, onclick: () => this.jump(shape) }, "go"),
+          shape.image === this.chosen.id && this.own && shape.label !== this.own.id ? h("button", { class: "link", "aria-label": `Make ${what} ${this.own.name}`, title: `Make it ${this.own.name}`,
+            onclick: () => this.change({ act: "relabel", id: shape.id, label: this.own.id }) }, "relabel") : null,
           shape.image === this.chosen.id ? h("button", { class: "link", "aria-label": `Delete ${what}`, onclick: () => this.change({ act: "remove", id: shape.id }) }, "delete") : null));
     };
     const shown = all.slice(0, MOST_LISTED);

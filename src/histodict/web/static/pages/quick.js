@@ -7,8 +7,8 @@ const MOST_ROUNDS = 60; // of one question, whose answer comes in parts
 
 export class Quick {
   constructor(panel) {
-    Object.assign(this, { panel, viewer: panel.viewer, map: null, patches: {}, struck: null, busy: false, again: false, stopped: false, seen: "" });
-    this.words = h("p", { class: "soft", id: "quick-words", "aria-live": "polite" });
+    Object.assign(this, { panel, viewer: panel.viewer, map: null, patches: {}, struck: null, wanted: false, busy: false, again: false, stopped: false, seen: "" });
+    this.words = h("p", { class: "soft", id: "quick-words", "aria-live": "polite" }, "The map follows what you draw.");
     this.pick = choice([["quick", "quick answer"], ["trained", "trained model"], ["none", "none"]], "quick", (value) => this.show(value), { id: "map-shown" });
     panel.parts.quick.append(h("label", {}, "Map shown ", this.pick), this.words);
     this.show(here.drawing.quick ? "quick" : "trained");
@@ -38,7 +38,7 @@ export class Quick {
   }
 
   async ask() {
-    if (!this.panel.classes.length || this.stopped) return;
+    if (this.stopped || !(this.panel.classes.length || this.wanted)) return; // who only looks asks for nothing
     this.again = true;
     if (this.busy) return; // one question at a time; the last one counts
     this.busy = true;
