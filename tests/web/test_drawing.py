@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -338,6 +339,31 @@ def test_without_two_classes_there_is_no_quick_answer_and_a_thin_stroke_is_count
     bad = f"/images/{client.images['first.png']}/quick"
     for box in (None, [1, 2, 3], ["a", 1, 2, 3], [1e300, 0, 0, 0]):
         assert "four numbers" in refused(client, bad, {"box": box})
+
+
+def test_tiles_do_not_wait_for_the_quick_answer(client, monkeypatch):
+    from histodict.web import api_annotate
+
+    begun, over = threading.Event(), threading.Event()
+
+    def slow(*given):
+        begun.set()
+        over.wait(20)
+        return {}
+
+    monkeypatch.setattr(api_annotate, "quick_answer", slow)
+    image = f"/images/{client.images['first.png']}"
+    body = {"box": [0, 0, 280, 200]}
+    asking = [threading.Thread(target=ask, args=[client, f"{image}/quick", body]) for _ in range(4)]
+    for thread in asking:
+        thread.start()
+    assert begun.wait(20)
+    started = time.monotonic()
+    tile = client.get(f"/api/data/{client.data}{image}/tiles/0/0/0.jpg")  # of the same image, new
+    assert tile.status_code == 200 and time.monotonic() - started < 10
+    over.set()
+    for thread in asking:
+        thread.join()
 
 
 def test_a_shape_as_large_as_a_slide_is_not_waited_for(tmp_path):

@@ -10,12 +10,19 @@ export class Quick {
     Object.assign(this, { panel, viewer: panel.viewer, map: null, patches: {}, struck: null, wanted: false, busy: false, again: false, stopped: false, seen: "" });
     this.words = h("p", { class: "soft", id: "quick-words", "aria-live": "polite" }, "The map follows what you draw.");
     this.pick = choice([["quick", "quick answer"], ["trained", "trained model"], ["none", "none"]], "quick", (value) => this.show(value), { id: "map-shown" });
-    panel.parts.quick.append(h("label", {}, "Map shown ", this.pick), this.words);
+    const strength = h("input", { type: "range", min: "0", max: "1", step: "0.05", value: String(here.strength), id: "quick-strength", oninput: () => {
+      this.viewer.opacity = here.strength = Number(strength.value);
+      this.viewer.refresh();
+    } });
+    // The trained map has a slider of its own, which is the same.
+    addEventListener("input", this.follow = ({ target }) => { if (target.id === "opacity") strength.value = target.value; });
+    panel.parts.quick.append(h("label", {}, "Map shown ", this.pick), h("label", { class: "width" }, "Strength ", strength), this.words);
     this.show(here.drawing.quick ? "quick" : "trained");
   }
 
   stop() {
     this.stopped = true;
+    removeEventListener("input", this.follow);
     clearTimeout(this.timer);
   }
 
