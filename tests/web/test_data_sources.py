@@ -139,9 +139,7 @@ def test_images_without_classes_are_noticed_at_any_depth(sources, folder):
     assert names(sources, folder / "a") == {"1.png", "2.png", "7.png"}
     manifest = sources.listing(folder / "a").manifest
     assert manifest.classes == []  # one class tells nothing apart
-    assert (
-        "no folders of two or more classes: these images can be looked at" in manifest.warnings[0]
-    )
+    assert "no folders of two or more classes: these images have no labels" in manifest.warnings[0]
 
 
 def test_a_new_image_of_a_patient_is_noticed(sources, folder):
@@ -168,7 +166,7 @@ def test_splits_beside_classes_can_be_looked_at(sources, folder):
     (folder / "test").mkdir()
     (folder / "test" / "5.png").touch()
     (words,) = sources.listing(folder).manifest.warnings
-    assert "splits by their names (test)" in words and "looked at, not learnt" in words
+    assert "splits by their names (test)" in words and "have no labels" in words
 
 
 def test_a_table_without_labels_is_looked_at(sources, folder):
@@ -176,7 +174,7 @@ def test_a_table_without_labels_is_looked_at(sources, folder):
     table.write_text("path,mpp\na/1.png,0.5\nb/3.png,")
     manifest = sources.listing(table).manifest
     assert [record.mpp for record in manifest.records] == [0.5, None]
-    assert "can be looked at, not learnt" in manifest.warnings[0]
+    assert "have no labels" in manifest.warnings[0]
     table.write_text("path,label\na/1.png,x\nb/3.png,")
     with pytest.raises(ValueError, match="line 3: the label is empty"):
         sources.listing(table)
@@ -187,7 +185,7 @@ def test_why_a_folder_cannot_be_learnt_and_what_is_left_out_is_said(sources, fol
     (folder / "B" / "9.png").touch()
     (folder / "B" / "8.webp").touch()
     first, second = sources.listing(folder).manifest.warnings
-    assert "differ only in case" in first and "looked at, not learnt" in first
+    assert "differ only in case" in first and "have no labels" in first
     assert "B/8.webp" in second
 
 

@@ -20,6 +20,7 @@ from .datasets import (
     remove_correction,
     say_of,
 )
+from .drawn_sets import drawn_facts, labels_known
 from .lanes import PICTURES, Later
 from .region_overlap import true_rings
 from .tiles import TILE_SIDE, n_levels
@@ -56,13 +57,17 @@ def open_(call: Call) -> dict[str, Any]:
 def describe(call: Call) -> dict[str, Any]:
     dataset = call.dataset
     manifest = dataset.manifest
+    drawn = None if dataset.is_labelled else drawn_facts(dataset)
+    classes = drawn["classes"] if drawn else manifest.classes
     return {
         "id": dataset.id,
         "name": dataset.source.name,
         "where": call.context.folders.locate(dataset.source)[1],
         "labelled": dataset.is_labelled,
         "classes": manifest.classes,
-        "positive": class_to_be_found(manifest.classes, dataset.about.positive),
+        "drawn": drawn,
+        "learn_classes": classes,
+        "positive": class_to_be_found(classes, dataset.about.positive),
         "mpp": dataset.about.mpp,
         "learn_from": dataset.about.learn_from,
         "mark_classes": dataset.mark_classes,
@@ -91,7 +96,7 @@ def checks(call: Call) -> dict[str, Any]:
 
 def say(call: Call) -> dict[str, Any]:
     """What the user says of the set: the class to be found, the size of a pixel."""
-    say_of(call.dataset, call.body)
+    say_of(call.dataset, call.body, labels_known(call.dataset))
     return describe(replace(call))  # which looks the set up anew
 
 

@@ -95,6 +95,8 @@ def _check_images(call: Call, dataset: Dataset, wish: Wish, skip_bad: bool) -> N
 
     What was read there is known: to ask again takes no time.
     """
+    if not dataset.is_labelled:
+        return  # most of its images are not learnt from
     manifest, mpp = relabelled(dataset), dataset.about.mpp
     found = call.context.checks.done(manifest, mpp)
     if found is None:
@@ -125,7 +127,12 @@ def _first_wish(body: dict[str, Any]) -> Wish:
         raise ValueError("test_folds must be 0, 2, 3, 4 or 5")
     if type(seed) is not int or not 0 <= seed < 2**32:
         raise ValueError("seed must be a whole number from 0 to 4294967295")
-    return Wish(plan, regions, seed, folds)
+    chosen = body.get("test_patients")
+    if chosen is None:
+        return Wish(plan, regions, seed, folds)
+    if not isinstance(chosen, list) or not all(isinstance(name, str) for name in chosen):
+        raise ValueError("test_patients must be names of patients")
+    return Wish(plan, regions, seed, test_patients=tuple(chosen))
 
 
 def _check_size(name: str, text: str) -> None:

@@ -19,6 +19,7 @@ from .api_jobs import seconds_left, share_done
 from .api_model import describe_patch, gallery_and_images
 from .bytes_cache import Key
 from .calls import Call, endpoint, picture
+from .class_list import drawn_colours
 from .explain import explain
 from .jobs import DONE, Job, all_jobs, new_job
 from .lanes import ANSWERS, PICTURES, WHYS, Later
@@ -161,9 +162,10 @@ def draw(call: Call) -> Response:
         patch_map = _map(call)
         if only >= patch_map.n_classes:
             raise KeyError("there is no such class")
-        return encode_png(map_picture(patch_map, only if only >= 0 else None))
+        return encode_png(map_picture(patch_map, only if only >= 0 else None, colours))
 
-    return picture(call.drawn(_key(call, "map", only), drawn), "png")
+    colours = drawn_colours(call.dataset.folder)
+    return picture(call.drawn(_key(call, "map", only, repr(colours)), drawn), "png")
 
 
 def rings(call: Call) -> Response:

@@ -23,6 +23,7 @@ from ..pipeline.image_model import Atoms
 from ..reports.patch_pictures import outlined, square_around
 from .bytes_cache import Key
 from .calls import Call, endpoint, picture
+from .class_list import drawn_colours
 from .comparison import model_before, used_corrections
 from .jobs import find_job
 from .lanes import DOWNLOADS
@@ -51,6 +52,7 @@ def describe(call: Call) -> dict[str, Any]:
         "id": job.id,
         "data": job.request["data"],
         "classes": model.classes_,
+        "colours": drawn_colours(call.user.folder / "data" / job.request["data"]),
         "is_detector": model.finds_regions,
         "card": model_card(model, trained.header, job.request, results),
         "results": results,

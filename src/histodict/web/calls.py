@@ -29,12 +29,17 @@ from .folders import DataFolders, ForbiddenFileError
 from .job_queue import JobQueue
 from .jobs import Job, find_job
 from .lanes import QUICK, Lanes
+from .sights import Numbers, Sight
 from .tiles import Tiles
 from .training import train_and_test
 from .words import for_the_page
 from .workspace import User
 
 _MOST_BYTES = 64 * 1024  # of a request: nothing is uploaded
+_TOO_LARGE = (
+    "the file is too large: export fewer objects",
+    "the request is too large: files are not uploaded, they are opened",
+)
 _STATUS = {ForbiddenFileError: 403, KeyError: 404, FileNotFoundError: 404}  # any other: 400
 _PLACE = re.compile("[0-9]{1,9}")
 _MODEL_BYTES = 512 * 2**20
@@ -43,6 +48,8 @@ _VIEW_BYTES = 256 * 2**20
 _CHUNK_BYTES = 128 * 2**20
 _DRAWN_BYTES = 32 * 2**20
 _REPORT_BYTES = 64 * 2**20
+_SIGHT_BYTES = 256 * 2**20
+_NUMBER_BYTES = 192 * 2**20
 
 
 @dataclass(frozen=True)
@@ -77,6 +84,8 @@ class Context:
         self.reports: BytesCache[bytes] = BytesCache(_REPORT_BYTES)
         self.views: BytesCache[KeptView] = BytesCache(_VIEW_BYTES)
         self.chunks: BytesCache[Chunk] = BytesCache(_CHUNK_BYTES)
+        self.sights: BytesCache[Sight] = BytesCache(_SIGHT_BYTES)
+        self.numbers: BytesCache[Numbers] = BytesCache(_NUMBER_BYTES)
         self.models: BytesCache[Trained] = BytesCache(_MODEL_BYTES)
         self.trainings: BytesCache[tuple[Manifest, Manifest]] = BytesCache(_TRAINING_BYTES)
 
@@ -97,6 +106,7 @@ class Call:
     parts: dict[str, Any]
     query: dict[str, str]
     body: dict[str, Any]
+    sent: bytes = b""  # where the request is no JSON
 
     def number(self, name: str, default: int | None = None) -> int:
         """A whole number of the query."""
@@ -180,18 +190,23 @@ class Call:
 
 
 def endpoint(
-    work: Callable[[Call], Any], lane: str = QUICK
+    work: Callable[[Call], Any], lane: str = QUICK, *, most_bytes: int = 0
 ) -> Callable[[Request], Awaitable[Response]]:
-    """Run a page's function on a thread; its dict becomes JSON, its errors become words."""
+    """Run a page's function on a thread; its dict becomes JSON, its errors become words.
+
+    `most_bytes`: what is sent is no request in JSON, but content of so many bytes at most.
+    """
 
     async def answer(request: Request) -> Response:
         try:
+            sent = await _sent(request, most_bytes or _MOST_BYTES)
             call = Call(
                 request.app.state.context,
                 request.state.user,
                 dict(request.path_params),
                 dict(request.query_params),
-                await _body(request),
+                {} if most_bytes else _body(sent),
+                sent if most_bytes else b"",
             )
             result = await call.context.lanes.run(lane, work, call)
             return result if isinstance(result, Response) else _Json(result)
@@ -216,14 +231,18 @@ def _refusal(error: Exception) -> Response:
     return _Json({"error": for_the_page(one_line(words)) or type(error).__name__}, status)
 
 
-async def _body(request: Request) -> dict[str, Any]:
-    if request.method != "POST":
-        return {}
-    data = b""
-    async for part in request.stream():
-        data += part
-        if len(data) > _MOST_BYTES:
-            raise ValueError("the request is too large: files are not uploaded, they are opened")
+async def _sent(request: Request, most_bytes: int) -> bytes:
+    parts, n_bytes = [], 0
+    if request.method == "POST":
+        async for part in request.stream():
+            parts.append(part)
+            n_bytes += len(part)
+            if n_bytes > most_bytes:
+                raise ValueError(_TOO_LARGE[most_bytes == _MOST_BYTES])
+    return b"".join(parts)
+
+
+def _body(data: bytes) -> dict[str, Any]:
     try:
         body = parse_json(data or b"{}")
     except ValueError:

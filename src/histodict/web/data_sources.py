@@ -22,7 +22,7 @@ _MOST_BYTES = 256 * 2**20
 # File systems count time in steps of up to two seconds. What has changed within the last one may
 # change once more and look the same: it is listed anew until then.
 _STEP = 2.0
-_ONLY_LOOK = ": these images can be looked at, not learnt"
+_ONLY_LOOK = ": these images have no labels, and are learnt from by what is drawn on them"
 
 State = tuple[int, int, int] | None
 

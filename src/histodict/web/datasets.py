@@ -128,11 +128,14 @@ def _load(user: User, sources: DataSources, source: Path) -> Dataset:
     return Dataset(dataset_id, source, sources, sources.listing(source), folder, About.read(folder))
 
 
-def say_of(dataset: Dataset, body: Mapping[str, Any]) -> None:
-    """Write down what the user says of the set, beside what was said before."""
+def say_of(dataset: Dataset, body: Mapping[str, Any], known: Manifest | None = None) -> None:
+    """Write down what the user says of the set, beside what was said before.
+
+    `known`: its images with their classes, where these are not their labels.
+    """
     with _CHANGING:
         before = About.read(dataset.folder)  # another request may have said more since
-        before.changed(body, dataset.manifest).write(dataset.folder)
+        before.changed(body, known or dataset.manifest).write(dataset.folder)
 
 
 # --- corrections --------------------------------------------------------------------------------

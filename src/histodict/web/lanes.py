@@ -4,7 +4,8 @@ All requests share the cores, and Python's one lock. Were they all begun at once
 as long as the pictures and reports that others wait for. So they stand in lanes: what takes a
 moment goes at once; of pictures from one image file as many are made at a time as there are cores,
 and one more of others, so that a slide on a drive that has hung holds up none but itself; likewise
-the whys of patches, which need not wait until a slide's tiles are decoded; answers of models, and
+the whys of patches, which need not wait until a slide's tiles are decoded; what follows a stroke of
+the brush, two at a time; answers of models, and
 what is downloaded, one by one.
 """
 
@@ -20,9 +21,10 @@ from anyio import CapacityLimiter, to_thread
 
 from ..execution.local import available_cores
 
-QUICK, PICTURES, WHYS = "quick", "pictures", "whys"
+QUICK, PICTURES, WHYS, LIVE = "quick", "pictures", "whys", "live"
 ANSWERS, DOWNLOADS = "answers", "downloads"
 _N_QUICK = 16
+_N_LIVE = 2
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,7 @@ class Lanes:
     def __init__(self) -> None:
         self._n_cores = available_cores()
         widths = {QUICK: _N_QUICK, ANSWERS: 1, DOWNLOADS: 1}
-        widths |= dict.fromkeys((PICTURES, WHYS), self._n_cores + 1)
+        widths |= dict.fromkeys((PICTURES, WHYS), self._n_cores + 1) | {LIVE: _N_LIVE}
         self._limits = {name: CapacityLimiter(width) for name, width in widths.items()}
         self._images: WeakValueDictionary[Path, CapacityLimiter] = WeakValueDictionary()
 

@@ -6,6 +6,7 @@ maps/KEY.npz     the patch map, where there is one; see `PatchMap.save`
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -52,11 +53,12 @@ def answer_image(
     `mpp`: µm per pixel where neither the record nor the file says it.
     """
     state = _state(record, mpp)  # first: the image may be replaced meanwhile
-    answer = model.answer(record.path, mpp=About(mpp=mpp).given(record.mpp), callback=callback)
+    size = About(mpp=mpp).given(record.mpp)
+    answer = model.answer(record.path, mpp=size, callback=callback, within=record.within)
     facts = answer_facts(answer) | {"version": short_id(repr(state))}
     if answer.patch_map is not None:  # before the answer that tells of it
-        answer.patch_map.save(_file(folder, record.path, "npz"))
-    write_sealed(_file(folder, record.path, "json"), facts | {"form": _FORM, "of": state})
+        answer.patch_map.save(_file(folder, record, "npz"))
+    write_sealed(_file(folder, record, "json"), facts | {"form": _FORM, "of": state})
     return facts
 
 
@@ -91,14 +93,15 @@ def _placed(grid: PatchGrid) -> dict[str, float]:
 
 def _state(record: Record, mpp: float | None) -> list[Any]:
     """Another one when the image was changed under its name, or what is said of its pixel size."""
-    return [*file_key(record.path), record.mpp, mpp]
+    within = [*record.within.facts()] if record.within else []
+    return [*file_key(record.path), record.mpp, mpp, *within]
 
 
 def stored_answer(folder: Path, record: Record, mpp: float | None = None) -> dict[str, Any] | None:
     """What `answer_image` gave; None if it was not asked yet of this image as it is now, in another
     version, or is damaged.
     """
-    path = _file(folder, record.path, "json")
+    path = _file(folder, record, "json")
     try:
         facts = read_fields(path, _FACTS) if path.exists() else {}
     except DamagedFileError as error:
@@ -117,16 +120,15 @@ def answer_once(
 def map_version(folder: Path, record: Record, mpp: float | None = None) -> list[Any]:
     """Another one whenever `stored_map` would give another map."""
     _facts_of_map(folder, record, mpp)
-    return file_key(_file(folder, record.path, "npz"))
+    return file_key(_file(folder, record, "npz"))
 
 
 def stored_map(folder: Path, record: Record, mpp: float | None = None) -> PatchMap:
     _facts_of_map(folder, record, mpp)
-    image = record.path
     try:
-        return PatchMap.load(_file(folder, image, "npz"))
+        return PatchMap.load(_file(folder, record, "npz"))
     except (ValueError, OSError) as error:
-        _file(folder, image, "json").unlink(missing_ok=True)  # the next look makes both anew
+        _file(folder, record, "json").unlink(missing_ok=True)  # the next look makes both anew
         raise ValueError(f"{error}: open the image once more, and it is made anew") from error
 
 
@@ -164,13 +166,23 @@ def redrawn(moved: Model, facts: dict[str, Any], patch_map: PatchMap | None, pat
     )
 
 
-def _file(folder: Path, image: Path, kind: str) -> Path:
-    return folder / f"{image_key(image)}.{kind}"
+def _file(folder: Path, record: Record, kind: str) -> Path:
+    """Of an image, or of the part of one inside of outlines."""
+    part = f"-{short_id(repr(record.within))}" if record.within else ""
+    return folder / f"{image_key(record.path)}{part}.{kind}"
 
 
-def map_picture(patch_map: PatchMap, only: int | None) -> NDArray[np.uint8]:
-    """One RGBA pixel per patch: its class's colour, more opaque where it won more clearly."""
+def map_picture(
+    patch_map: PatchMap, only: int | None, chosen: Mapping[str, str] | None = None
+) -> NDArray[np.uint8]:
+    """One RGBA pixel per patch: its class's colour, more opaque where it won more clearly.
+
+    `chosen`: colours that the user has given to classes, by name, as #rrggbb.
+    """
     colours, opacity = patch_map.colours()
+    for place, name in enumerate(patch_map.classes):
+        if chosen and name in chosen:
+            colours[patch_map.winners == place] = list(bytes.fromhex(chosen[name][1:]))
     alpha = opacity / max(float(opacity.max()), 1e-12)
     if only is not None:
         alpha = np.where(patch_map.winners == only, alpha, 0)

@@ -26,6 +26,7 @@ from ..reports.pages import write_page
 from .comparison import used_corrections
 from .maps import answer_once, redrawn, stored_map
 from .region_overlap import pooled
+from .training import request_manifest
 from .travel import Use, UsedCorrection
 from .words import for_the_page
 
@@ -55,6 +56,12 @@ def model_card(
         "Tested on": counted(n_tested, "other patient") if n_tested else _UNTESTED,
         "Corrections": _corrected(used_corrections(request)),
     }
+    if request.get("n_shapes"):  # of requests of earlier versions nobody knows
+        n_images = request_manifest(request).n_images
+        card["Drawn by the user"] = (
+            f"{counted(request['n_shapes'], 'shape')} on {counted(n_images, 'image')}, and nothing "
+            "else of them was learnt from or tested"
+        )
     return list(card.items())
 
 

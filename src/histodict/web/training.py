@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from ..evaluation.protocols import k_folds
+from ..images.annotations.drawing import Drawing
 from ..images.manifest import Manifest, Record
 from ..pipeline import Plan
 from ..pipeline.region_truth import region_classes
 from .about import class_to_be_found
 from .datasets import Dataset, corrected, relabelled
+from .drawn_sets import drawn_manifest, n_shapes
 
 # What the page offers, in words for people.
 OFFERS = {
@@ -89,19 +91,18 @@ class Wish:
 
 def training_request(dataset: Dataset, wish: Wish) -> dict[str, Any]:
     """All that the worker needs, checked; raises ValueError in words for the page."""
-    if not dataset.is_labelled:
-        raise ValueError(
-            "these images have no classes: open a folder with one sub-folder per class"
-        )
-    manifest = corrected(dataset)
+    is_drawn = not dataset.is_labelled
+    manifest = drawn_manifest(dataset) if is_drawn else corrected(dataset)
     wish.check(manifest)
     if not wish.regions:
         _check_positive(dataset, manifest)
-    n_images = len(relabelled(dataset).records)
+    n_images = len(manifest.records if is_drawn else relabelled(dataset).records)
     images, marked = manifest.select(range(n_images)), manifest.records[n_images:]
     learn_from = {*dataset.about.learn_from}
     if wish.test_patients is None:  # who marks a region wants it to be learnt from
         learn_from |= {record.patient for record in marked}
+    kept = wish.kept_patients(images, learn_from)
+    _check_left(manifest, kept)
     return {
         "kind": "train",
         "data": dataset.id,
@@ -114,9 +115,20 @@ def training_request(dataset: Dataset, wish: Wish) -> dict[str, Any]:
         "recipe": wish.plan.to_dict(),
         "regions": wish.regions,
         "seed": wish.seed,
-        "test_patients": wish.kept_patients(images, learn_from),
+        "test_patients": kept,
         "corrections": dataset.corrections(),
+        "n_shapes": n_shapes(dataset) if is_drawn else 0,
     }
+
+
+def _check_left(manifest: Manifest, kept: Collection[str]) -> None:
+    """Refuses to test on all that there is of a class: nothing of it could be learnt."""
+    there = {record.label for record in manifest.records if record.patient not in kept}
+    missing = [name for name in manifest.classes if name not in there]
+    if kept and missing:
+        raise ValueError(
+            f"all images with {missing[0]} would be kept for testing: leave one to learn from"
+        )
 
 
 def _check_positive(dataset: Dataset, manifest: Manifest) -> None:
@@ -132,14 +144,21 @@ def _check_positive(dataset: Dataset, manifest: Manifest) -> None:
 def request_manifest(request: Mapping[str, Any]) -> Manifest:
     """The images of a request, in its order."""
     try:
-        records = tuple(
-            Record(**(row | {"path": Path(row["path"]), "mask": row["mask"] and Path(row["mask"])}))
-            for row in request["records"]
-        )
+        records = tuple(map(_record, request["records"]))
     except (KeyError, TypeError) as error:
         raise ValueError(f"the list of this training's images is damaged ({error})") from error
     # Requests of earlier versions do not have the class to be found: its name tells.
     return Manifest(records, (), Path(request["root"]), request.get("positive"))
+
+
+def _record(row: dict[str, Any]) -> Record:
+    drawn = {name: row.get(name) and _drawing(row[name]) for name in ("drawn", "within")}
+    mask = row["mask"] and Path(row["mask"])
+    return Record(**(row | {"path": Path(row["path"]), "mask": mask} | drawn))
+
+
+def _drawing(fields: dict[str, Any]) -> Drawing:
+    return Drawing(Path(fields["path"]), tuple(fields["names"]), fields["coordinates"])
 
 
 def request_classes(request: Mapping[str, Any]) -> list[str]:

@@ -15,6 +15,7 @@ _FOR_THE_PAGE = (
     (r", or say which they are, with --column \S+ \(in Python columns=\{[^}]*\}\)", ""),
     (r"say which, with --column \S+ \(in Python columns=\{[^}]*\}\)", "rename some of them"),
     (r"give --regions NAME \(in Python a RegionDetector\)", "ask where in the image it is"),
+    (r", say so with --coordinates \(in Python [^()]*\)", " bring them in on the command line"),
     (r" \(in Python [^()]*\)", ""),
 )
 

@@ -174,6 +174,7 @@ def _answers(job: Job, model: Model, test: Manifest, tell: Callback) -> list[dic
             facts = {"answer": None, "score": None, "value": None, "failure": failure}
         name = test.name(record)
         own = {"image": short_id(name), "name": name, "label": label, "patient": record.patient}
+        own["look"] = short_id(test.name(replace(record, within=None)))  # at all of it
         rows.append(own | facts)
         tell(Progress("answer", len(rows), len(test.records)))
     return rows

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -85,7 +85,7 @@ class Drawing:
         found, first = self.read(), self._first_pixel(image)
         chosen = found.of(() if may_lack else self.names)
         outlines = [self._placed(found, outline, image, first) for outline in chosen]
-        self._check_places(outlines, image)
+        check_places(self.path, outlines, image)
         own = [o for o in outlines if not self.names or o.name in self.names]
         return PixelRuns.of(own, image.size)
 
@@ -132,26 +132,28 @@ class Drawing:
             return replace(outline, rings=tuple(ring + first for ring in outline.rings))
         return replace(outline, rings=tuple(ring - image.offset for ring in outline.rings))
 
-    def _check_places(self, outlines: list[Outline], image: Pixels) -> None:
-        size = np.array(image.size)
-        boxes = [(o.rings[0].min(axis=0), o.rings[0].max(axis=0)) for o in outlines if not o.cuts]
-        off = [
-            (low, high)
-            for low, high in boxes
-            if (low >= size).any()
-            or (high <= 0).any()
-            or (low < -_OVERHANG * size).any()
-            or (high > (1 + _OVERHANG) * size).any()
-        ]
-        if off:
-            (left, top), (right, bottom) = off[0]
-            raise ImageError(
-                f"{self.path}: {len(off)} of {len(boxes)} outlines lie outside of {image.path}, or "
-                f"reach far beyond it: one goes from ({left:.0f}, {top:.0f}) to ({right:.0f}, "
-                f"{bottom:.0f}), and the image has {size[0]} x {size[1]} pixels. Are they of "
-                "another image, or of another level of it? If its numbers are µm, or count from "
-                "the slide's corner, say so with --coordinates (in Python coordinates=…)"
-            )
+
+def check_places(path: Path, outlines: Sequence[Outline], image: Pixels) -> None:
+    """Refuses outlines that do not lie in the image, by the name of their file."""
+    size = np.array(image.size)
+    boxes = [(o.rings[0].min(axis=0), o.rings[0].max(axis=0)) for o in outlines if not o.cuts]
+    off = [
+        (low, high)
+        for low, high in boxes
+        if (low >= size).any()
+        or (high <= 0).any()
+        or (low < -_OVERHANG * size).any()
+        or (high > (1 + _OVERHANG) * size).any()
+    ]
+    if off:
+        (left, top), (right, bottom) = off[0]
+        raise ImageError(
+            f"{path}: {len(off)} of {len(boxes)} outlines lie outside of {image.path}, or "
+            f"reach far beyond it: one goes from ({left:.0f}, {top:.0f}) to ({right:.0f}, "
+            f"{bottom:.0f}), and the image has {size[0]} x {size[1]} pixels. Are they of "
+            "another image, or of another level of it? If its numbers are µm, or count from "
+            "the slide's corner, say so with --coordinates (in Python coordinates=…)"
+        )
 
 
 def stem_of(path: Path) -> str:

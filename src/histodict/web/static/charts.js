@@ -1,5 +1,5 @@
 // Small drawings: the objective while learning, and misses against false alarms.
-import { colourOf, h, s, tagOf } from "./dom.js";
+import { colourIn, h, s, tagOf } from "./dom.js";
 
 /** Lines over the rounds, one per class. values: [round][class]. */
 export function curves(values, names) {
@@ -11,9 +11,9 @@ export function curves(values, names) {
   const y = (v) => 10 + ((high - v) / span) * (height - bottom - 16);
   const lines = values[0].map((_, k) => s("polyline", {
     points: values.map((row, i) => (row[k] === null ? "" : `${x(i)},${y(row[k])}`)).join(" "),
-    fill: "none", stroke: colourOf(k), "stroke-width": 2.5,
+    fill: "none", stroke: colourIn(names, names[k]), "stroke-width": 2.5,
   }));
-  const dots = values.length === 1 ? values[0].map((v, k) => s("circle", { cx: x(0), cy: y(v), r: 4, fill: colourOf(k) })) : [];
+  const dots = values.length === 1 ? values[0].map((v, k) => s("circle", { cx: x(0), cy: y(v), r: 4, fill: colourIn(names, names[k]) })) : [];
   const text = (at, v, words, anchor) => s("text", { x: at, y: v, "text-anchor": anchor }, words);
   const drawing = s("svg", { viewBox: `0 0 ${width} ${height}`, class: "chart", id: "objective", role: "img",
     "aria-label": `Objective of ${values.length} rounds` },
@@ -21,7 +21,7 @@ export function curves(values, names) {
     text(left - 6, 16, high.toPrecision(3), "end"), text(left - 6, height - bottom, low.toPrecision(3), "end"),
     text(width - 12, height - 8, `round ${values.length}`, "end"));
   const key = names.map((name, k) => h("span", { class: tagOf(name) },
-    s("svg", { width: 16, height: 10, class: "key" }, s("line", { x1: 0, y1: 5, x2: 16, y2: 5, stroke: colourOf(k), "stroke-width": 3 })), name));
+    s("svg", { width: 16, height: 10, class: "key" }, s("line", { x1: 0, y1: 5, x2: 16, y2: 5, stroke: colourIn(names, names[k]), "stroke-width": 3 })), name));
   return h("figure", { class: "chart" }, drawing, h("figcaption", {}, key));
 }
 

@@ -44,6 +44,9 @@ export function post(url, body = {}) {
   return ask(url, { method: "POST", headers, body: JSON.stringify(body) });
 }
 
+/** A file's content, as it is. */
+export const send = (url, file) => ask(url, { method: "POST", headers: { "X-Histodict": "1" }, body: file });
+
 /** Tell of an error on top of the page; an empty text takes it away. */
 export function notice(text) {
   const place = document.getElementById("notice");
@@ -126,6 +129,14 @@ export const LEFT_OUT = "\0";
 export const COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#f0e442", "#56b4e9"];
 /** Of the class at a place; the one to be found is second, and warm. Grey: it is none of them. */
 export const colourOf = (place) => (place < 0 ? "#8795a1" : COLOURS[place % COLOURS.length]);
+const chosen = new Map();
+/** Of classes that the user has made, the colours that they were given, by name. */
+export function takeColours(colours) {
+  chosen.clear();
+  Object.entries(colours ?? {}).forEach(([name, colour]) => chosen.set(name, colour));
+}
+/** Of a class among others. */
+export const colourIn = (classes, name) => chosen.get(name) ?? colourOf(classes.indexOf(name));
 
 const ORIGINS = { file: "said by the file", table: "said by the table", command: "given by you", assumed: "assumed: the training images'" };
 
@@ -140,6 +151,6 @@ export const tagOf = (name) => (name.length > 24 ? "tag long" : "tag");
 /** A class's name behind a square in its colour. */
 export function classTag(classes, name) {
   const mark = s("svg", { width: 12, height: 12, class: "key", "aria-hidden": "true" },
-    s("rect", { width: 12, height: 12, rx: 2, fill: colourOf(classes.indexOf(name)) }));
+    s("rect", { width: 12, height: 12, rx: 2, fill: colourIn(classes, name) }));
   return h("span", { class: tagOf(name) }, mark, name);
 }

@@ -1,5 +1,6 @@
 // Deep zoom on a canvas: tiles of the level that fits the screen, coarser ones until they arrive.
-// Places are pixels of the image itself. Drawn above: the patch map, outlines, marks, a selection.
+// Places are pixels of the image itself. Drawn above: the patch map, layers, outlines, marks, a selection.
+// What a tool in the hand does with the pointer is tools.js's.
 
 const MOST_TILES = 160;
 const MOST_LOADING = 6;
@@ -12,20 +13,22 @@ function bands(count, { shift, step }, length) {
 }
 
 export class Viewer {
-  /** info: {width, height, tile, levels}; tileUrl(level, column, row). Set onpick, onmark, onmove. */
+  /** info: {width, height, tile, levels}; tileUrl(level, column, row). Set onpick, onmove, onkey, tool, layers. */
   constructor(canvas, info, tileUrl) {
     Object.assign(this, { canvas, info, tileUrl });
     this.tiles = new Map(); // in order of use, the newest last
     this.loading = 0;
     this.map = null; // {picture, grid}
     this.opacity = 0.5;
+    this.hidesMap = false; // as another one is shown
     this.rings = [];
     this.truth = []; // rings of a mask
     this.marks = []; // {box, colour}
     this.selection = null;
-    this.marking = false;
-    this.draft = null;
-    this.onpick = this.onmark = this.onmove = () => {};
+    this.layers = []; // (pen, viewer) => …, above the map
+    this.tool = null; // {down, move, up, hover} of places in the image, {cancel}; null: the hand moves the image
+    this.onpick = this.onmove = () => {};
+    this.onkey = () => false; // whether it has taken the key
     this.frame = 0;
     this.scheme = matchMedia("(prefers-color-scheme: dark)");
     this.repaint = () => this.refresh();
@@ -95,30 +98,47 @@ export class Viewer {
     const { canvas } = this;
     const held = new Map();
     let moved = 0;
+    let painting = null; // the pointer that holds the tool
     const at = (event) => [event.offsetX, event.offsetY];
+    const point = (event) => this.toImage(at(event));
     canvas.addEventListener("pointerdown", (event) => {
       canvas.setPointerCapture(event.pointerId);
       canvas.focus();
       held.set(event.pointerId, at(event));
       moved = 0;
-      if (this.marking) this.draft = [...this.toImage(at(event)), ...this.toImage(at(event))];
+      if (held.size > 1 && painting !== null) { // two fingers move the image
+        this.tool?.cancel();
+        painting = null;
+      } else if (this.tool && event.button === 0 && !event.shiftKey && held.size === 1) {
+        painting = event.pointerId;
+        this.tool.down(point(event));
+      }
     });
     canvas.addEventListener("pointermove", (event) => {
+      this.tool?.hover(point(event));
       if (!held.has(event.pointerId)) return;
       const [old, now] = [held.get(event.pointerId), at(event)];
       moved += Math.abs(now[0] - old[0]) + Math.abs(now[1] - old[1]);
       if (held.size === 2) this.pinch(held, event.pointerId, now);
-      else if (this.draft) this.draft.splice(2, 2, ...this.toImage(now));
+      else if (painting === event.pointerId) event.getCoalescedEvents().forEach((each) => this.tool?.move(point(each)));
       else if (moved > 3) this.pan(old[0] - now[0], old[1] - now[1]);
       held.set(event.pointerId, now);
       this.refresh();
     });
     canvas.addEventListener("pointerup", (event) => {
       held.delete(event.pointerId);
-      if (this.draft) this.finishMark();
-      else if (moved <= 3) this.onpick(...this.toImage(at(event)));
+      if (painting === event.pointerId) {
+        painting = null;
+        this.tool?.up(point(event), moved);
+      } else if (moved <= 3 && !this.tool && event.button === 0) this.onpick(...point(event));
     });
-    canvas.addEventListener("pointercancel", (event) => held.delete(event.pointerId));
+    canvas.addEventListener("pointercancel", (event) => {
+      held.delete(event.pointerId);
+      if (painting === event.pointerId) this.tool?.cancel();
+      painting = null;
+    });
+    canvas.addEventListener("pointerleave", () => this.tool?.hover(null));
+    canvas.addEventListener("contextmenu", (event) => { if (this.tool) event.preventDefault(); });
     canvas.addEventListener("wheel", (event) => {
       event.preventDefault();
       this.zoom(Math.exp(-event.deltaY * (event.deltaMode ? 0.05 : 0.0015)), at(event));
@@ -134,27 +154,34 @@ export class Viewer {
     this.zoom(apart(now) / Math.max(1, apart(held.get(id))), other);
   }
 
+  /** Show a box (left, top, right, bottom) and a little around it. */
+  show([left, top, right, bottom]) {
+    const { clientWidth: width, clientHeight: height } = this.canvas;
+    const wide = Math.max(right - left, bottom - top, 32) * 2.5;
+    this.scale = Math.min(Math.max(Math.min(width, height) / wide, this.least), LARGEST_ZOOM);
+    this.x = (left + right) / 2;
+    this.y = (top + bottom) / 2;
+    this.refresh();
+  }
+
+  /** The part of the image that the screen shows: left, top, right, bottom. */
+  box() {
+    return [...this.toImage([0, 0]), ...this.toImage([this.canvas.clientWidth, this.canvas.clientHeight])];
+  }
+
   key(event) {
+    if (this.onkey(event)) return event.preventDefault();
     const step = event.shiftKey ? 300 : 80;
     const acts = {
       ArrowLeft: () => this.pan(-step, 0), ArrowRight: () => this.pan(step, 0),
       ArrowUp: () => this.pan(0, -step), ArrowDown: () => this.pan(0, step),
       "+": () => this.zoom(1.5), "=": () => this.zoom(1.5), "-": () => this.zoom(1 / 1.5),
       0: () => this.fit(), Enter: () => this.onpick(this.x, this.y),
-      Escape: () => { this.marking = false; this.draft = null; this.refresh(); },
     };
     if (acts[event.key] && !event.altKey && !event.ctrlKey && !event.metaKey) {
       event.preventDefault();
       acts[event.key]();
     }
-  }
-
-  finishMark() {
-    const [x0, y0, x1, y1] = this.draft.map(Math.round);
-    this.draft = null;
-    this.marking = false;
-    this.refresh();
-    this.onmark([Math.min(x0, x1), Math.min(y0, y1), Math.max(x0, x1), Math.max(y0, y1)]);
   }
 
   // --- tiles ----------------------------------------------------------------------------------
@@ -222,6 +249,7 @@ export class Viewer {
     pen.imageSmoothingEnabled = this.scale < 3;
     this.drawTiles(pen);
     this.drawMap(pen);
+    this.layers.forEach((draw) => draw(pen, this));
     const line = (width, colour) => { pen.lineWidth = width / this.scale; pen.strokeStyle = colour; };
     const outline = (rings) => {
       pen.beginPath();
@@ -235,8 +263,7 @@ export class Viewer {
       outline(this.truth);
     }
     pen.setLineDash([]);
-    const boxes = [...this.marks, ...(this.draft ? [{ box: this.draft, colour: "#111" }] : [])];
-    for (const { box: [x0, y0, x1, y1], colour } of boxes) {
+    for (const { box: [x0, y0, x1, y1], colour } of this.marks) {
       for (const [width, ink] of [[5, "#fff"], [3, colour]]) { line(width, ink); pen.strokeRect(x0, y0, x1 - x0, y1 - y0); }
     }
     if (this.selection) {
@@ -263,7 +290,7 @@ export class Viewer {
   }
 
   drawMap(pen) {
-    if (!this.map || !this.opacity) return;
+    if (!this.map || !this.opacity || this.hidesMap) return;
     const { picture, grid } = this.map;
     pen.globalAlpha = this.opacity;
     pen.imageSmoothingEnabled = false;
@@ -275,9 +302,13 @@ export class Viewer {
     pen.globalAlpha = 1;
   }
 
-  /** For the keyboard: what Enter would pick. */
+  isByKey() {
+    return document.activeElement === this.canvas && this.canvas.matches(":focus-visible");
+  }
+
+  /** For the keyboard: what Enter would pick, and where a tool is. */
   drawCross(pen) {
-    if (document.activeElement !== this.canvas || !this.canvas.matches(":focus-visible")) return;
+    if (!this.isByKey()) return;
     pen.setTransform(this.ratio, 0, 0, this.ratio, 0, 0);
     const [x, y] = [this.canvas.clientWidth / 2, this.canvas.clientHeight / 2];
     for (const [width, colour] of [[4, "#fff"], [1.5, "#000"]]) {

@@ -2,8 +2,9 @@
 
 /** All that the page keeps from one view to the next, for whoever goes back: what was looked at last; by
     model where the user drew its line, if not where it drew it; by data set what the training form holds; by
-    image which part was seen, and how strongly maps were drawn. */
-export const here = { data: null, job: null, image: null, points: {}, wishes: {}, views: {}, strength: 0.5 };
+    image which part was seen, and how strongly maps were drawn; the tool in the hand. */
+export const here = { data: null, job: null, image: null, points: {}, wishes: {}, views: {}, strength: 0.5,
+  drawing: { tool: "look", label: null, width: 40, quick: true } };
 
 export function go(...parts) {
   location.hash = "#/" + parts.filter((part) => part).join("/");

@@ -29,9 +29,9 @@ function positiveField(data, say) {
   if (!data.positive) return null;
   const { name, how } = data.positive;
   const open = how === "unknown" ? [["", "choose…"]] : []; // else nobody could choose what stands there already
-  const field = labelled("Class to be found", choice([...open, ...data.classes.map((c) => [c, c])], open.length ? "" : name,
+  const field = labelled("Class to be found", choice([...open, ...data.learn_classes.map((c) => [c, c])], open.length ? "" : name,
     (positive) => positive && say({ positive }), { id: "positive" }),
-    `${HOW[how]()} It is drawn in orange, and misses and sensitivity are about it.`);
+    `${HOW[how]()} ${data.drawn ? "Misses" : "It is drawn in orange, and misses"} and sensitivity are about it.`);
   if (how === "unknown") field.classList.add("asked");
   return field;
 }

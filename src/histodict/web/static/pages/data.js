@@ -21,7 +21,7 @@ export async function showData(content, [id], session) {
   } else {
     if (lost) content.append(h("p", { class: "warning", id: "lost" }, h("b", {}, "These images cannot be opened: "), lost));
     content.append(h("p", { class: "lead" }, "Choose a folder that holds one sub-folder of images ",
-      "per class, or a table (CSV) with the columns path, label and, best, patient."));
+      "per class, or a table (CSV) with the columns path, label and, best, patient. Images without labels can be drawn on."));
   }
   return () => { stopped = true; };
 }
@@ -88,7 +88,9 @@ function heading(data, known) {
     h("div", {}, h("h1", {}, data.name), h("p", { class: "soft" }, [".", data.name].includes(data.where) ? "" : data.where),
       h("p", {}, data.labelled
         ? h("a", { class: "button main", href: `#/train/${data.id}` }, "Train on these images")
-        : "Images to look at: without classes they cannot be learnt from."),
+        : [h("a", { class: "button main", href: `#/look/-/${data.id}`, id: "draw-on" }, "Draw on these images"),
+            " They have no labels: draw what is what on a few of them, and learn from that."]),
+      data.drawn?.classes.length > 1 ? h("p", {}, h("a", { class: "button", href: `#/train/${data.id}` }, "Train on what is drawn")) : null,
       data.corrections.length
         ? h("p", { class: "changed" }, `${count(data.corrections.length, "correction")} of yours, ` +
             "kept apart from the files and used in the next training.") : null),

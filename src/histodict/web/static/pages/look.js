@@ -1,7 +1,9 @@
 // Look: an image or slide up close, the model's map over it, the why of a patch, corrections.
-import { LEFT_OUT, become, choice, classTag, colourOf, count, get, guarded, h, isActive, once, pause, post, sizeWords, timeLeft } from "../dom.js";
+import { LEFT_OUT, become, choice, classTag, colourOf, count, get, guarded, h, isActive, once, pause, post, sizeWords, takeColours, timeLeft } from "../dom.js";
+import { tool } from "../tools.js";
 import { Viewer, scaleBar } from "../viewer.js";
 import { go, here } from "../way.js";
+import { DrawPanel } from "./draw.js";
 import { whyView } from "./why.js";
 
 export async function showLook(content, [job, id, image]) {
@@ -12,6 +14,7 @@ export async function showLook(content, [job, id, image]) {
     return null;
   }
   const data = await get(`/api/data/${dataId}`);
+  takeColours(data.drawn?.colours);
   const chosen = data.images.find((entry) => entry.id === image) ?? data.images[0];
   Object.assign(here, { data: data.id, image: chosen.id, job: state.job ?? here.job });
   Object.assign(state, { data, chosen, base: `/api/data/${data.id}/images/${chosen.id}` });
@@ -38,10 +41,17 @@ export async function showLook(content, [job, id, image]) {
   state.why = h("section", { id: "why", "aria-live": "polite" });
   state.answer = h("section", { id: "answer" });
   panel.append(h("h1", { class: "file" }, chosen.name), h("p", { class: "soft", id: "pixel-size" },
-    `Pixel size: ${sizeWords(state.info.mpp, state.info.mpp_from)}.`), chosen.masked ? truthSwitch(state) : "", state.answer, state.why, corrections(state));
+    `Pixel size: ${sizeWords(state.info.mpp, state.info.mpp_from)}.`), chosen.masked ? truthSwitch(state) : "", state.answer, drawPanel(state), state.why, corrections(state));
   if (state.job) followMap(state, status);
   else state.answer.replaceChildren(h("p", { class: "soft" }, "No model is chosen: ", h("a", { href: `#/train/${data.id}` }, "train one"), " to see its map here."));
-  return () => { state.stopped = true; state.viewer.close(); };
+  return () => { state.stopped = true; state.viewer.close(); state.draw?.close(); };
+}
+
+/** Images without labels are drawn on; those with labels are corrected. */
+function drawPanel(state) {
+  if (state.data.labelled) return "";
+  state.draw = new DrawPanel(state);
+  return state.draw.element;
 }
 
 function imageList(state) {
@@ -193,7 +203,7 @@ async function pick(state, model, grid, x, y) {
   state.viewer.refresh();
   state.why.replaceChildren(h("p", { class: "soft" }, "Looking…"));
   const found = await get(`${state.place}/why?row=${row}&column=${column}&${atPoint(state)}`);
-  state.why.replaceChildren(...whyView(state.job, model, found));
+  state.why.replaceChildren(...whyView(state.job, model, found), state.draw?.patchChoice(state.viewer.selection) ?? "");
   state.why.scrollIntoView({ block: "start" });
 }
 
@@ -229,15 +239,22 @@ function corrections(state) {
     });
     const send = (body) => change("correct", { image: chosen.id, ...body })();
     const start = () => {
-      state.viewer.marking = true;
-      state.viewer.onmark = (box) => send({ label: mark.label, box });
+      const { viewer } = state;
+      const lay = () => { viewer.tool = null; viewer.layers = []; viewer.onkey = () => false; };
+      viewer.tool = tool("rectangle", { viewer, colour: () => "#111" }, ({ points: [from, to] }) => {
+        lay();
+        const edges = (pick) => [0, 1].map((axis) => Math.round(pick(from[axis], to[axis])));
+        send({ label: mark.label, box: [...edges(Math.min), ...edges(Math.max)] });
+      });
+      viewer.layers = [(pen) => viewer.tool?.draw(pen)];
+      viewer.onkey = ({ key }) => (key === "Escape" ? !lay() : key === " " && !viewer.tool.press([viewer.x, viewer.y]));
       document.getElementById("viewer").focus();
     };
     place.replaceChildren(h("h2", {}, "Correct it"), patientNote(state, kept, change),
       chosen.label && data.classes.length > 1 ? h("label", {}, "This image is ", choice(names, label, (value) => send({ label: value === LEFT_OUT ? null : value, box: null }), { id: "flip" })) : "",
       h("p", {}, h("button", { onclick: start, id: "mark", disabled: kept }, "Mark a region"), " as ",
         choice(data.mark_classes.map((name) => [name, name]), mark.label, (value) => { mark.label = value; }, { "aria-label": "Class of the region", disabled: kept }),
-        kept ? "" : h("small", { class: "soft" }, " then drag a rectangle")),
+        kept ? "" : h("small", { class: "soft" }, " then drag a rectangle, or set two corners with Space")),
       h("ul", { class: "plain" }, own.map((c) => h("li", {}, c.box ? `region: ${c.label} ` : c.label === null ? "left out " : `label: ${c.label} `,
         kept && c.box ? h("span", { class: "changed" }, "not learnt from ") : "",
         h("button", { class: "link", onclick: change("undo", { id: c.id }) }, "take back")))),

@@ -1,6 +1,6 @@
 // Model: how good it is on unseen patients, where the line is drawn, what it has learnt.
 import { roc } from "../charts.js";
-import { choice, classTag, count, get, guarded, h } from "../dom.js";
+import { choice, classTag, count, get, guarded, h, takeColours } from "../dom.js";
 import { here } from "../way.js";
 import { sizesTable } from "./about.js";
 
@@ -12,6 +12,7 @@ export async function showModel(content, [id], session) {
     return null;
   }
   const model = await get(`/api/jobs/${jobId}/model`);
+  takeColours(model.colours);
   here.job = model.id;
   here.data = model.data;
   const own = model.results?.operating_point?.value ?? null;
@@ -61,6 +62,10 @@ function answersAt(model, threshold) {
   }));
 }
 
+/** What is right or wrong: an image or, where it was tested on what is drawn, what is drawn of a class on one. */
+const isPart = (row) => Boolean(row.look) && row.look !== row.image;
+const unit = (rows) => (rows.some(isPart) ? "part" : "image");
+
 function accuracy(model, point) {
   const { operating_point: given, images } = model.results;
   const failed = images.filter((row) => row.answer === null);
@@ -92,6 +97,7 @@ function accuracy(model, point) {
   }
   show();
   return h("section", {}, h("h2", {}, "How good it is on patients it never saw"),
+    images.some(isPart) ? h("p", { class: "soft", id: "parts" }, "Tested on what is drawn alone, one part for each class on an image: nothing is known of the rest of it.") : null,
     failed.length ? h("div", { class: "warning", id: "failed" }, h("b", {}, `${count(failed.length, "image")} got no answer:`),
       h("ul", {}, failed.map((row) => h("li", {}, h("b", {}, row.name), `: ${row.failure ?? "only glass"}`)))) : null,
     overlaps, h("div", { class: "row" }, parts), h("h3", {}, "By patient"), patients);
@@ -115,7 +121,7 @@ function overlapView(model, rows, least) {
     h("p", {}, all ? [h("b", {}, `Dice ${all.dice.toFixed(2)}, IoU ${all.iou.toFixed(2)}`), ` over ${count(rows.length, "image")}: 1 is the same area, 0 nothing in common. `]
       : "No region is there, and none was found. ", "Patches on tissue are compared with the masks; an image without one counts as all of its class."),
     h("table", { class: "counts" }, h("tr", {}, h("th", {}, "image"), h("th", {}, "Dice"), h("th", {}, "IoU")),
-      rows.map((row) => h("tr", {}, h("td", {}, h("a", { href: `#/look/${model.id}/${model.data}/${row.image}` }, row.name.split("/").pop())),
+      rows.map((row) => h("tr", {}, h("td", {}, h("a", { href: `#/look/${model.id}/${model.data}/${row.look ?? row.image}` }, row.name.split("/").pop())),
         words(pooled([row.overlap], least))))));
 }
 
@@ -138,7 +144,7 @@ function confusion(classes, rows) {
         return h("td", { class: truth === answer ? "hit" : n ? "miss" : "", "data-cell": `${truth}/${answer}` }, String(n));
       })))),
     isWhole ? h("p", {}, h("b", { id: "balanced" }, `${Math.round(100 * mean)} %`), " right, on average over the classes (",
-      count(rows.length, "image"), ").") : h("p", {}, `${right} of ${count(rows.length, "image")} right.`),
+      count(rows.length, unit(rows)), ").") : h("p", {}, `${right} of ${count(rows.length, unit(rows))} right.`),
     classes.length === 2 ? found(classes, rows) : null);
 }
 
@@ -223,7 +229,7 @@ function byPatient(model, rows) {
     return { patient, own, wrong: own.filter((row) => row.answer !== row.label) };
   }).sort((a, b) => b.wrong.length - a.wrong.length);
   const table = (some) => h("table", { class: "patients-table" },
-    h("tr", {}, h("th", {}, "patient"), h("th", {}, "images"), h("th", {}, "right"), h("th", {}, "wrong answers")),
+    h("tr", {}, h("th", {}, "patient"), h("th", {}, `${unit(rows)}s`), h("th", {}, "right"), h("th", {}, "wrong answers")),
     some.map(({ patient, own, wrong }) => h("tr", {}, h("td", {}, patient), h("td", {}, String(own.length)),
       h("td", {}, String(own.length - wrong.length)),
       h("td", {}, wrong.length ? wrong.map((row) => imageLink(model, row)) : "none"))));
@@ -235,7 +241,7 @@ function byPatient(model, rows) {
 }
 
 function imageLink(model, row) {
-  return h("a", { class: "image-link", href: `#/look/${model.id}/${model.data}/${row.image}` },
+  return h("a", { class: "image-link", href: `#/look/${model.id}/${model.data}/${row.look ?? row.image}` },
     `${row.name.split("/").pop()}: ${row.label}, called ${row.answer}`);
 }
 

@@ -1,6 +1,6 @@
 // Train: method and preset, a few plain settings, live progress, cancel, go on.
 import { curves } from "../charts.js";
-import { become, choice, count, get, guarded, h, isActive, labelled, once, post, timeLeft } from "../dom.js";
+import { become, choice, count, get, guarded, h, isActive, labelled, once, post, takeColours, timeLeft } from "../dom.js";
 import { go, here } from "../way.js";
 import { about, badList, watchChecks } from "./about.js";
 
@@ -46,9 +46,12 @@ export async function showTrain(content, [id, jobId]) {
 // --- what to learn --------------------------------------------------------------------------------
 
 async function form(data, isOver) {
-  const regions = data.classes.length < 2 ? data.classes[0] ?? "region" : null; // masks alone tell
+  const { drawn } = data; // null where the images have labels
+  takeColours(drawn?.colours);
+  if (drawn && drawn.classes.length < 2) return nothingYet(data);
+  const regions = drawn ? null : data.classes.length < 2 ? data.classes[0] ?? "region" : null; // masks alone tell
   const isNew = !here.wishes[data.id];
-  const wish = here.wishes[data.id] ??= { preset: "quick", method: "dfdl", regions, test_folds: 4, settings: {}, skip_bad: false };
+  const wish = here.wishes[data.id] ??= { preset: "quick", method: "dfdl", regions, test_folds: 4, settings: {}, skip_bad: false, ...(drawn ? { test_patients: [] } : {}) };
   const warnings = h("div", { "aria-live": "polite" });
   const without = h("label", {}, h("input", { type: "checkbox", id: "skip-bad", checked: wish.skip_bad,
     onchange: (event) => { wish.skip_bad = event.target.checked; } }), " Go on without them");
@@ -98,13 +101,36 @@ async function form(data, isOver) {
     go("train", data.id, id);
   });
   return h("section", { class: "card" }, h("h1", {}, `Train on ${data.name}`),
-    h("p", { class: "soft" }, [count(data.images.length, "image"), ...data.classes].join(", ")),
-    known.element, warnings, question(data, wish.regions, ask), picker,
+    h("p", { class: "soft" }, drawn ? `What is drawn of ${drawn.classes.join(", ")} on ${count(drawn.n_images, "image")}: the rest is not looked at.` : [count(data.images.length, "image"), ...data.classes].join(", ")),
+    known.element, warnings, drawn ? "" : question(data, wish.regions, ask), picker,
     labelled("Method", choice(methods, wish.method, take)),
-    labelled("Patients kept for testing", choice([[4, "a quarter"], [3, "a third"], [2, "half"],
+    drawn ? testPatients(drawn, wish) : labelled("Patients kept for testing", choice([[4, "a quarter"], [3, "a third"], [2, "half"],
       [5, "a fifth"], [0, "none: the result stays unknown"]], wish.test_folds,
       (value) => { wish.test_folds = Number(value); }), "No patient is in both training and test."),
     settings, h("button", { class: "main", onclick: start }, "Start training"));
+}
+
+function nothingYet(data) {
+  return h("section", { class: "card" }, h("h1", {}, `Train on ${data.name}`), h("p", { id: "nothing-yet" },
+    "These images have no labels, and too little is drawn on them: draw something of two classes at least. "),
+    h("a", { class: "button main", href: `#/look/-/${data.id}` }, "Draw on these images"));
+}
+
+/** Of the patients on whose images something is drawn, those to test on. */
+function testPatients(drawn, wish) {
+  wish.test_patients = wish.test_patients.filter((patient) => drawn.patients.includes(patient));
+  const words = h("p", { class: "soft", id: "tested-on", "aria-live": "polite" });
+  const tell = () => {
+    words.textContent = wish.test_patients.length
+      ? `Tested on what is drawn of ${count(wish.test_patients.length, "patient")}, of whom nothing is learnt.`
+      : "None yet: it is not tested, and how good it is stays unknown. Draw on further images to test on them.";
+  };
+  tell();
+  const box = (patient) => h("label", {}, h("input", { type: "checkbox", checked: wish.test_patients.includes(patient), onchange: (event) => {
+    wish.test_patients = event.target.checked ? [...wish.test_patients, patient] : wish.test_patients.filter((other) => other !== patient);
+    tell();
+  } }), ` ${patient}`);
+  return h("fieldset", { id: "test-patients" }, h("legend", {}, "Patients kept for testing"), drawn.patients.map(box), words);
 }
 
 function question(data, regions, ask) {

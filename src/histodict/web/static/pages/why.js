@@ -1,5 +1,5 @@
 // The why of a call: what each class leaves over, the building blocks used, similar training patches.
-import { classTag, colourOf, h, s } from "../dom.js";
+import { classTag, colourIn, h, s } from "../dom.js";
 import { patchFigure } from "./model.js";
 
 export function whyView(job, model, found) {
@@ -16,10 +16,10 @@ function leftOver(model, found) {
   const values = found.classes.map((entry) => entry.residual);
   const [least, most] = [Math.min(0, ...values), Math.max(0, ...values)];
   const width = (value) => Math.max(1, (130 * (value - least)) / (most - least || 1));
-  const rows = found.classes.map((entry, place) => h("tr", {},
+  const rows = found.classes.map((entry) => h("tr", {},
     h("td", {}, classTag(model.classes, entry.name)),
     h("td", {}, s("svg", { width: 130, height: 14, "aria-hidden": "true" },
-      s("rect", { width: width(entry.residual), height: 14, rx: 2, fill: colourOf(place) }))),
+      s("rect", { width: width(entry.residual), height: 14, rx: 2, fill: colourIn(model.classes, entry.name) }))),
     h("td", {}, entry.residual.toFixed(3))));
   return h("div", {}, h("h3", {}, found.is_residual ? "What each class leaves over (less is better)" : "Distance to each class (less is closer)"), h("table", { class: "residuals", id: "residuals" }, rows));
 }

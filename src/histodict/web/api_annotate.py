@@ -1,0 +1,221 @@
+"""Drawing on images: classes, strokes and the way back, files in and out, the quick answer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from starlette.responses import Response
+from starlette.routing import Route
+
+from ..execution.files import file_key
+from ..images.manifest import Record
+from ..images.readers import ImageSource
+from .calls import Call, endpoint
+from .class_list import DrawnClass, read_classes
+from .drawing_acts import Stroke, bring_in, change_classes, draw, redo, relabel, remove, undo
+from .drawn_files import Brought, geojson
+from .drawn_sets import drawn_facts
+from .lanes import LIVE, PICTURES, Later
+from .live import Drawn, Screen, quick_answer
+from .sheets import Sheet, images_with_sheets, last_change
+from .sights import Box, Sight, by_network, quick_recipe
+from .words import for_the_page
+
+_MOST_BYTES = 16 * 2**20  # of a file of outlines
+_SECONDS = 0.6  # for numbers that are not there yet; what is not done then comes with the next call
+_FARTHEST = 1e9  # pixels
+_MOST_OTHERS = 8  # images beside the one that is looked at, from which the quick answer learns
+
+
+# --- shapes --------------------------------------------------------------------------------------
+
+
+def list_all(call: Call) -> dict[str, Any]:
+    """Classes, and every shape of the set without its corners."""
+    dataset = call.dataset
+    names = {i: dataset.manifest.name(record) for i, record in dataset.listing.by_id.items()}
+    images = [
+        {"image": image, "name": names[image], "shapes": _listed(Sheet.read(dataset.folder, image))}
+        for image in images_with_sheets(dataset.folder)
+        if image in names
+    ]
+    return _classes(read_classes(dataset.folder)) | {
+        "images": [entry for entry in images if entry["shapes"]],
+        "drawn": drawn_facts(dataset) if not dataset.is_labelled else None,
+    }
+
+
+def _listed(sheet: Sheet) -> list[dict[str, Any]]:
+    """With the box that each lies in."""
+    return [_in_list(shape) for shape in map(dict, sheet.shapes)]
+
+
+def _in_list(shape: dict[str, Any]) -> dict[str, Any]:
+    corners = [corner for rings in shape.pop("polygons") for corner in rings[0]]
+    x, y = zip(*corners, strict=True)
+    return shape | {"box": [min(x), min(y), max(x), max(y)]}
+
+
+def _classes(classes: list[DrawnClass]) -> dict[str, Any]:
+    return {"classes": [asdict(one) for one in classes]}
+
+
+def show(call: Call) -> dict[str, Any]:
+    return _told(call, Sheet.read(call.dataset.folder, _image(call)))
+
+
+def _image(call: Call) -> str:
+    """The id of an image that is in the set."""
+    assert call.record
+    return str(call.parts["image"])
+
+
+def _told(call: Call, sheet: Sheet) -> dict[str, Any]:
+    return _classes(read_classes(call.dataset.folder)) | {
+        "shapes": sheet.shapes,
+        "undo": len(sheet.done),
+        "redo": len(sheet.undone),
+    }
+
+
+def change(call: Call) -> dict[str, Any] | Later:
+    """A stroke, or something done to a shape; the answer is all that is drawn then."""
+    act = ACTS.get(str(call.body.get("act")))
+    if act is None:
+        raise ValueError(f"act must be one of {', '.join(ACTS)}")
+    return act(call)
+
+
+def _draw(call: Call) -> Later:
+    stroke, label = Stroke.of(call.body), call.body.get("label")
+
+    def drawn() -> dict[str, Any]:
+        size = call.context.tiles.open(call.record).size
+        return _told(call, draw(call.dataset, _image(call), size, stroke, label))
+
+    return Later(PICTURES, drawn, call.record.path)
+
+
+def _of_shape(work: Callable[..., Sheet], *names: str) -> Callable[[Call], dict[str, Any]]:
+    def act(call: Call) -> dict[str, Any]:
+        given = [call.body.get(name) for name in names]
+        return _told(call, work(call.dataset, _image(call), *given))
+
+    return act
+
+
+ACTS: dict[str, Callable[[Call], dict[str, Any] | Later]] = {
+    "draw": _draw,
+    "relabel": _of_shape(relabel, "id", "label"),
+    "remove": _of_shape(remove, "id"),
+    "undo": _of_shape(undo),
+    "redo": _of_shape(redo),
+}
+
+
+def classes(call: Call) -> dict[str, Any]:
+    return _classes(change_classes(call.dataset, call.body))
+
+
+# --- files ---------------------------------------------------------------------------------------
+
+
+def upload(call: Call) -> Later:
+    """Outlines from a file, onto an image; nothing of the file itself is kept."""
+
+    def brought() -> dict[str, Any]:
+        source = call.context.tiles.open(call.record)
+        found = _brought(call, source)
+        sheet = bring_in(call.dataset, _image(call), source.size, found)
+        return _told(call, sheet) | {"notes": [for_the_page(words) for words in found.notes]}
+
+    return Later(PICTURES, brought, call.record.path)
+
+
+def _brought(call: Call, source: ImageSource) -> Brought:
+    try:
+        return Brought.read(call.query.get("name", ""), call.sent, source)
+    except ValueError as error:  # the page knows the image by its name
+        raise ValueError(str(error).replace(str(source.path), call.record.path.name)) from error
+
+
+def download(call: Call) -> Response:
+    """Called like the image, as `--annotations` wants it."""
+    folder = call.dataset.folder
+    data = geojson(Sheet.read(folder, _image(call)).shapes, read_classes(folder))
+    stem = Path(call.record.path.name).stem
+    plain = "".join(c if c.isascii() and (c.isalnum() or c in "-_.") else "_" for c in stem)
+    headers = {"Content-Disposition": f'attachment; filename="{plain}.geojson"'}
+    return Response(data, media_type="application/geo+json", headers=headers)
+
+
+# --- the quick answer ----------------------------------------------------------------------------
+
+
+def quick(call: Call) -> Later:
+    """What is on the screen, from what was drawn so far."""
+    box = _box(call.body.get("box"))
+
+    def answered() -> dict[str, Any]:
+        begun = time.monotonic()
+        network = by_network()
+        screen = _screen(call, box, network, begun + _SECONDS)
+        found = quick_answer(screen, call.context.numbers)
+        taken = round(time.monotonic() - begun, 3)
+        return found | {"by_network": network, "seconds": taken}
+
+    # Not as one of those that read this image: its tiles would wait for it.
+    return Later(LIVE, answered)
+
+
+def _screen(call: Call, box: Box, network: bool, until: float) -> Screen:
+    dataset, own = call.dataset, _image(call)
+    sight = _sight(call, call.record, network)
+    others = [i for i in _newest(dataset.folder) if i != own and i in dataset.listing.by_id]
+    drawn = [Drawn(sight, Sheet.read(dataset.folder, own).shapes)]
+    for image in others[:_MOST_OTHERS]:
+        shapes = Sheet.read(dataset.folder, image).shapes
+        if shapes:
+            drawn.append(Drawn(_sight(call, dataset.image(image), network), shapes))
+    return Screen(sight, box, drawn, read_classes(dataset.folder), until)
+
+
+def _newest(folder: Path) -> list[str]:
+    """Images by when something was drawn on them last."""
+    return sorted(images_with_sheets(folder), key=lambda image: -last_change(folder, image))
+
+
+def _sight(call: Call, record: Record, network: bool) -> Sight:
+    size, image = call.dataset.size_of(record), file_key(record.path)
+    recipe = quick_recipe(size.mpp, network)
+
+    def opened() -> tuple[Sight, int]:
+        source = call.context.tiles.open(replace(record, mpp=size.from_outside))
+        return Sight(source, recipe, image), source.held_bytes
+
+    return call.context.sights.get((repr(image), size, network), opened)
+
+
+def _box(given: Any) -> Box:
+    is_box = isinstance(given, list) and len(given) == 4
+    if not is_box or not all(type(x) in (int, float) and abs(x) < _FARTHEST for x in given):
+        raise ValueError("box must be four numbers: left, top, right, bottom")
+    left, top, right, bottom = map(float, given)
+    return left, top, right, bottom
+
+
+_DATA = "/api/data/{data}"
+_IMAGE = f"{_DATA}/images/{{image}}"
+ROUTES = [
+    Route(f"{_DATA}/drawn", endpoint(list_all)),
+    Route(f"{_DATA}/classes", endpoint(classes), methods=["POST"]),
+    Route(f"{_IMAGE}/drawn", endpoint(show)),
+    Route(f"{_IMAGE}/drawn", endpoint(change), methods=["POST"]),
+    Route(f"{_IMAGE}/drawn.geojson", endpoint(download)),
+    Route(f"{_IMAGE}/drawn/file", endpoint(upload, most_bytes=_MOST_BYTES), methods=["POST"]),
+    Route(f"{_IMAGE}/quick", endpoint(quick), methods=["POST"]),
+]

@@ -1,0 +1,215 @@
+"""What a user does on an image: paint, rub out, relabel, remove, take back, bring in from a file.
+
+What is painted last counts: it takes away from shapes of other classes that lie below it, so that
+no patch is learnt from as two classes. What comes from a file is taken as it is.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..execution.texts import counted
+from .class_list import DrawnClass, changed_class, class_named, read_classes, with_class
+from .class_list import write_classes as _write_classes
+from .datasets import Dataset
+from .drawn_files import Brought
+from .sheets import Shape, Sheet, images_with_sheets, polygons_of
+from .strokes import Polygon, Size, area, brushed, enclosed, step_for, without
+from .workspace import new_id
+
+_CHANGING = threading.Lock()  # one change after another
+_MOST_POINTS = 5000
+_FARTHEST = 1e7  # pixels
+_FINE = 2.0  # level-0 pixels, to which a polygon is cut out of what lies below it
+
+
+@dataclass(frozen=True)
+class Stroke:
+    """A tool, the path of the hand (n, 2) in level-0 pixels, and how wide it is, if it is."""
+
+    tool: str
+    path: NDArray[np.float64]
+    radius: float
+
+    @classmethod
+    def of(cls, body: Mapping[str, Any]) -> Stroke:
+        """From a request; refuses what nobody can draw."""
+        tool, points = body.get("tool"), body.get("points")
+        if tool not in TOOLS:
+            raise ValueError(f"a tool is one of {', '.join(sorted(TOOLS))}")
+        if not isinstance(points, list) or not 0 < len(points) <= _MOST_POINTS:
+            raise ValueError(f"a stroke has from 1 to {_MOST_POINTS} points")
+        if not all(isinstance(p, list) and len(p) == 2 and all(map(_finite, p)) for p in points):
+            raise ValueError("a point is two numbers, x and y")
+        radius = body.get("radius", 1.0)
+        if not _finite(radius) or not 0.5 <= radius <= 1e5:
+            raise ValueError("a radius is a number of pixels from 0.5 to 100000")
+        return cls(str(tool), np.array(points, float), float(radius))
+
+    def polygons(self, size: Size) -> list[Polygon]:
+        return TOOLS[self.tool](self, size)
+
+    @property
+    def step(self) -> float:
+        """How finely shapes below it are cut."""
+        return step_for(self.radius) if self.tool in ("brush", "eraser") else _FINE
+
+
+def _finite(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value) and abs(value) < _FARTHEST
+
+
+def _brushed(stroke: Stroke, size: Size) -> list[Polygon]:
+    return brushed(stroke.path, stroke.radius, size)
+
+
+def _enclosed(stroke: Stroke, size: Size) -> list[Polygon]:
+    return enclosed([stroke.path], size)
+
+
+def _box(stroke: Stroke, size: Size) -> list[Polygon]:
+    (left, top), (right, bottom) = stroke.path.min(axis=0), stroke.path.max(axis=0)
+    corners = [[left, top], [right, top], [right, bottom], [left, bottom]]
+    return enclosed([np.array(corners)], size)
+
+
+ERASER = "eraser"
+# What each makes of a stroke; a patch is marked in the panel that explains it.
+TOOLS: dict[str, Callable[[Stroke, Size], list[Polygon]]] = {
+    "brush": _brushed,
+    ERASER: _brushed,
+    "polygon": _enclosed,
+    "rectangle": _box,
+    "patch": _box,
+}
+
+
+def shape_of(label: str, tool: str, polygons: Sequence[Polygon]) -> Shape:
+    corners = [[ring.tolist() for ring in rings] for rings in polygons]
+    return Shape(id=new_id(), label=label, tool=tool, area=area(polygons), polygons=corners)
+
+
+# --- on an image ---------------------------------------------------------------------------------
+
+
+def draw(dataset: Dataset, image: str, size: Size, stroke: Stroke, label: object) -> Sheet:
+    """Paint or, with the eraser, take away from whatever lies below."""
+    polygons = stroke.polygons(size)
+    if not polygons:
+        raise ValueError("nothing of this lies on the image, or it has no area: draw it larger")
+
+    def change(sheet: Sheet) -> Sheet:
+        erases = stroke.tool == ERASER
+        own = None if erases else class_named(read_classes(dataset.folder), label).id
+        below = [s for s in sheet.shapes if s["label"] != own]
+        removed, added = _cut(below, polygons, stroke.step, size)
+        if not erases:
+            added.append(shape_of(str(own), stroke.tool, polygons))
+        elif not removed:
+            raise ValueError("there is nothing to rub out here")
+        return sheet.changed(removed, added)
+
+    return _changed(dataset, image, change)
+
+
+def _cut(
+    shapes: Sequence[Shape], taken: Sequence[Polygon], step: float, size: Size
+) -> tuple[list[Shape], list[Shape]]:
+    """The shapes that something is taken from, and what is left of them."""
+    removed, added = [], []
+    for shape in shapes:
+        left = without(polygons_of(shape), taken, step, size)
+        if left is None:
+            continue
+        removed.append(shape)
+        if left:
+            added.append(shape_of(shape["label"], shape["tool"], left))
+    return removed, added
+
+
+def relabel(dataset: Dataset, image: str, shape_id: object, label: object) -> Sheet:
+    def change(sheet: Sheet) -> Sheet:
+        old = sheet.find(shape_id)
+        own = class_named(read_classes(dataset.folder), label).id
+        new = old.copy()
+        new["id"], new["label"] = new_id(), own
+        return sheet.changed([old], [new])
+
+    return _changed(dataset, image, change)
+
+
+def remove(dataset: Dataset, image: str, shape_id: object) -> Sheet:
+    return _changed(dataset, image, lambda sheet: sheet.changed([sheet.find(shape_id)], []))
+
+
+def undo(dataset: Dataset, image: str) -> Sheet:
+    return _changed(dataset, image, Sheet.undo)
+
+
+def redo(dataset: Dataset, image: str) -> Sheet:
+    return _changed(dataset, image, Sheet.redo)
+
+
+def bring_in(dataset: Dataset, image: str, size: Size, brought: Brought) -> Sheet:
+    """What a file holds; classes that are not there yet are made, in its colours."""
+    with _CHANGING:
+        classes = read_classes(dataset.folder)
+        for name in brought.names:
+            if not any(one.name == name for one in classes):
+                classes = with_class(classes, name, brought.colours.get(name))
+        ids = {one.name: one.id for one in classes}
+        shapes = [shape_of(ids[name], "file", polygons) for name, polygons in brought.shapes(size)]
+        if not shapes:
+            raise ValueError("the file holds no outline that has an area on this image")
+        sheet = Sheet.read(dataset.folder, image).changed([], shapes)
+        _write_classes(dataset.folder, classes)  # first: shapes name them
+        sheet.write(dataset.folder, image)
+    return sheet
+
+
+def _changed(dataset: Dataset, image: str, change: Callable[[Sheet], Sheet]) -> Sheet:
+    with _CHANGING:
+        sheet = change(Sheet.read(dataset.folder, image))
+        sheet.write(dataset.folder, image)
+    return sheet
+
+
+# --- classes -------------------------------------------------------------------------------------
+
+
+def change_classes(dataset: Dataset, body: Mapping[str, Any]) -> list[DrawnClass]:
+    """A new class, another name or colour of one, or one less; of which nothing may be drawn."""
+    with _CHANGING:
+        classes, own = read_classes(dataset.folder), body.get("id")
+        if own is None:
+            classes = with_class(classes, body.get("name"), body.get("colour"))
+        elif body.get("remove") is True:
+            classes = _less(dataset, classes, class_named(classes, own))
+        else:
+            classes = changed_class(classes, own, body)
+        _write_classes(dataset.folder, classes)
+    return classes
+
+
+def _less(dataset: Dataset, classes: Sequence[DrawnClass], gone: DrawnClass) -> list[DrawnClass]:
+    n_shapes = 0
+    for image in images_with_sheets(dataset.folder):
+        sheet = Sheet.read(dataset.folder, image)
+        n_shapes += sum(shape["label"] == gone.id for shape in sheet.shapes)
+        if n_shapes == 0 and gone.id in sheet.labels:
+            _forget(dataset, image, sheet)
+    if n_shapes:
+        raise ValueError(f"{counted(n_shapes, 'shape')} of {gone.name!r}: remove these first")
+    return [one for one in classes if one is not gone]
+
+
+def _forget(dataset: Dataset, image: str, sheet: Sheet) -> None:
+    """The way back leads through a class that is no more: it is given up."""
+    Sheet(sheet.shapes, [], []).write(dataset.folder, image)

@@ -1,0 +1,71 @@
+"""Images to learn from by what was drawn on them alone, as `train --annotations` does."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from ..images.annotations.drawing import Drawing
+from ..images.annotations.matching import by_outlines
+from ..images.annotations.outlines import IGNORED
+from ..images.manifest import Manifest, Record
+from .class_list import drawn_colours, read_classes
+from .datasets import Dataset
+from .drawn_files import geojson, keep_file
+from .sheets import Sheet, images_with_sheets
+
+TOO_FEW = (
+    "nothing to learn from yet: draw something of two classes at least, such as the tissue you "
+    "look for and any other"
+)
+
+
+def labels_known(dataset: Dataset) -> Manifest:
+    """The images with the classes they are known by: their own labels or, where they have none,
+    one record for every class that is drawn on one.
+    """
+    if dataset.is_labelled:
+        return dataset.manifest
+    names = {one.id: one.name for one in read_classes(dataset.folder)}
+    records = []
+    for image, record in _drawn(dataset):
+        there = {shape["label"] for shape in Sheet.read(dataset.folder, image).shapes}
+        records += [replace(record, label=names[own]) for own in names if own in there]
+    kept = tuple(record for record in records if record.label != IGNORED)
+    return replace(dataset.manifest, records=kept)
+
+
+def drawn_manifest(dataset: Dataset) -> Manifest:
+    """The parts of images that are drawn as each class, in files that stay as they are."""
+    classes = read_classes(dataset.folder)
+    records = []
+    for image, record in _drawn(dataset):
+        shapes = Sheet.read(dataset.folder, image).shapes
+        if shapes:
+            path = keep_file(dataset.folder, image, geojson(shapes, classes))
+            records.append(replace(record, drawn=Drawing(path)))
+    names = labels_known(dataset).classes
+    if len(names) < 2:
+        raise ValueError(TOO_FEW)
+    return by_outlines(replace(dataset.manifest, records=tuple(records)), names)
+
+
+def n_shapes(dataset: Dataset) -> int:
+    return sum(len(Sheet.read(dataset.folder, image).shapes) for image, _ in _drawn(dataset))
+
+
+def drawn_facts(dataset: Dataset) -> dict[str, Any]:
+    """What the page says of them before anybody trains."""
+    known = labels_known(dataset)
+    return {
+        "classes": known.classes,
+        "patients": sorted(set(known.patients)),
+        "n_images": known.n_images,
+        "colours": drawn_colours(dataset.folder),
+    }
+
+
+def _drawn(dataset: Dataset) -> list[tuple[str, Record]]:
+    """Images that are still there, by id; their true place is checked."""
+    known = dataset.listing.by_id
+    return [(i, dataset.image(i)) for i in images_with_sheets(dataset.folder) if i in known]

@@ -1,0 +1,222 @@
+"""The quick answer: what is on the screen, from what was drawn so far, within a second or two.
+
+After a stroke a line is drawn between the classes (multinomial logistic regression) through the
+numbers of patches, which takes milliseconds. It is no trained model, and nothing is known of how
+good it is: that is for the training, which learns dictionaries and is tested.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..images.annotations.outlines import IGNORED, Outline
+from ..images.annotations.runs import PixelRuns
+from ..patches.inside import HALF
+from ..patches.pictures import png_uri
+from .bytes_cache import BytesCache
+from .class_list import DrawnClass
+from .sheets import Shape, polygons_of
+from .sights import Box, Field, Numbers, Sight
+
+_MOST_FIELDS = 30  # on a screen, the middle ones
+_FIELDS_OF_SHAPE, _FIELDS_OF_IMAGE = 4, 24  # that are learnt from
+_MOST_SAMPLES = 2000  # of a class
+_FAINTEST = 0.25  # opacity of a patch that could as well be any class
+
+
+# --- what was drawn ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """An image and the shapes on it."""
+
+    sight: Sight
+    shapes: Sequence[Shape]
+
+    def regions(self) -> dict[str, PixelRuns]:
+        """What is drawn of each class, by its id."""
+        by_class: dict[str, list[Shape]] = {}
+        for shape in self.shapes:
+            by_class.setdefault(shape["label"], []).append(shape)
+        size = self.sight.view.size
+        return {label: _region(own, size) for label, own in by_class.items()}
+
+    def fields(self) -> list[Field]:
+        """Those to learn from: of a large shape a few, of many shapes those that were drawn last.
+        Else an outline of a whole slide would be waited for.
+        """
+        found: dict[str, Field] = {}
+        for shape in reversed(self.shapes):
+            own = self._touched(shape)
+            every = -(-len(own) // _FIELDS_OF_SHAPE) or 1
+            found |= {repr(field): field for field in own[::every]}
+            if len(found) >= _FIELDS_OF_IMAGE:
+                break
+        return list(found.values())[:_FIELDS_OF_IMAGE]
+
+    def _touched(self, shape: Shape) -> list[Field]:
+        """Fields in which a part of the shape lies, the middle ones first."""
+        near = self.sight.on(_box(shape))
+        if len(near) <= _FIELDS_OF_SHAPE:
+            return near
+        step = self.sight.grid.step
+        y, x, side = np.array([(r.start, c.start, r.stop - r.start) for r, c in near]).T * step
+        region = _region([shape], self.sight.view.size)
+        there = region.share(x, y, float(side.max())) > 0
+        return [field for field, is_there in zip(near, there.tolist(), strict=True) if is_there]
+
+    def samples(self, kept: BytesCache[Numbers]) -> Iterator[tuple[str, NDArray[np.float32]]]:
+        """Class ids with the numbers of patches that lie half or more in its shapes; of fields that
+        are not computed yet, none.
+        """
+        regions, grid = self.regions(), self.sight.grid
+        for field in self.fields():
+            found = self.sight.known(kept, field)
+            if found is None or not found[0].any():  # not computed yet, or glass
+                continue
+            tissue, numbers = found
+            rows, columns = np.nonzero(tissue)
+            x = (columns + field[1].start) * grid.step
+            y = (rows + field[0].start) * grid.step
+            for label, region in regions.items():
+                yield label, numbers[region.share(x, y, grid.patch_side) >= HALF]
+
+
+def _region(shapes: Sequence[Shape], size: tuple[int, int]) -> PixelRuns:
+    outlines = [Outline("", tuple(rings)) for s in shapes for rings in polygons_of(s)]
+    return PixelRuns.of(outlines, size)
+
+
+def _box(shape: Shape) -> Box:
+    outer = np.concatenate([rings[0] for rings in polygons_of(shape)])
+    (left, top), (right, bottom) = outer.min(axis=0).tolist(), outer.max(axis=0).tolist()
+    return left, top, right, bottom
+
+
+# --- the answer ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Screen:
+    """What is asked for: a part of an image, from all that was drawn; until when."""
+
+    sight: Sight
+    box: Box
+    drawn: Sequence[Drawn]
+    classes: Sequence[DrawnClass]
+    until: float  # of time.monotonic
+
+
+def quick_answer(screen: Screen, kept: BytesCache[Numbers]) -> dict[str, Any]:
+    """The map of the screen as far as there is time; `left`: fields that are still to come."""
+    shown = screen.sight.on(screen.box)
+    fields = shown[:_MOST_FIELDS]
+    wanted = [(d.sight, f) for d in screen.drawn for f in d.fields()]
+    left = _compute([*wanted, *((screen.sight, f) for f in fields)], kept, screen.until)
+    counted, head = _learn(screen, kept)
+    known = {repr(f): found for f in fields if (found := screen.sight.known(kept, f)) is not None}
+    picture = None
+    if head is not None and known:
+        picture = _picture(screen, [f for f in fields if repr(f) in known], known, head)
+    return {
+        "left": left,
+        "beyond": len(shown) - len(fields),
+        "patches": counted,
+        "picture": picture,
+    }
+
+
+def _compute(wanted: Sequence[tuple[Sight, Field]], kept: BytesCache[Numbers], until: float) -> int:
+    """As many as there is time for, one at least; how many are left."""
+    missing = {
+        (id(sight), repr(field)): (sight, field)
+        for sight, field in wanted
+        if sight.known(kept, field) is None
+    }
+    for n_done, (sight, field) in enumerate(missing.values()):
+        if n_done and time.monotonic() > until:
+            return len(missing) - n_done
+        sight.numbers(kept, field)
+    return 0
+
+
+@dataclass(frozen=True)
+class Head:
+    """A line between classes: scores are numbers @ weights + bias, of standardised numbers."""
+
+    labels: list[str]
+    mean: NDArray[np.float32]
+    spread: NDArray[np.float32]
+    weights: NDArray[np.float64]
+    bias: NDArray[np.float64]
+
+    @classmethod
+    def fit(cls, samples: Mapping[str, NDArray[np.float32]]) -> Head:
+        """From numbers (n, n_features) of two classes or more, each of which counts the same."""
+        from sklearn.linear_model import LogisticRegression
+
+        labels = list(samples)
+        X = np.concatenate([samples[label] for label in labels])
+        y = np.repeat(np.arange(len(labels)), [len(samples[label]) for label in labels])
+        mean, spread = X.mean(axis=0), np.maximum(X.std(axis=0), 1e-6)
+        model = LogisticRegression(C=0.5, class_weight="balanced", max_iter=100, tol=1e-3)
+        model.fit((X - mean) / spread, y)
+        weights, bias = model.coef_.T, model.intercept_
+        if len(labels) == 2:  # it has one score, of the second
+            weights, bias = np.hstack([-weights, weights]) / 2, np.array([-bias[0], bias[0]]) / 2
+        return cls(labels, mean, spread, weights, bias)
+
+    def shares(self, numbers: NDArray[np.float32]) -> NDArray[np.float64]:
+        """How much speaks for each class (n, n_classes); they add up to 1."""
+        scores = (numbers - self.mean) / self.spread @ self.weights + self.bias
+        scores = np.exp(scores - scores.max(axis=1, keepdims=True))
+        shares: NDArray[np.float64] = scores / scores.sum(axis=1, keepdims=True)
+        return shares
+
+
+def _learn(screen: Screen, kept: BytesCache[Numbers]) -> tuple[dict[str, int], Head | None]:
+    """How many patches are drawn of each class, and the line between them, if there are two."""
+    found: dict[str, list[NDArray[np.float32]]] = {one.id: [] for one in screen.classes}
+    for drawn in screen.drawn:
+        for label, numbers in drawn.samples(kept):
+            found.setdefault(label, []).append(numbers)
+    counted = {label: sum(map(len, parts)) for label, parts in found.items()}
+    ignored = {one.id for one in screen.classes if one.name == IGNORED}
+    samples = {
+        label: np.concatenate(parts)[:: -(-counted[label] // _MOST_SAMPLES)]
+        for label, parts in found.items()
+        if counted[label] and label not in ignored
+    }
+    return counted, Head.fit(samples) if len(samples) > 1 else None
+
+
+def _picture(
+    screen: Screen, fields: Sequence[Field], known: Mapping[str, Numbers], head: Head
+) -> dict[str, Any]:
+    """One pixel for each patch of the fields, and where that lies."""
+    grid = screen.sight.grid
+    top, left = (min(field[axis].start for field in fields) for axis in (0, 1))
+    bottom, right = (max(field[axis].stop for field in fields) for axis in (0, 1))
+    pixels = np.zeros((bottom - top, right - left, 4), np.uint8)
+    colours = {one.id: one.rgb for one in screen.classes}
+    palette = np.array([colours[label] for label in head.labels], np.uint8)
+    for rows, columns in fields:
+        tissue, numbers = known[repr((rows, columns))]
+        if not tissue.any():
+            continue
+        shares = head.shares(numbers)
+        sure = (shares.max(axis=1) * len(head.labels) - 1) / (len(head.labels) - 1)
+        own = slice(rows.start - top, rows.stop - top), slice(columns.start - left, None)
+        part = pixels[own][:, : columns.stop - columns.start]
+        alpha = 255 * (_FAINTEST + (1 - _FAINTEST) * sure)
+        part[tissue] = np.column_stack([palette[shares.argmax(axis=1)], alpha])
+    x, y = grid.cell_corner((left, top))
+    sides = [count * grid.step for count in (right - left, bottom - top)]
+    return {"png": png_uri(pixels), "box": [x, y, *sides]}

@@ -1,0 +1,114 @@
+"""What a hand paints, held against areas and shapes that are known."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+pytest.importorskip(
+    "starlette", reason="the web app is not installed: pip install 'histodict[web]'"
+)
+
+from histodict.images.annotations.crossings import first_crossing
+from histodict.images.annotations.outlines import Outline
+from histodict.images.annotations.runs import PixelRuns
+from histodict.web.strokes import Canvas, area, brushed, enclosed, without
+
+SIZE = (1000, 800)
+
+
+def square(left, top, side):
+    corners = [[left, top], [left + side, top], [left + side, top + side], [left, top + side]]
+    return np.array(corners, float)
+
+
+def covered(polygons):
+    """Level-0 pixels, counted as a training counts them."""
+    return PixelRuns.of([Outline("", tuple(rings)) for rings in polygons], SIZE).n_pixels
+
+
+@pytest.mark.parametrize("radius", [3, 20, 150])
+def test_a_dab_is_a_disc(radius):
+    disc = brushed(np.array([[500.0, 400.0]]), radius, SIZE)
+    assert len(disc) == 1 and len(disc[0]) == 1
+    assert area(disc) == pytest.approx(math.pi * radius**2, rel=0.15 if radius < 10 else 0.02)
+    away = np.hypot(*(disc[0][0] - [500, 400]).T)
+    assert away.max() < 1.1 * radius + 1 and away.min() > 0.85 * radius - 1
+
+
+def test_a_stroke_is_all_within_its_radius_of_its_path_however_often_the_hand_was_seen():
+    path = np.array([[200.0, 200.0], [600.0, 500.0]])
+    often = np.linspace(path[0], path[1], 50)
+    expected = 500 * 80 + math.pi * 40**2
+    assert area(brushed(path, 40, SIZE)) == pytest.approx(expected, rel=0.01)
+    assert area(brushed(often, 40, SIZE)) == pytest.approx(area(brushed(path, 40, SIZE)), rel=1e-3)
+
+
+def test_a_ring_that_is_painted_has_a_hole():
+    turn = np.linspace(0, 2 * np.pi, 80)
+    path = np.stack([500 + 100 * np.cos(turn), 400 + 100 * np.sin(turn)], axis=1)
+    ring = brushed(path, 10, SIZE)
+    assert [len(rings) for rings in ring] == [2]
+    assert area(ring) == pytest.approx(math.pi * (110**2 - 90**2), rel=0.02)
+    assert covered(ring) == pytest.approx(area(ring), rel=0.01)
+
+
+def test_what_lies_beyond_the_image_is_not_drawn():
+    edge = brushed(np.array([[0.0, 400.0]]), 50, SIZE)
+    assert area(edge) == pytest.approx(math.pi * 50**2 / 2, rel=0.03)
+    assert min(ring.min() for rings in edge for ring in rings) >= 0
+    assert brushed(np.array([[-200.0, 400.0]]), 50, SIZE) == []
+
+
+def test_painted_borders_never_cross_themselves():
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        path = 100 + 500 * rng.random((12, 2))
+        for rings in brushed(path, rng.integers(3, 60), SIZE):
+            assert all(first_crossing(ring) is None for ring in rings)
+
+
+def test_rubbing_out_takes_away_what_lies_below_and_no_more():
+    box = [[square(100, 100, 200)]]
+    cut = without(box, [[square(150, 0, 150)]], 1, SIZE)
+    assert area(cut) == pytest.approx(200 * 200 - 150 * 50, rel=0.01)
+    middle = without(box, [[square(150, 150, 100)]], 1, SIZE)
+    assert [len(rings) for rings in middle] == [2]
+    halves = without(box, brushed(np.array([[200.0, 50.0], [200.0, 350.0]]), 20, SIZE), 1, SIZE)
+    assert len(halves) == 2 and area(halves) == pytest.approx(200 * 160, rel=0.02)
+
+
+def test_what_is_not_touched_stays_to_the_letter():
+    box = [[square(100, 100, 200)]]
+    assert without(box, [[square(500, 500, 100)]], 1, SIZE) is None
+    assert without(box, [[square(301, 100, 100)]], 1, SIZE) is None
+    assert without(box, [[square(0, 0, 900)]], 1, SIZE) == []
+
+
+def test_a_bow_tie_is_all_that_it_encloses():
+    tie = np.array([[100, 100], [300, 300], [300, 100], [100, 300]], float)
+    found = enclosed([tie], SIZE)
+    assert area(found) == pytest.approx(2 * 200 * 100 / 2, rel=0.02)
+    assert all(first_crossing(ring) is None for rings in found for ring in rings)
+
+
+@pytest.mark.parametrize(
+    "corners", [[[1, 1]], [[1, 1], [5, 5]], [[1, 1], [1, 1], [1, 1]], [[0, 0], [5, 5], [9, 9]]]
+)
+def test_what_has_no_area_is_nothing(corners):
+    assert enclosed([np.array(corners, float)], SIZE) == []
+
+
+def test_a_polygon_is_kept_as_it_was_drawn():
+    triangle = np.array([[10, 10], [200, 30], [60, 190]], float)
+    ((found,),) = enclosed([triangle], SIZE)
+    assert np.array_equal(found, triangle)
+    ((held, hole),) = enclosed([square(0, 0, 100), square(20, 20, 10)], SIZE)
+    assert len(held) == len(hole) == 4 and area([[held, hole]]) == 9900
+
+
+def test_a_canvas_of_a_whole_slide_fits_into_memory():
+    canvas = Canvas.over(np.zeros(2), np.array([100_000.0, 80_000.0]), 1)
+    assert max(canvas.n_columns, canvas.n_rows) < 2100
