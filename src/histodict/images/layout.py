@@ -126,21 +126,30 @@ def walk(folder: Path, above: frozenset[Path] = frozenset()) -> Iterator[tuple[P
     `above`: the true places of folders on the way here. A link to one of them would lead in a
     circle, and to nothing that is not seen anyway.
     """
-    entries, above = _entries(folder), above | {folder.resolve()}
-    own = {path.with_suffix("") for path in entries if path.suffix.lower() in IN_OWN_FOLDER}
-    for path in entries:
-        if not path.is_dir():
-            is_image = path.suffix.lower() in READERS and path.is_file()
-            yield path, IMAGE if is_image else OTHER
+    yield from _walk(folder, folder.resolve(), above)
+
+
+def _walk(folder: Path, place: Path, above: frozenset[Path]) -> Iterator[tuple[Path, str]]:
+    """`place`: the folder's true one. Of most entries their folder has told what they are."""
+    above |= {place}
+    found = [(folder / entry.name, entry) for entry in _shown(folder)]
+    own = {path.with_suffix("") for path, _ in found if path.suffix.lower() in IN_OWN_FOLDER}
+    for path, entry in found:
+        is_link = entry.is_symlink()
+        if not (path.is_dir() if is_link else entry.is_dir()):
+            is_file = path.is_file() if is_link else entry.is_file()
+            yield path, IMAGE if is_file and path.suffix.lower() in READERS else OTHER
         elif is_zarr(path):
             yield path, IMAGE if is_folder_image(path) else OTHER
         elif _is_masks(path):
             yield path, MASKED
         elif not os.access(path, os.R_OK | os.X_OK):
             yield path, CLOSED
-        elif path not in own and path.resolve() not in above:
-            yield path, FOLDER
-            yield from walk(path, above)
+        elif path not in own:
+            inner = path.resolve() if is_link else place / entry.name
+            if inner not in above:
+                yield path, FOLDER
+                yield from _walk(path, inner, above)
 
 
 def _may_hold_images(path: Path) -> bool:
@@ -148,7 +157,13 @@ def _may_hold_images(path: Path) -> bool:
 
 
 def _entries(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+    return [folder / entry.name for entry in _shown(folder)]
+
+
+def _shown(folder: Path) -> list[os.DirEntry[str]]:
+    with os.scandir(folder) as entries:
+        shown = [entry for entry in entries if not entry.name.startswith(".")]
+    return sorted(shown, key=lambda entry: entry.name)
 
 
 def _is_picture(path: Path) -> bool:

@@ -115,7 +115,9 @@ class Call:
 
     @cached_property
     def dataset(self) -> Dataset:
-        return find_dataset(self.user, self.context.sources, str(self.parts["data"]))
+        """As it is now; where an image is asked for, as far as that goes."""
+        image = self.parts.get("image")
+        return find_dataset(self.user, self.context.sources, str(self.parts["data"]), image)
 
     @cached_property
     def record(self) -> Record:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,16 @@ class DataFolders:
         if not self._is_inside(found):
             raise ForbiddenFileError(f"{path.name}: lies outside the data folders")
         return found
+
+    def check_of_many(self) -> Callable[[Path], None]:
+        """`check` for thousands of files, now: where a folder lies is looked up once."""
+        is_inside = cache(lambda folder: self._is_inside(folder.resolve()))
+
+        def check(path: Path) -> None:
+            if os.path.islink(path) or not is_inside(path.parent):
+                self.check(path)
+
+        return check
 
     def _is_inside(self, path: Path) -> bool:
         is_hidden = any(path.is_relative_to(folder) for folder in self._hidden)
