@@ -174,8 +174,9 @@ def _some(names: list[str]) -> str:
 
 @dataclass
 class Found:
-    """What a check has found so far, and in the end."""
+    """What a check of these images has found so far, and in the end."""
 
+    manifest: Manifest
     looks: list[Look] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)  # why these images cannot be learnt from
@@ -220,20 +221,37 @@ class Checks:
         key = _state(manifest, mpp)
         with self._lock:
             if key not in self._asked:
-                self._asked[key] = Found()
+                self._asked[key] = Found(manifest)
                 self._pool.submit(self._check, self._asked[key], manifest, thumbnail, mpp)
             self._asked.move_to_end(key)
             found = self._asked[key]
             while len(self._asked) > _MOST_CHECKS:
                 self._asked.popitem(last=False)[1].is_forgotten = True
+        return self._told(key, found)
+
+    def follow(self, check: str, source: Path) -> dict[str, Any] | None:
+        """How far a check of this folder or table is that is under way, by what `ask` called it;
+        None: ask.
+
+        To ask takes a look at every image file; to follow, none.
+        """
+        with self._lock:
+            found = self._asked.get(check)
+        if found is None or found.is_ready or found.manifest.root not in (source, source.parent):
+            return None
+        return self._told(check, found)
+
+    def _told(self, key: str, found: Found) -> dict[str, Any]:
+        is_ready = found.is_ready  # first: what is found before is all there then
         return {
-            "ready": found.is_ready,
+            "check": key,
+            "ready": is_ready,
             "seen": len(found.looks),
-            "of": len(manifest.records),
+            "of": len(found.manifest.records),
             "warnings": found.warnings,
             "refused": found.refused,
-            "bad": found.bad(manifest),
-            "sizes": size_counts(list(found.looks)),
+            "bad": found.bad(found.manifest),
+            "sizes": size_counts(list(found.looks)) if is_ready else [],
         }
 
     def _check(

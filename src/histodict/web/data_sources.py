@@ -7,8 +7,10 @@ these, too: for a single image only those on the way to it are looked at.
 
 from __future__ import annotations
 
+import json
 import time
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 from ..images.layout import FOLDER, class_folders, images_below, walk
@@ -40,6 +42,21 @@ class Listing:
     names: dict[str, str]
     watched: dict[Path, State]
     was_settled: bool  # when it was made: a change from then on shows
+
+    @cached_property
+    def described(self) -> bytes:
+        """The images as JSON for the page, which asks for them again and again."""
+        images = [
+            {
+                "id": id_,
+                "name": self.names[id_],
+                "label": record.label,
+                "patient": record.patient,
+                "masked": record.mask is not None,
+            }
+            for id_, record in self.by_id.items()
+        ]
+        return json.dumps(images, separators=(",", ":")).encode("ascii")
 
     def is_current(self, image: str | None = None) -> bool:
         """Whether the images are still these; or whether the one of this id still is the same."""

@@ -2,6 +2,7 @@
 import { LEFT_OUT, become, choice, classTag, colourOf, count, get, guarded, h, isActive, once, pause, post, sizeWords, timeLeft } from "../dom.js";
 import { Viewer, scaleBar } from "../viewer.js";
 import { go, here } from "../way.js";
+import { imageStrip } from "./strip.js";
 import { whyView } from "./why.js";
 
 export async function showLook(content, [job, id, image]) {
@@ -24,7 +25,7 @@ export async function showLook(content, [job, id, image]) {
   const status = h("div", { class: "status", "aria-live": "polite" });
   const panel = h("aside", {});
   state.legend = h("div", { class: "map-legend", id: "map-legend" });
-  content.append(h("div", { class: "look" }, imageList(state),
+  content.append(h("div", { class: "look" }, imageStrip(state),
     h("div", { class: "stage" }, canvas, bar, state.legend, status, toolbar(state)), panel));
   state.viewer = new Viewer(canvas, state.info, (level, column, row) => `${state.base}/tiles/${level}/${column}/${row}.jpg`);
   Object.assign(state.viewer, { opacity: here.strength }, here.views[chosen.id]); // as it was seen last
@@ -42,16 +43,6 @@ export async function showLook(content, [job, id, image]) {
   if (state.job) followMap(state, status);
   else state.answer.replaceChildren(h("p", { class: "soft" }, "No model is chosen: ", h("a", { href: `#/train/${data.id}` }, "train one"), " to see its map here."));
   return () => { state.stopped = true; state.viewer.close(); };
-}
-
-function imageList(state) {
-  const { data, chosen } = state;
-  const items = data.images.map((image) => h("a", {
-    href: `#/look/${state.job ?? "-"}/${data.id}/${image.id}`, title: `${image.name}: ${image.label || "no class"}`,
-    "aria-current": image.id === chosen.id ? "true" : null },
-    h("img", { src: `/api/data/${data.id}/images/${image.id}/thumbnail.jpg`, alt: "", loading: "lazy" }),
-    h("span", {}, image.name.split("/").pop())));
-  return h("nav", { class: "strip", "aria-label": "Images" }, items);
 }
 
 function toolbar(state) {
