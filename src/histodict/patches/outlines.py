@@ -64,6 +64,14 @@ class Borders:
         return list(found.values())
 
 
+    def rings(self, step: float, shift: float) -> list[list[float]]:
+        """All rings as x, y, x, y, …, a cell `step` wide and the grid's corner at (shift, shift)."""
+        placed = self._corners * step + shift
+        whole = placed.astype(np.int64)
+        flat = (whole if np.array_equal(whole, placed) else placed).ravel().tolist()
+        return [flat[2 * begin : 2 * end] for _, begin, end in self._rings.tolist()]
+
+
 class _Sides(NamedTuple):
     """Straight runs of cell sides with nothing of the cells' part above them, walked to the right.
 
