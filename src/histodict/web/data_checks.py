@@ -237,7 +237,8 @@ class Checks:
         """
         with self._lock:
             found = self._asked.get(check)
-        if found is None or found.is_ready or found.manifest.root not in (source, source.parent):
+        root = source if source.is_dir() else source.parent
+        if found is None or found.is_ready or found.manifest.root != root:
             return None
         return self._told(check, found)
 
