@@ -106,7 +106,10 @@ def test_many_images_are_for_everyone(page, server, data, width, scheme):
     page.set_viewport_size({"width": width, "height": 800})
     page.emulate_media(color_scheme=scheme)
     image = data["images"][100]["id"]
-    for place, sign in ((f"data/{data['id']}", ".thumbs img"), (f"look/-/{data['id']}/{image}", "#viewer")):
+    for place, sign in (
+        (f"data/{data['id']}", ".thumbs img"),
+        (f"look/-/{data['id']}/{image}", "#viewer"),
+    ):
         page.goto(f"{server.address}/#/{place}")
         page.locator(sign).first.wait_for()
         page.wait_for_timeout(200)

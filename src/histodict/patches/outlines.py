@@ -63,9 +63,8 @@ class Borders:
             found.setdefault(part, []).append(self._corners[begin:end])
         return list(found.values())
 
-
     def rings(self, step: float, shift: float) -> list[list[float]]:
-        """All rings as x, y, x, y, …, a cell `step` wide and the grid's corner at (shift, shift)."""
+        """All rings as x, y, x, y, …, cells `step` wide from (shift, shift) on."""
         placed = self._corners * step + shift
         whole = placed.astype(np.int64)
         flat = (whole if np.array_equal(whole, placed) else placed).ravel().tolist()

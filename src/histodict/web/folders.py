@@ -10,6 +10,7 @@ from typing import Any
 
 from ..images.folder_images import is_image_path, is_zarr
 from ..images.readers import READERS
+from ..model_file import SUFFIX
 
 _MOST_ENTRIES = 500
 
@@ -67,7 +68,7 @@ class DataFolders:
         raise ForbiddenFileError(f"{path.name}: lies outside the data folders")
 
     def listing(self, place: int, inside: str) -> dict[str, Any]:
-        """Sub-folders and tables that may be chosen, and how many images lie here."""
+        """Sub-folders, tables and models that may be chosen, and how many images lie here."""
         folder = self.find(place, inside)
         if not folder.is_dir():
             raise FileNotFoundError(f"{inside}: is not a folder")
@@ -79,5 +80,6 @@ class DataFolders:
             "name": folder.name,
             "folders": [p.name for p in entries if p.is_dir() and not is_zarr(p)][:_MOST_ENTRIES],
             "tables": [p.name for p in entries if p.suffix.lower() == ".csv"][:_MOST_ENTRIES],
+            "models": [p.name for p in entries if p.suffix.lower() == SUFFIX][:_MOST_ENTRIES],
             "n_images": sum(is_image_path(p) and p.suffix.lower() in READERS for p in entries),
         }

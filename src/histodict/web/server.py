@@ -25,7 +25,7 @@ from threadpoolctl import threadpool_limits
 
 from ..demo.sets import drawn_set
 from ..execution.texts import one_line
-from . import api_data, api_jobs, api_look, api_model
+from . import api_compare, api_data, api_exports, api_jobs, api_look, api_model
 from .calls import Context
 from .connections import BoundedProtocol
 from .datasets import open_dataset
@@ -87,6 +87,8 @@ def _routes() -> list[BaseRoute]:
         *api_jobs.ROUTES,
         *api_model.ROUTES,
         *api_look.ROUTES,
+        *api_compare.ROUTES,
+        *api_exports.ROUTES,
         Mount("/static", StaticFiles(directory=_STATIC)),
     ]
 

@@ -64,8 +64,14 @@ const browse = guarded(async (list, session, place, inside) => {
     h("ul", { class: "plain browser" },
       found.inside ? row("↑", "up", () => browse(list, session, place, up)) : null,
       found.folders.map((name) => row("▸", name, () => browse(list, session, place, join(name)))),
-      found.tables.map((name) => row("▤", name, open(join(name)), "open this table"))),
+      found.tables.map((name) => row("▤", name, open(join(name)), "open this table")),
+      found.models.map((name) => row("◆", name, openModel(place, join(name)), "open this model"))),
     h("button", { onclick: open(found.inside), class: "main" }, "Open this folder")].filter(Boolean));
+});
+
+const openModel = (place, inside) => guarded(async () => {
+  const { id } = await post("/api/models", { place, inside });
+  go("model", id);
 });
 
 function row(mark, name, onclick, title = "") {

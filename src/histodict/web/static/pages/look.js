@@ -2,10 +2,12 @@
 import { LEFT_OUT, become, choice, classTag, colourOf, count, get, guarded, h, isActive, once, pause, post, sizeWords, timeLeft } from "../dom.js";
 import { Viewer, scaleBar } from "../viewer.js";
 import { go, here } from "../way.js";
+import { exportsBar, offerMap } from "./exports.js";
+import { modelBar } from "./models.js";
 import { imageStrip } from "./strip.js";
 import { whyView } from "./why.js";
 
-export async function showLook(content, [job, id, image]) {
+export async function showLook(content, [job, id, image], session) {
   const state = { job: job && job !== "-" ? job : null, stopped: false };
   const dataId = id ?? here.data;
   if (!dataId) {
@@ -39,7 +41,7 @@ export async function showLook(content, [job, id, image]) {
   state.why = h("section", { id: "why", "aria-live": "polite" });
   state.answer = h("section", { id: "answer" });
   panel.append(h("h1", { class: "file" }, chosen.name), h("p", { class: "soft", id: "pixel-size" },
-    `Pixel size: ${sizeWords(state.info.mpp, state.info.mpp_from)}.`), chosen.masked ? truthSwitch(state) : "", state.answer, state.why, corrections(state));
+    `Pixel size: ${sizeWords(state.info.mpp, state.info.mpp_from)}.`), modelBar(state, session), chosen.masked ? truthSwitch(state) : "", state.answer, state.why, corrections(state), exportsBar(state, atPoint(state)));
   if (state.job) followMap(state, status);
   else state.answer.replaceChildren(h("p", { class: "soft" }, "No model is chosen: ", h("a", { href: `#/train/${data.id}` }, "train one"), " to see its map here."));
   return () => { state.stopped = true; state.viewer.close(); };
@@ -117,6 +119,7 @@ async function showMap(state, found) {
     viewer.refresh();
   });
   state.answer.append(controls(state, model, found, load));
+  offerMap();
   await load(-1);
   viewer.onpick = guarded((x, y) => pick(state, model, found.grid, x, y));
   state.why.replaceChildren(h("h2", {}, "Why?"), h("p", { class: "soft" },
