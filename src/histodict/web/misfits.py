@@ -13,11 +13,12 @@ from .jobs import OPENED, Job
 class Kind:
     """What two models must share for their maps to tell of the same thing.
 
-    images : id of the set that it learnt from, by which name the page shows it; empty: of a file
+    images : id of the set that it learnt from; of a model from a file, nobody else's
     mpp : µm per pixel of its training images, or at which it works; None: not known
     """
 
     name: str
+    is_file: bool
     images: str
     classes: tuple[str, ...]
     mpp: float | None
@@ -28,20 +29,18 @@ class Kind:
     def of(cls, job: Job, model: Model) -> Kind:
         recipe = model.recipe
         mpp = recipe.mpp if recipe.mpp is not None else model.model_.mpp_
-        images = "" if job.summary["kind"] == OPENED else job.summary["data"]
+        is_file = job.summary["kind"] == OPENED
+        images = job.id if is_file else job.summary["data"]
         names = tuple(model.classes_)
-        return cls(job.name, images, names, mpp, recipe.vectors, recipe.patch_px)
+        return cls(job.name, is_file, images, names, mpp, recipe.vectors, recipe.patch_px)
 
 
 def misfits(kind: Kind, dataset: Dataset) -> list[str]:
     """What a set has that the model was not trained for; none of its own set."""
     if kind.images == dataset.id:
         return []
-    source = "comes from a file" if not kind.images else "was trained on other images"
-    found = [
-        f"This model {source} ({kind.name}), not on these: how good it is here has not been "
-        "measured."
-    ]
+    source = "comes from a file" if kind.is_file else "was trained on other images"
+    found = [f"This model {source} ({kind.name}): how good it is on these has not been measured."]
     labels = dataset.manifest.classes
     unknown = [name for name in labels if name not in kind.classes]
     if unknown:
@@ -64,7 +63,7 @@ def differences(one: Kind, other: Kind) -> list[str]:
         found.append(
             f"They tell other classes apart: {_list(one.classes)}, and {_list(other.classes)}."
         )
-    if one.images != other.images or not one.images:
+    if one.images != other.images:
         found.append("They were not trained on the same images, as far as is known here.")
     if one.mpp != other.mpp:
         found.append(f"They work at other pixel sizes: {_size(one)}, and {_size(other)}.")

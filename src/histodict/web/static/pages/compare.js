@@ -1,5 +1,5 @@
 // Compare: two models' maps of one image, side by side or as their difference.
-import { choice, classTag, count, get, guarded, h, isActive, labelled, pause } from "../dom.js";
+import { choice, classTag, get, guarded, h, isActive, labelled, pause } from "../dom.js";
 import { Viewer } from "../viewer.js";
 import { go, here } from "../way.js";
 import { modelsOf } from "./models.js";
@@ -76,7 +76,7 @@ function counts({ counts: table, classes, n_apart: apart }) {
   const all = table.flat().reduce((sum, n) => sum + n, 0);
   const changed = all - table.reduce((sum, row, i) => sum + row[i], 0);
   const share = all ? (100 * changed) / all : 0;
-  return h("div", {}, h("p", { id: "n-changed" }, `${count(changed, "patch").replace("patchs", "patches")} of ${all} (${share.toFixed(1)} %) are called otherwise by the second model.`,
+  return h("div", {}, h("p", { id: "n-changed" }, `The second model calls ${changed} of ${all} patches (${share.toFixed(1)} %) otherwise than the first.`,
     apart ? ` ${apart} more lie on tissue for only one of them.` : ""),
     h("table", { class: "counts", id: "difference-table" },
       h("tr", {}, h("th", {}, "first \\ second"), classes.map((name) => h("th", {}, classTag(classes, name)))),
