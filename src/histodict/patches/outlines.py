@@ -7,7 +7,7 @@ affair.
 from __future__ import annotations
 
 from array import array
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,7 +67,8 @@ class Borders:
         """All rings as x, y, x, y, …, cells `step` wide from (shift, shift) on."""
         placed = self._corners * step + shift
         whole = placed.astype(np.int64)
-        flat = (whole if np.array_equal(whole, placed) else placed).ravel().tolist()
+        is_whole = np.array_equal(whole, placed)  # which is shorter to write down
+        flat: list[Any] = (whole if is_whole else placed).ravel().tolist()
         return [flat[2 * begin : 2 * end] for _, begin, end in self._rings.tolist()]
 
 

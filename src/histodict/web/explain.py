@@ -59,7 +59,6 @@ def explain(
 
     gallery : the model's training patches; a model from a file has none here
     """
-    similar = gallery.like if gallery is not None else lambda code: []
     grid = patch_map.grid
     if not (0 <= row < grid.n_rows and 0 <= column < grid.n_columns):
         raise KeyError("there is no such patch")
@@ -83,7 +82,9 @@ def explain(
         "words": _words(model.classes_, winner, distances[0], parts["is_residual"]),
         "picture": png_uri(enlarged(seen)),
         **parts,
-        "similar": [{"patch": n, "likeness": value} for n, value in similar(code)],
+        "similar": [
+            {"patch": n, "likeness": value} for n, value in (gallery.like(code) if gallery else [])
+        ],
     }
 
 

@@ -81,7 +81,7 @@ def _nearest(first: PatchMap, second: PatchMap) -> NDArray[np.int16]:
 
 
 def _middles(grid: PatchGrid, start: float, count: int) -> NDArray[np.float64]:
-    return start + np.arange(count) * grid.step + grid.patch_side / 2
+    return np.arange(count, dtype=np.float64) * grid.step + (start + grid.patch_side / 2)
 
 
 def _place_in(grid: PatchGrid, start: float, middles: NDArray[np.float64]) -> NDArray[np.int64]:
