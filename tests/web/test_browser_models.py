@@ -169,6 +169,21 @@ def test_what_is_shown_is_taken_away(page, server, data, models, tmp_path):
     assert page.errors == []
 
 
+def test_what_to_label_next_is_suggested(page, server, data, models):
+    page.goto(f"{server.address}/#/look/{models[0]}/{data['id']}/{data['images'][0]['id']}")
+    page.locator("#export-csv").wait_for(timeout=SLOW)
+    page.locator("#suggest-images").click()
+    page.locator(".suggestions li").first.wait_for(timeout=SLOW)
+    assert 1 < page.locator(".suggestions li").count() <= 6
+    assert "more doubtful than" in page.locator("#suggested").inner_text()
+    page.locator("#suggest-fields").click()
+    page.locator(".suggested-field").first.wait_for()
+    keep_picture(page, "look-suggest")
+    page.locator(".suggestions a").first.click()
+    page.locator("#export-csv").wait_for(timeout=SLOW)
+    assert page.errors == []
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 390])
 def test_models_beside_each_other_are_for_everyone(page, server, data, models, width, scheme):

@@ -270,3 +270,27 @@ def test_a_moved_line_moves_what_is_exported_and_compared(client, place):
     assert words.startswith("They were not trained on the same images")
     assert client.get(f"{path}/difference?with=aaaaaaaaaaaa").status_code == 404
     assert client.get(f"{path}/difference?with=../../x").status_code == 404
+
+
+# --- what to label next -------------------------------------------------------------------------
+
+
+def test_images_are_suggested_once_the_model_has_judged_some(client, folder):
+    job = ask_to_open(client, "kept.histodict").json()["id"]
+    data = open_data(client)
+    ids = [image["id"] for image in client.get(f"/api/data/{data}").json()["images"]]
+    place = f"/api/jobs/{job}/suggest/{data}"
+    before = client.get(place).json()
+    assert before["of"] == len(ids) and set(before["next"]) <= set(ids)
+    for image in before["next"]:
+        client.get(f"/api/jobs/{job}/look/{data}/{image}")
+    after = client.get(place).json()
+    assert after["judged"] > before["judged"] and not set(after["next"]) & set(before["next"])
+    first = after["suggested"][0]["image"]
+    body = {"image": first, "label": None, "box": None}
+    assert client.post(f"/api/data/{data}/correct", json=body, headers=OWN).status_code == 200
+    now = client.get(place).json()
+    assert now["of"] == len(ids) - 1  # what was labelled is not asked for again
+    assert first not in [one["image"] for one in now["suggested"]]
+    parts = client.get(f"/api/jobs/{job}/look/{data}/{ids[-1]}/fields").json()["fields"]
+    assert all(0 <= part["doubt"] <= 1 and len(part["box"]) == 4 for part in parts)

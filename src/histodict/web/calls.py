@@ -10,6 +10,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
@@ -43,6 +45,7 @@ _VIEW_BYTES = 256 * 2**20
 _CHUNK_BYTES = 128 * 2**20
 _DRAWN_BYTES = 32 * 2**20
 _REPORT_BYTES = 64 * 2**20
+_LOOK_BYTES = 4 * 2**20
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,7 @@ class Context:
         self.reports: BytesCache[bytes] = BytesCache(_REPORT_BYTES)
         self.views: BytesCache[KeptView] = BytesCache(_VIEW_BYTES)
         self.chunks: BytesCache[Chunk] = BytesCache(_CHUNK_BYTES)
+        self.looks: BytesCache[NDArray[np.float64]] = BytesCache(_LOOK_BYTES)
         self.models: BytesCache[Trained] = BytesCache(_MODEL_BYTES)
         self.trainings: BytesCache[tuple[Manifest, Manifest]] = BytesCache(_TRAINING_BYTES)
 

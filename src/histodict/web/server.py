@@ -25,7 +25,7 @@ from threadpoolctl import threadpool_limits
 
 from ..demo.sets import drawn_set
 from ..execution.texts import one_line
-from . import api_compare, api_data, api_exports, api_jobs, api_look, api_model
+from . import api_compare, api_data, api_exports, api_jobs, api_look, api_model, api_suggest
 from .calls import Context
 from .connections import BoundedProtocol
 from .datasets import open_dataset
@@ -89,6 +89,7 @@ def _routes() -> list[BaseRoute]:
         *api_look.ROUTES,
         *api_compare.ROUTES,
         *api_exports.ROUTES,
+        *api_suggest.ROUTES,
         Mount("/static", StaticFiles(directory=_STATIC)),
     ]
 

@@ -5,6 +5,7 @@ import { go, here } from "../way.js";
 import { exportsBar, offerMap } from "./exports.js";
 import { modelBar } from "./models.js";
 import { imageStrip } from "./strip.js";
+import { suggestBar } from "./suggest.js";
 import { whyView } from "./why.js";
 
 export async function showLook(content, [job, id, image], session) {
@@ -41,7 +42,7 @@ export async function showLook(content, [job, id, image], session) {
   state.why = h("section", { id: "why", "aria-live": "polite" });
   state.answer = h("section", { id: "answer" });
   panel.append(h("h1", { class: "file" }, chosen.name), h("p", { class: "soft", id: "pixel-size" },
-    `Pixel size: ${sizeWords(state.info.mpp, state.info.mpp_from)}.`), modelBar(state, session), chosen.masked ? truthSwitch(state) : "", state.answer, state.why, corrections(state), exportsBar(state, atPoint(state)));
+    `Pixel size: ${sizeWords(state.info.mpp, state.info.mpp_from)}.`), modelBar(state, session), chosen.masked ? truthSwitch(state) : "", state.answer, state.why, corrections(state), suggestBar(state), exportsBar(state, atPoint(state)));
   if (state.job) followMap(state, status);
   else state.answer.replaceChildren(h("p", { class: "soft" }, "No model is chosen: ", h("a", { href: `#/train/${data.id}` }, "train one"), " to see its map here."));
   return () => { state.stopped = true; state.viewer.close(); };
