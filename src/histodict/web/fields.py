@@ -11,7 +11,7 @@ from ..images.readers import ImageSource
 from ..patches.patch_map import PatchMap
 from .suggestions import Suggestion, appearance, suggest
 
-_SIDE = 512  # pixels of the image, about
+_SIDE = 512  # pixels of the image, about; of a small one, half of its shorter side
 _LEAST_CELLS = 3
 _MOST_READ = 64  # fields whose pixels are looked at
 _SEEN_PX = 128
@@ -29,22 +29,25 @@ class Field:
 
 
 def fields_of(patch_map: PatchMap) -> list[Field]:
-    """Squares that tile the map, those that show enough tissue."""
+    """Squares that cover the map, those that show enough tissue."""
     ordered = np.sort(patch_map.margins.astype(np.float64), axis=2)
     leads, tissue = ordered[..., -1] - ordered[..., -2], patch_map.tissue
     grid = patch_map.grid
-    n = max(_LEAST_CELLS, round(_SIDE / grid.step))
+    shorter = min(grid.n_rows, grid.n_columns)
+    n = min(shorter, max(_LEAST_CELLS, min(round(_SIDE / grid.step), shorter // 2)))
     found = []
-    for row in range(0, grid.n_rows, n):
-        for column in range(0, grid.n_columns, n):
-            cells = (
-                slice(row, min(row + n, grid.n_rows)),
-                slice(column, min(column + n, grid.n_columns)),
-            )
+    for row in _starts(grid.n_rows, n):
+        for column in _starts(grid.n_columns, n):
+            cells = slice(row, row + n), slice(column, column + n)
             own = tissue[cells]
             if own.mean() >= _LEAST_TISSUE:
                 found.append(Field(_box(patch_map, *cells), float(leads[cells][own].mean())))
     return found
+
+
+def _starts(count: int, n: int) -> list[int]:
+    """Where parts of n begin; the last reaches the end, and may overlap with the one before."""
+    return sorted({*range(0, count - n + 1, n), count - n})
 
 
 def _box(patch_map: PatchMap, rows: slice, columns: slice) -> Box:

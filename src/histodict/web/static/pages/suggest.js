@@ -40,11 +40,10 @@ function imagesView(state, found) {
   if (!found.suggested.length) return [h("p", {}, "The model has judged none of the other images: large ones are judged if you open them and ask for the map.")];
   const percent = (share) => `${Math.round(100 * share)} %`;
   return [h("p", { class: "soft" }, `Of ${count(found.judged, "image")} that the model has judged, of ${found.of} that it does not know:`),
-    h("ol", { class: "plain suggestions" }, found.suggested.map((one) => h("li", {},
-      h("a", { href: `#/look/${state.job}/${state.data.id}/${one.image}` },
-        h("img", { src: `/api/data/${state.data.id}/images/${one.image}/thumbnail.jpg`, alt: "", loading: "lazy" }),
-        h("span", {}, one.name.split("/").pop())),
-      h("small", { class: "soft" }, ` more doubtful than ${percent(one.doubt)}, newer than ${percent(one.novelty)} of them`)))),
+    h("ul", { class: "plain suggestions" }, found.suggested.map((one) => h("li", {},
+      h("img", { src: `/api/data/${state.data.id}/images/${one.image}/thumbnail.jpg`, alt: "", loading: "lazy" }),
+      h("span", {}, h("a", { href: `#/look/${state.job}/${state.data.id}/${one.image}` }, one.name.split("/").pop()), h("br"),
+        h("small", { class: "soft" }, `more doubtful than ${percent(one.doubt)}, newer than ${percent(one.novelty)} of them`))))),
     h("button", { class: "link", id: "judge-more", onclick: once(() => suggestImages(state, document.getElementById("suggested"))) }, "Judge more images")];
 }
 
