@@ -1,21 +1,24 @@
 """How the page keeps up with many images: opening, first picture, tiles, memory.
 
     python -m benchmarks.web_images [--images 20 5000 50000] [--tables] [--browser] [--training]
-                                    [--requests 10000]
+                                    [--requests 10000] [--outlines]
 
 Sets of two classes with four images for each patient, in folders or (--tables) in a table; all
 images are one small drawing under many names. Told for each size: how long the server takes to list
 the set for the first time, and to tell the page what is in it once more; the latencies of tiles,
-six at a time, that are made (each of another image) and that are in memory. With --browser, in
+six at a time, that are made (each of another image) and that are in memory, and the server's CPU
+time for each, which other work on the machine leaves as it is. With --browser, in
 Chromium: from the address to the first thumbnail on the data page, to the first picture in the
 viewer, and how many elements the pages have. With --training the tiles are asked for once more
 while a model is trained. At last --requests are sent to the largest set, and the server's memory
-over them is told in tenths.
+over them is told in tenths. With --outlines only: how long the outlines of a map of 16 megapixels
+take, for several distances between patches, of a map with regions and of one that is noise.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -24,11 +27,15 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
+from scipy import ndimage
 
 from attacks.page import Address, Client, memory_mb, running_server
 from histodict.demo.scanner import draw_stain
 from histodict.demo.sets import write_synthetic_set
 from histodict.demo.tissue import draw_image
+from histodict.patches.grid import PatchGrid
+from histodict.patches.patch_map import PatchMap
+from histodict.web.maps import outlines
 from tests.web.browser import open_browser
 
 from .machine import machine_facts
@@ -93,23 +100,32 @@ def tiles_of(data: str, images: list[str]) -> list[str]:
     return [f"/api/data/{data}/images/{images[place]}/tiles/0/0/0.jpg" for place in places]
 
 
-def measure_set(address: Address, name: str) -> tuple[str, list[str]]:
+def measure_set(address: Address, pid: int, name: str) -> tuple[str, list[str]]:
     client = Client(address)
     data = str(timed("listed first", client, "/api/data", {"place": 0, "inside": name})["id"])
     found = timed("told", client, f"/api/data/{data}")
     timed("told again", client, f"/api/data/{data}")
     timed("front page", client, "/api/session")
     images = [image["id"] for image in found["images"]]  # type: ignore[attr-defined]
-    measure_tiles(address, data, images, "alone")
+    measure_tiles(address, pid, data, images, "alone")
     return data, images
 
 
-def measure_tiles(address: Address, data: str, images: list[str], when: str) -> None:
+def cpu_ms(pid: int) -> float:
+    """That a process has taken so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return 1000 * (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def measure_tiles(address: Address, pid: int, data: str, images: list[str], when: str) -> None:
     for words, paths in (
         ("tiles of many images", tiles_of(data, images)),
         ("tile in memory", tiles_of(data, images)[:1] * _N_TILES),
     ):
-        print(f"  {f'{words}, {when}':37s} {percentiles(latencies(address, paths))}", flush=True)
+        before = cpu_ms(pid)
+        ms = latencies(address, paths)
+        spent = (cpu_ms(pid) - before) / len(ms)
+        print(f"  {f'{words}, {when}':32s} {percentiles(ms)}, {spent:.1f} ms of CPU", flush=True)
 
 
 def measure_in_browser(address: Address, data: str, image: str) -> None:
@@ -144,7 +160,9 @@ _ARRIVED = """async (part) => {
 }"""
 
 
-def measure_while_training(address: Address, sets: dict[str, tuple[str, list[str]]]) -> None:
+def measure_while_training(
+    address: Address, pid: int, sets: dict[str, tuple[str, list[str]]]
+) -> None:
     client = Client(address)
     data = client.post("/api/data", {"place": 0, "inside": "tissue"})["id"]
     wish = {"data": data, "preset": "default", "settings": {"n_iter": "300"}}
@@ -154,7 +172,7 @@ def measure_while_training(address: Address, sets: dict[str, tuple[str, list[str
     time.sleep(8)  # it reads images first
     for name, (set_, images) in sets.items():
         print(f"{name} images, while a model is trained")
-        measure_tiles(address, set_, images, "training")
+        measure_tiles(address, pid, set_, images, "training")
     print(f"  the training is {client.get(f'/api/jobs/{job}')['state']}")
     client.post(f"/api/jobs/{job}/cancel")
 
@@ -174,6 +192,23 @@ def measure_memory(address: Address, pid: int, data: str, images: list[str], n: 
     print(f"memory over {n} requests of {len(images)} images, in tenths: {told} MB")
 
 
+def measure_outlines(side: int = 4000) -> None:
+    rng = np.random.default_rng(0)
+    for step in (20, 10, 5, 4):
+        n = side // step
+        noise = rng.random((n, n))
+        for words, values in (("regions", ndimage.gaussian_filter(noise, 2)), ("noise", noise)):
+            winners = (values > np.median(values)).astype(np.int16)
+            grid, margins = PatchGrid(n, n, 20, step, 1.0), np.zeros((n, n, 2), np.float32)
+            drawn = PatchMap(grid, winners, margins, ("a", "b"), Path("x.jpg"))
+            started = time.process_time()
+            rings = outlines(drawn, 1, 4)
+            seconds = time.process_time() - started
+            print(
+                f"  a patch every {step:2d} pixels, {words:7s} {seconds:.2f} s, {len(rings)} rings"
+            )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Opening, tiles and memory with many images.")
     parser.add_argument("--images", type=int, nargs="+", default=[20, 5000, 50_000])
@@ -181,9 +216,12 @@ def main() -> None:
     parser.add_argument("--browser", action="store_true", help="open the pages in Chromium, too")
     parser.add_argument("--training", action="store_true", help="tiles during a training, too")
     parser.add_argument("--requests", type=int, default=10_000, help="while memory is watched")
+    parser.add_argument("--outlines", action="store_true", help="only how long outlines take")
     given = parser.parse_args()
     for name, value in machine_facts().items():
         print(f"{name:16s} {value}")
+    if given.outlines:
+        return measure_outlines()
     with tempfile.TemporaryDirectory() as folder:
         base, sets = Path(folder) / "data", {}
         for n_images in given.images:
@@ -191,15 +229,16 @@ def main() -> None:
         write_synthetic_set(base / "tissue", 5, 2)
         time.sleep(3)  # what has just changed is read at every request
         with running_server(base, Path(folder) / "workspace") as (address, server):
+            pid = server.process.pid
             for n_images in given.images:
                 print(f"{n_images} images")
-                data, images = sets[str(n_images)] = measure_set(address, str(n_images))
+                data, images = sets[str(n_images)] = measure_set(address, pid, str(n_images))
                 if given.browser:
                     measure_in_browser(address, data, images[len(images) // 2])
             if given.training:
-                measure_while_training(address, sets)
+                measure_while_training(address, pid, sets)
             if given.requests:
-                measure_memory(address, server.process.pid, data, images, given.requests)
+                measure_memory(address, pid, data, images, given.requests)
 
 
 if __name__ == "__main__":

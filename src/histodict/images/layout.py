@@ -12,7 +12,7 @@ from pathlib import Path
 
 from .folder_images import is_folder_image, is_image_path, is_zarr
 from .readers import IN_OWN_FOLDER, READERS
-from .records import ManifestError, some_of
+from .records import ManifestError, name_in, some_of
 
 SPLITS = frozenset({"train", "training", "test", "testing", "val", "valid", "validation"})
 # Folders of pictures that say what is where, and are not to be looked at themselves.
@@ -97,7 +97,7 @@ def _add_class(layout: Layout, folder: Path, split: str | None, above: frozenset
     for path, kind in walk(folder, above):
         if kind == IMAGE:
             # class / patient / slide / image
-            patient, slide = (*path.relative_to(folder).parts[:-1], None, None)[:2]
+            patient, slide = (*name_in(folder, path).split("/")[:-1], None, None)[:2]
             layout.places.append(Place(path, folder.name, patient, slide, split))
         elif kind != FOLDER:
             name = path.name if kind == OTHER else f"{path.name}/ ({kind})"
