@@ -194,3 +194,24 @@ def test_a_check_under_way_is_followed_without_a_look_at_the_files(drawn, monkey
     assert checked(checks, manifest, thumbnail)["ready"]
     assert checks.follow(check, drawn) is None  # what is over is asked for anew
     checks.close()
+
+
+@pytest.mark.parametrize("n_busy", [3, 10**9])
+def test_a_check_stands_back_for_the_page_but_ends(drawn, monkeypatch, n_busy):
+    from histodict.web import data_checks
+
+    monkeypatch.setattr(data_checks, "_PATIENCE", 0.05)
+    asked = []
+
+    def thumbnail(record):
+        assert len(asked) > 3  # it waited until then
+        raise OSError("none")
+
+    def is_busy():
+        asked.append(1)
+        return len(asked) <= n_busy
+
+    checks = Checks(is_busy)
+    found = checked(checks, read_manifest(drawn), thumbnail)
+    assert found["ready"] and {entry["reason"] for entry in found["bad"]} == {"none"}
+    checks.close()

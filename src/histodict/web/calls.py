@@ -73,7 +73,7 @@ class Context:
         self.demo: str | None = None  # the data set that the demonstration opens
         self.lanes = Lanes()
         self.queue = JobQueue()
-        self.checks = Checks()
+        self.checks = Checks(lambda: self.lanes.are_busy)
         self.sources = DataSources(folders)
         self.tiles = Tiles(workspace / "thumbnails")
         self.drawn: BytesCache[bytes] = BytesCache(_DRAWN_BYTES)  # atoms, maps, outlines

@@ -7,6 +7,7 @@ likely the same if the largest ⟨y, g(y')⟩ over the eight turns and mirror im
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -35,6 +36,7 @@ _MOST_COMPARED = 5000
 _IMBALANCE = 3
 _N_NAMED = 4
 _MOST_CHECKS = 32  # kept, of all users
+_PATIENCE, _PAUSE = 0.2, 0.01  # seconds that a check stands back for the page, and looks again
 _UNKNOWN = PixelSize(None, "unknown")
 
 
@@ -194,7 +196,9 @@ class Checks:
     images, and what is known of them, stay as they are.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, is_page_busy: Callable[[], bool] = lambda: False) -> None:
+        """`is_page_busy`: whether somebody waits for the page, for whom a check stands back."""
+        self._is_page_busy = is_page_busy
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="checks")
         self._asked: OrderedDict[str, Found] = OrderedDict()
         self._lock = threading.Lock()
@@ -265,6 +269,7 @@ class Checks:
         for record in manifest.records:
             if self._is_closed or found.is_forgotten:
                 return
+            self._stand_back()
             found.looks.append(look_at(record, thumbnail, mpp))
         found.warnings = slow_warnings(manifest, found.looks)
         found.looks = [replace(look, grey=None) for look in found.looks]  # they take megabytes
@@ -274,6 +279,13 @@ class Checks:
         except (ValueError, OSError) as error:
             found.refused = [str(error)]
         found.is_ready = True
+
+
+    def _stand_back(self) -> None:
+        """Until the page is served, or so long: a check shall end, too."""
+        end = time.monotonic() + _PATIENCE
+        while self._is_page_busy() and time.monotonic() < end and not self._is_closed:
+            time.sleep(_PAUSE)
 
 
 def _state(manifest: Manifest, mpp: float | None) -> str:
