@@ -4,12 +4,20 @@ import { h } from "../dom.js";
 
 const MANY = 30; // from so many on they can be searched
 
-export function imageStrip({ data, chosen, job }) {
+/** A browser asks for few things at a time: the picture itself comes before its neighbours' thumbnails. */
+function askFirst(url) {
+  const picture = new Image();
+  picture.fetchPriority = "high";
+  picture.src = url;
+}
+
+export function imageStrip({ data, chosen, job, base }) {
+  askFirst(`${base}/tiles/0/0/0.jpg`);
   const list = h("div", { class: "strip-list" });
   const make = (image) => h("a", {
     href: `#/look/${job ?? "-"}/${data.id}/${image.id}`, title: `${image.name}: ${image.label || "no class"}`,
     "aria-current": image.id === chosen.id ? "true" : null },
-    h("img", { src: `/api/data/${data.id}/images/${image.id}/thumbnail.jpg`, alt: "", loading: "lazy" }),
+    h("img", { src: `/api/data/${data.id}/images/${image.id}/thumbnail.jpg`, alt: "", loading: "lazy", fetchpriority: "low" }),
     h("span", {}, image.name.split("/").pop()));
   const show = (words) => {
     const wanted = words.toLowerCase();
