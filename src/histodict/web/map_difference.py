@@ -53,7 +53,7 @@ class MapDifference:
 
     @property
     def n_apart(self) -> int:
-        """Patches that only one of the two holds for tissue."""
+        """Patches that only one of the two has judged."""
         return int(((self.before != BLANK) ^ (self.after != BLANK)).sum())
 
     def picture(self) -> NDArray[np.uint8]:

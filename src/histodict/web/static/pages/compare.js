@@ -19,12 +19,13 @@ export async function showCompare(content, [before, after, dataId, image], sessi
   const pick = (words, id, value, change) => labelled(words, choice(models, value, change, { id }));
   const told = h("div", { id: "compared", "aria-live": "polite" });
   const views = h("div", { class: "views" });
+  const counted = h("div", { id: "counted" });
   const mode = choice([["side", "side by side"], ["difference", "as their difference"]], here.compareAs ?? "side",
     (value) => { here.compareAs = value; show(); }, { id: "compare-as" });
   content.append(h("h1", { class: "file" }, chosen.name),
     h("div", { class: "fields" }, pick("First model", "compare-before", before, (value) => way(value, after)),
       pick("Second model", "compare-after", after, (value) => way(before, value)), labelled("Shown", mode)),
-    told, views, h("p", {}, h("a", { href: `#/look/${after}/${data.id}/${chosen.id}` }, "Back to the image")));
+    told, views, counted, h("p", {}, h("a", { href: `#/look/${after}/${data.id}/${chosen.id}` }, "Back to the image")));
   const sides = [before, after].map((job) => ({ job, place: `/api/jobs/${job}/look/${data.id}/${chosen.id}`, point: here.points[job] }));
   const show = guarded(() => {
     state.viewers.splice(0).forEach((viewer) => viewer.close());
@@ -35,7 +36,7 @@ export async function showCompare(content, [before, after, dataId, image], sessi
   Promise.all(sides.map((side) => answerOf(state, side))).then(guarded(async (answers) => {
     sides.forEach((side, i) => Object.assign(side, answers[i], { name: names[side.job] ?? "a model" }));
     if (state.stopped) return;
-    await tell(state, sides, told);
+    await tell(state, sides, told, counted);
     await show();
   }), (error) => told.replaceChildren(h("p", { class: "warning" }, error.message)));
   told.replaceChildren(h("p", { class: "soft" }, "The models are looking at this image…"));
@@ -57,7 +58,7 @@ async function answerOf(state, { job, place, ...side }) {
 }
 
 /** What they answer, in what they differ, and how many patches they call otherwise. */
-async function tell(state, [one, other], place) {
+async function tell(state, [one, other], place, counted) {
   const asked = `with=${other.job}&${atPoint(one)}&${atPoint(other, "with_point")}`;
   const answers = [one, other].map(({ name, model, found }) => h("li", {}, h("b", {}, name), ": ",
     found.answer ? classTag(model.classes, found.answer) : "no tissue"));
@@ -65,7 +66,8 @@ async function tell(state, [one, other], place) {
   if (one.found.grid && other.found.grid) {
     const compared = state.compared = await get(`${one.place}/difference?${asked}`);
     compared.query = asked;
-    parts.push(...compared.warnings.map((text) => h("p", { class: "warning" }, text)), counts(compared));
+    parts.push(...compared.warnings.map((text) => h("p", { class: "warning" }, text)));
+    counted.replaceChildren(counts(compared));
   }
   place.replaceChildren(...parts);
 }
@@ -77,7 +79,7 @@ function counts({ counts: table, classes, n_apart: apart }) {
   const changed = all - table.reduce((sum, row, i) => sum + row[i], 0);
   const share = all ? (100 * changed) / all : 0;
   return h("div", {}, h("p", { id: "n-changed" }, `The second model calls ${changed} of ${all} patches (${share.toFixed(1)} %) otherwise than the first.`,
-    apart ? ` ${apart} more lie on tissue for only one of them.` : ""),
+    apart ? ` ${apart} more are judged by only one of them: the other sees glass, or its patches do not reach there.` : ""),
     h("table", { class: "counts", id: "difference-table" },
       h("tr", {}, h("th", {}, "first \\ second"), classes.map((name) => h("th", {}, classTag(classes, name)))),
       table.map((row, i) => h("tr", {}, h("th", {}, classTag(classes, classes[i])), row.map((n) => h("td", {}, String(n)))))));
