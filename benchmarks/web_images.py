@@ -21,7 +21,9 @@ import argparse
 import os
 import tempfile
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -43,6 +45,7 @@ from .machine import machine_facts
 _N_CONNECTIONS = 6
 _N_TILES = 300
 _MOST_LINKS = 20_000  # of one file: a file system counts so far and no further
+Sets = dict[str, tuple[str, list[str]]]  # by number of images: its id, and theirs
 _SCREEN = {"width": 1366, "height": 768}
 
 
@@ -160,9 +163,9 @@ _ARRIVED = """async (part) => {
 }"""
 
 
-def measure_while_training(
-    address: Address, pid: int, sets: dict[str, tuple[str, list[str]]]
-) -> None:
+@contextmanager
+def training_under_way(address: Address) -> Iterator[None]:
+    """A model is trained on the set `tissue` for as long; an error if that ended before."""
     client = Client(address)
     data = client.post("/api/data", {"place": 0, "inside": "tissue"})["id"]
     wish = {"data": data, "preset": "default", "settings": {"n_iter": "300"}}
@@ -170,11 +173,18 @@ def measure_while_training(
     while client.get(f"/api/jobs/{job}")["state"] == "waiting":
         time.sleep(0.2)
     time.sleep(8)  # it reads images first
-    for name, (set_, images) in sets.items():
-        print(f"{name} images, while a model is trained")
-        measure_tiles(address, pid, set_, images, "training")
-    print(f"  the training is {client.get(f'/api/jobs/{job}')['state']}")
+    yield
+    state = client.get(f"/api/jobs/{job}")["state"]
     client.post(f"/api/jobs/{job}/cancel")
+    if state != "running":
+        raise RuntimeError(f"the training is {state}: it went on for part of the time alone")
+
+
+def measure_while_training(address: Address, pid: int, sets: Sets) -> None:
+    with training_under_way(address):
+        for name, (data, images) in sets.items():
+            print(f"{name} images, while a model is trained")
+            measure_tiles(address, pid, data, images, "training")
 
 
 def measure_memory(address: Address, pid: int, data: str, images: list[str], n: int) -> None:
@@ -223,7 +233,7 @@ def main() -> None:
     if given.outlines:
         return measure_outlines()
     with tempfile.TemporaryDirectory() as folder:
-        base, sets = Path(folder) / "data", {}
+        base, sets = Path(folder) / "data", Sets()
         for n_images in given.images:
             write_set(base / str(n_images), n_images, given.tables)
         write_synthetic_set(base / "tissue", 5, 2)
