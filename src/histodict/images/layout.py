@@ -129,13 +129,25 @@ def walk(folder: Path, above: frozenset[Path] = frozenset()) -> Iterator[tuple[P
     yield from _walk(folder, folder.resolve(), above)
 
 
-def _walk(folder: Path, place: Path, above: frozenset[Path]) -> Iterator[tuple[Path, str]]:
+def folders_below(folder: Path) -> list[Path]:
+    """It and all folders below that may hold images; a new image changes that in which it lies."""
+    found = _walk(folder, folder.resolve(), frozenset(), with_files=False)
+    return [folder, *(path for path, kind in found if kind == FOLDER)]
+
+
+def _walk(
+    folder: Path, place: Path, above: frozenset[Path], with_files: bool = True
+) -> Iterator[tuple[Path, str]]:
     """`place`: the folder's true one. Of most entries their folder has told what they are."""
     above |= {place}
-    found = [(folder / entry.name, entry) for entry in _shown(folder)]
-    own = {path.with_suffix("") for path, _ in found if path.suffix.lower() in IN_OWN_FOLDER}
-    for path, entry in found:
+    shown = _shown(folder)
+    named = (os.path.splitext(entry.name) for entry in shown)
+    own = {stem for stem, ending in named if ending.lower() in IN_OWN_FOLDER}
+    for entry in shown:
         is_link = entry.is_symlink()
+        if not (with_files or is_link or entry.is_dir()):
+            continue
+        path = folder / entry.name
         if not (path.is_dir() if is_link else entry.is_dir()):
             is_file = path.is_file() if is_link else entry.is_file()
             yield path, IMAGE if is_file and path.suffix.lower() in READERS else OTHER
@@ -145,11 +157,11 @@ def _walk(folder: Path, place: Path, above: frozenset[Path]) -> Iterator[tuple[P
             yield path, MASKED
         elif not os.access(path, os.R_OK | os.X_OK):
             yield path, CLOSED
-        elif path not in own:
+        elif entry.name not in own:
             inner = path.resolve() if is_link else place / entry.name
             if inner not in above:
                 yield path, FOLDER
-                yield from _walk(path, inner, above)
+                yield from _walk(path, inner, above, with_files)
 
 
 def _may_hold_images(path: Path) -> bool:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from ..images.layout import FOLDER, class_folders, images_below, walk
+from ..images.layout import class_folders, folders_below, images_below
 from ..images.manifest import MANIFEST_NAME, Manifest, ManifestError, Record, read_manifest
 from ..images.records import some_of
 from .bytes_cache import BytesCache
@@ -131,7 +131,7 @@ def _list_images(source: Path, folders: DataFolders) -> tuple[Manifest, dict[Pat
         folders.check(table)
         watched = _watch([table])
         return _from_table(table), watched
-    watched = _watch(_folders_below(source))
+    watched = _watch(folders_below(source))
     reason = "there are no folders of two or more classes"
     try:
         manifest = read_manifest(source)
@@ -173,11 +173,6 @@ def _to_look_at(folder: Path, reason: str) -> Manifest:
         names = some_of([path.relative_to(folder).as_posix() for path in others])
         warnings.append(f"{folder}: left out, as no format that is read, or as masks: {names}")
     return Manifest(records, tuple(warnings), folder)
-
-
-def _folders_below(source: Path) -> list[Path]:
-    """It and all folders that may hold images; a new image changes the one in which it lies."""
-    return [source, *(path for path, kind in walk(source) if kind == FOLDER)]
 
 
 def _watch(paths: list[Path]) -> dict[Path, State]:
