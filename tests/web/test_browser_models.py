@@ -184,8 +184,7 @@ def test_what_to_label_next_is_suggested(page, server, data, models):
     assert page.errors == []
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
 def test_models_beside_each_other_are_for_everyone(page, server, data, models, width, scheme):
     page.set_viewport_size({"width": width, "height": 800})
     page.emulate_media(color_scheme=scheme)

@@ -135,6 +135,17 @@ def test_a_model_from_a_file_is_looked_at_like_a_trained_one(client, model):
     assert client.get(f"/api/jobs/{job}/model.histodict").status_code == 200
 
 
+def test_a_model_from_a_file_is_no_work(client):
+    job = ask_to_open(client, "kept.histodict").json()["id"]
+    assert client.get(f"/api/jobs/{job}").json()["state"] == "done"
+    for act in ("cancel", "resume"):
+        assert client.post(f"/api/jobs/{job}/{act}", headers=OWN).status_code == 400
+    body = {"data": open_data(client), "parent": job}
+    answer = client.post("/api/jobs", json=body, headers=OWN)
+    assert answer.status_code == 400 and "other images" in answer.json()["error"]
+    assert client.get(f"/api/jobs/{job}").json()["state"] == "done"
+
+
 def test_where_a_model_does_not_fit_the_page_is_told(client, folder):
     job = ask_to_open(client, "kept.histodict").json()["id"]
     data = open_data(client)

@@ -245,13 +245,20 @@ def _stages(job: Job) -> dict[str, int]:
 
 
 def cancel(call: Call) -> dict[str, Any]:
-    job = call.job
+    job = _work(call)
     call.context.queue.cancel(job)
     return summary(call, job)
 
 
+def _work(call: Call) -> Job:
+    """The job asked for, if there is anything to be done for it."""
+    if call.job.summary["kind"] == OPENED:
+        raise ValueError("a model from a file is not trained here")
+    return call.job
+
+
 def resume(call: Call) -> dict[str, Any]:
-    job = call.job
+    job = _work(call)
     if call.body.get("skip_bad") is True:
         go_on_without(job)
     call.context.queue.resume(job)
