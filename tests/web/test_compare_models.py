@@ -157,6 +157,23 @@ def test_where_a_model_does_not_fit_the_page_is_told(client, folder):
     assert "labelled grade1 / grade2; the model only knows healthy / inflamed" in words
 
 
+def test_images_of_another_pixel_size_are_refused_in_words(client, folder):
+    job = ask_to_open(client, "kept.histodict").json()["id"]
+    image = min((folder / "tissue" / "healthy").iterdir())
+    rows = (
+        f"path,label,patient,mpp\n{image},a,1,0.25\n{image.parent / 'patient02_2.jpg'},b,2,0.25\n"
+    )
+    (folder / "fine.csv").write_text(rows)
+    data = open_data(client, "fine.csv")
+    first = client.get(f"/api/data/{data}").json()["images"][0]["id"]
+    answer = client.get(f"/api/jobs/{job}/look/{data}/{first}")
+    assert answer.status_code == 400
+    assert (
+        "has 0.25 µm per pixel, but the model was trained on images of 0.5"
+        in answer.json()["error"]
+    )
+
+
 @pytest.mark.parametrize(
     ("inside", "status"),
     [

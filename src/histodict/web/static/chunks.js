@@ -16,16 +16,19 @@ export function fill(place, items, make, { sizeOf = () => 1, show = null } = {})
     return { element, own };
   });
   const owners = new Map(chunks.map((chunk) => [chunk.element, chunk]));
-  const watch = new IntersectionObserver((seen) => {
-    if (!place.isConnected) return watch.disconnect();
-    for (const { target, isIntersecting } of seen) (isIntersecting ? open : close)(owners.get(target), make);
-  }, { rootMargin: "600px" });
+  const watchIn = (root) => {
+    const watch = new IntersectionObserver((seen) => {
+      if (!place.isConnected) return watch.disconnect();
+      for (const { target, isIntersecting } of seen) (isIntersecting ? open : close)(owners.get(target), make);
+    }, { root, rootMargin: "600px" });
+    owners.forEach(({ element }) => watch.observe(element));
+  };
   place.replaceChildren(...chunks.map(({ element }) => element));
   const first = chunks.find(({ own }) => own.includes(show));
   if (first) open(first, make);
   requestAnimationFrame(() => {
     first?.element.querySelector("[aria-current]")?.scrollIntoView({ block: "center", inline: "center" });
-    owners.forEach(({ element }) => watch.observe(element));
+    watchIn(place.closest(".strip")); // what scrolls by itself cuts off what is near its border
   });
 }
 

@@ -2,8 +2,8 @@
 
 /** All that the page keeps from one view to the next, for whoever goes back: what was looked at last; by
     model where the user drew its line, if not where it drew it; by data set what the training form holds; by
-    image which part was seen, and how strongly maps were drawn. */
-export const here = { data: null, job: null, image: null, points: {}, wishes: {}, views: {}, strength: 0.5 };
+    image which part was seen, and how strongly maps were drawn; how two models are compared. */
+export const here = { data: null, job: null, image: null, points: {}, wishes: {}, views: {}, strength: 0.5, compareAs: "side" };
 
 export function go(...parts) {
   location.hash = "#/" + parts.filter((part) => part).join("/");

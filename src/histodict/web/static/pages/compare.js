@@ -20,7 +20,7 @@ export async function showCompare(content, [before, after, dataId, image], sessi
   const told = h("div", { id: "compared", "aria-live": "polite" });
   const views = h("div", { class: "views" });
   const counted = h("div", { id: "counted" });
-  const mode = choice([["side", "side by side"], ["difference", "as their difference"]], here.compareAs ?? "side",
+  const mode = choice([["side", "side by side"], ["difference", "as their difference"]], here.compareAs,
     (value) => { here.compareAs = value; show(); }, { id: "compare-as" });
   content.append(h("h1", { class: "file" }, chosen.name),
     h("div", { class: "fields" }, pick("First model", "compare-before", before, (value) => way(value, after)),
