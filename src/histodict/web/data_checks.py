@@ -280,7 +280,6 @@ class Checks:
             found.refused = [str(error)]
         found.is_ready = True
 
-
     def _stand_back(self) -> None:
         """Until the page is served, or so long: a check shall end, too."""
         end = time.monotonic() + _PATIENCE
