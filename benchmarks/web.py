@@ -1,6 +1,7 @@
 """How fast tiles of a large slide come, and how much memory the server takes meanwhile.
 
     python -m benchmarks.web [--side 30000] [--slide FILE] [--screens 60] [--images N] [--browser]
+                            [--training]
 
 A slide is generated unless one is given. A reader then walks over it as the viewer does: screens of
 tiles at changing zoom, six requests at a time, each screen next to the last or somewhere else; then
@@ -8,7 +9,8 @@ the same walk once more. Told are the latencies of a tile on the first walk (rea
 and on the second (from the server's memory as far as that goes), and the server's memory. Then how
 long a tile takes that is in memory, of an image in a table of --images. With --browser, Chromium
 pans over the slide by itself, and the time between its frames is told. Many readers at once are the
-matter of `python -m attacks.load`.
+matter of `python -m attacks.load`, thousands of images that of `python -m benchmarks.web_images`.
+With --training a further walk is made while a model is trained.
 """
 
 from __future__ import annotations
@@ -28,10 +30,12 @@ from PIL import Image
 from attacks.page import Address, Client, memory_mb, running_server
 from attacks.visits import SCREEN, screens
 from histodict.demo.scanner import draw_stain
+from histodict.demo.sets import write_synthetic_set
 from histodict.demo.tissue import draw_image
 
 from .big_slide import write_slide
 from .machine import machine_facts
+from .web_images import training_under_way
 
 N_CONNECTIONS = 6
 
@@ -67,6 +71,7 @@ def main() -> None:
     parser.add_argument("--slide", type=Path, help="a slide to use instead")
     parser.add_argument("--screens", type=int, default=60, help="screens to look at")
     parser.add_argument("--images", type=int, default=5000, help="rows of the large table")
+    parser.add_argument("--training", action="store_true", help="walk during a training, too")
     parser.add_argument("--browser", action="store_true", help="pan in Chromium, too")
     given = parser.parse_args()
     for name, value in machine_facts().items():
@@ -82,17 +87,21 @@ def main() -> None:
             seconds = time.perf_counter() - started
             print(f"slide            {given.side} x {given.side}, written in {seconds:.0f} s")
         write_table(data / "many", given.images)
+        write_synthetic_set(data / "tissue", 5, 2)
         with running_server(data, Path(folder) / "workspace") as (address, server):
             measure(address, server.process.pid, given.screens)
             measure_in_table(address, given.images)
+            if given.training:
+                with training_under_way(address):
+                    measure(address, server.process.pid, given.screens, seed=1)
             if given.browser:
                 pan_in_browser(address)
 
 
-def measure(address: Address, pid: int, n_screens: int) -> None:
+def measure(address: Address, pid: int, n_screens: int, seed: int = 0) -> None:
     image = open_image(address, "slide")
     before = memory_mb(pid)
-    walk = list(screens(Client(address).get(image), np.random.default_rng(0), n_screens))
+    walk = list(screens(Client(address).get(image), np.random.default_rng(seed), n_screens))
     for name in ("first walk", "second walk"):
         ms = latencies(address, image, walk)
         p50, p95 = np.percentile(ms, [50, 95])

@@ -1,5 +1,6 @@
 """Warnings: each is given where it is due, and not where it is not."""
 
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from histodict.web.data_checks import (
     slow_warnings,
 )
 from histodict.web.tiles import Tiles
+from tests.web.app import count_calls
 
 
 def records(labels: str, patients: str) -> tuple[Record, ...]:
@@ -168,3 +170,48 @@ def test_a_warning_says_which_folder_it_is_of(drawn):
     (drawn / "a" / "5.webp").write_bytes(b"x")
     warnings = quick_warnings(read_manifest(drawn))
     assert "in a: left out, as they are no images: 5.webp" in warnings
+
+
+def test_a_check_under_way_is_followed_without_a_look_at_the_files(drawn, monkeypatch):
+    """The page asks every second; with 50,000 images a look at each took that long."""
+    from histodict.web import data_checks
+
+    going_on = threading.Event()
+
+    def thumbnail(record):
+        going_on.wait(20)
+        raise OSError("none")
+
+    checks, manifest = Checks(), read_manifest(drawn)
+    check = checks.ask(manifest, thumbnail)["check"]
+    looks = count_calls(monkeypatch, data_checks, "_file_state")
+    followed = checks.follow(check, drawn)
+    assert followed is not None and not followed["ready"] and followed["of"] == 4
+    assert looks == []
+    assert checks.follow(check, drawn / "a") is None  # another set's
+    assert checks.follow("0" * 12, drawn) is None
+    going_on.set()
+    assert checked(checks, manifest, thumbnail)["ready"]
+    assert checks.follow(check, drawn) is None  # what is over is asked for anew
+    checks.close()
+
+
+@pytest.mark.parametrize("n_busy", [3, 10**9])
+def test_a_check_stands_back_for_the_page_but_ends(drawn, monkeypatch, n_busy):
+    from histodict.web import data_checks
+
+    monkeypatch.setattr(data_checks, "_PATIENCE", 0.05)
+    asked = []
+
+    def thumbnail(record):
+        assert len(asked) > 3  # it waited until then
+        raise OSError("none")
+
+    def is_busy():
+        asked.append(1)
+        return len(asked) <= n_busy
+
+    checks = Checks(is_busy)
+    found = checked(checks, read_manifest(drawn), thumbnail)
+    assert found["ready"] and {entry["reason"] for entry in found["bad"]} == {"none"}
+    checks.close()

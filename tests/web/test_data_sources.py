@@ -231,3 +231,76 @@ def test_a_table_that_is_a_link_out_is_refused(sources, folder, tmp_path):
     (folder / "manifest.csv").symlink_to(tmp_path / "elsewhere.csv")
     with pytest.raises(ForbiddenFileError):
         sources.listing(folder)
+
+
+def looks_at_the_disk(monkeypatch):
+    """Grows by one with every question to the file system about a path."""
+    return [count_calls(monkeypatch, os, name) for name in ("stat", "lstat", "scandir", "listdir")]
+
+
+@pytest.mark.parametrize("in_table", [False, True])
+def test_a_tile_asks_the_disk_as_often_however_many_images_there_are(
+    user, tmp_path, monkeypatch, in_table
+):
+    counts = []
+    for n_patients in (3, 60):
+        folder = tmp_path / str(n_patients)
+        paths = [f"{'ab'[n % 2]}/p{n}/{n}.png" for n in range(n_patients)]
+        for path in paths:
+            (folder / path).parent.mkdir(parents=True)
+            (folder / path).touch()
+        if in_table:
+            write_table(folder / "manifest.csv", [f"{p},{p[0]},{p}" for p in paths])
+        settle(folder)
+        sources = DataSources(DataFolders([folder]))
+        dataset = open_dataset(user, sources, folder)
+        image = short_id(paths[-1])
+        with monkeypatch.context() as patch:
+            looks = looks_at_the_disk(patch)
+            assert find_dataset(user, sources, dataset.id, image).image(image).path.exists()
+            counts.append(sum(map(len, looks)))
+    assert 0 < counts[0] == counts[1]
+
+
+def test_an_image_alone_is_still_found_as_it_is_now(user, sources, folder):
+    """Though not all folders are looked at: those that lead to it, or the table, are."""
+    for place in ("a/p1", "b/p2"):
+        (folder / place).mkdir()
+        (folder / place / "9.png").touch()
+    settle(folder)
+    dataset = open_dataset(user, sources, folder)
+    image = short_id("a/p1/9.png")
+
+    def names_now():
+        found = find_dataset(user, sources, dataset.id, image)
+        return set(found.listing.names.values())
+
+    assert "a/p1/9.png" in names_now()
+    (folder / "b" / "p2" / "10.png").touch()  # of no concern to this image
+    settle(folder / "b" / "p2")
+    assert "b/p2/10.png" not in names_now()
+    assert "b/p2/10.png" in find_dataset(user, sources, dataset.id).listing.names.values()
+    (folder / "a" / "p1").rename(folder / "a" / "p3")
+    assert "a/p3/9.png" in names_now() and "a/p1/9.png" not in names_now()
+    settle(folder)
+    assert find_dataset(user, sources, dataset.id, image).listing.by_id.get(image) is None
+    image = short_id("a/1.png")
+    write_table(folder / "manifest.csv", ["a/2.png,x,1", "b/3.png,y,2"])
+    assert names_now() == {"a/2.png", "b/3.png"}
+
+
+def test_a_change_while_thousands_are_listed_is_not_missed(sources, folder, monkeypatch):
+    """Settled is what was so before the listing began, not when it ended a while later."""
+    from histodict.web import data_sources
+
+    read, now = data_sources._list_images, time.time()
+    monkeypatch.setattr(data_sources.time, "time", lambda: now)
+
+    def slowly(*given):
+        nonlocal now
+        found = read(*given)
+        now += 10
+        return found
+
+    monkeypatch.setattr(data_sources, "_list_images", slowly)
+    assert not sources.listing(folder).was_settled

@@ -167,3 +167,21 @@ def test_a_kept_answer_is_redrawn_as_the_model_would_answer(name, manifest, tmp_
     assert found["answer"] == asked["answer"] == model.classes_[0]
     assert found["words"] == asked["words"] != kept["words"]
     assert found["shares"] == pytest.approx(asked["shares"], abs=0.02)
+
+
+@pytest.mark.parametrize(("least", "most"), [(1, 400), (3, 400), (1, 7)])
+def test_outlines_are_the_rings_of_the_largest_regions(patch_map, least, most):
+    """Made of arrays at once; one by one they are the same."""
+    rng = np.random.default_rng(3)
+    winners = (rng.random((30, 40)) > 0.7).astype(np.int16)
+    grid = PatchGrid(30, 40, patch_px=7, stride_px=7, downsample=1.5)
+    drawn = replace(patch_map, grid=grid, winners=winners, margins=np.zeros((30, 40, 2)))
+    wanted = [
+        [length for corner in ring for length in corner]
+        for _, _, polygons in drawn.regions(1, least, most)
+        for polygon in polygons
+        for ring in polygon
+    ]
+    found = drawn.rings(1, least, most)
+    assert len(found) > 5
+    assert sorted(found) == sorted(wanted)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from .folder_images import is_folder_image, is_image_path, is_zarr
 from .readers import IN_OWN_FOLDER, READERS
-from .records import ManifestError, some_of
+from .records import ManifestError, name_in, some_of
 
 SPLITS = frozenset({"train", "training", "test", "testing", "val", "valid", "validation"})
 # Folders of pictures that say what is where, and are not to be looked at themselves.
@@ -97,7 +97,7 @@ def _add_class(layout: Layout, folder: Path, split: str | None, above: frozenset
     for path, kind in walk(folder, above):
         if kind == IMAGE:
             # class / patient / slide / image
-            patient, slide = (*path.relative_to(folder).parts[:-1], None, None)[:2]
+            patient, slide = (*name_in(folder, path).split("/")[:-1], None, None)[:2]
             layout.places.append(Place(path, folder.name, patient, slide, split))
         elif kind != FOLDER:
             name = path.name if kind == OTHER else f"{path.name}/ ({kind})"
@@ -126,21 +126,42 @@ def walk(folder: Path, above: frozenset[Path] = frozenset()) -> Iterator[tuple[P
     `above`: the true places of folders on the way here. A link to one of them would lead in a
     circle, and to nothing that is not seen anyway.
     """
-    entries, above = _entries(folder), above | {folder.resolve()}
-    own = {path.with_suffix("") for path in entries if path.suffix.lower() in IN_OWN_FOLDER}
-    for path in entries:
-        if not path.is_dir():
-            is_image = path.suffix.lower() in READERS and path.is_file()
-            yield path, IMAGE if is_image else OTHER
+    yield from _walk(folder, folder.resolve(), above)
+
+
+def folders_below(folder: Path) -> list[Path]:
+    """It and all folders below that may hold images; a new image changes that in which it lies."""
+    found = _walk(folder, folder.resolve(), frozenset(), with_files=False)
+    return [folder, *(path for path, kind in found if kind == FOLDER)]
+
+
+def _walk(
+    folder: Path, place: Path, above: frozenset[Path], with_files: bool = True
+) -> Iterator[tuple[Path, str]]:
+    """`place`: the folder's true one. Of most entries their folder has told what they are."""
+    above |= {place}
+    shown = _shown(folder)
+    named = (os.path.splitext(entry.name) for entry in shown)
+    own = {stem for stem, ending in named if ending.lower() in IN_OWN_FOLDER}
+    for entry in shown:
+        is_link = entry.is_symlink()
+        if not (with_files or is_link or entry.is_dir()):
+            continue
+        path = folder / entry.name
+        if not (path.is_dir() if is_link else entry.is_dir()):
+            is_file = path.is_file() if is_link else entry.is_file()
+            yield path, IMAGE if is_file and path.suffix.lower() in READERS else OTHER
         elif is_zarr(path):
             yield path, IMAGE if is_folder_image(path) else OTHER
         elif _is_masks(path):
             yield path, MASKED
         elif not os.access(path, os.R_OK | os.X_OK):
             yield path, CLOSED
-        elif path not in own and path.resolve() not in above:
-            yield path, FOLDER
-            yield from walk(path, above)
+        elif entry.name not in own:
+            inner = path.resolve() if is_link else place / entry.name
+            if inner not in above:
+                yield path, FOLDER
+                yield from _walk(path, inner, above, with_files)
 
 
 def _may_hold_images(path: Path) -> bool:
@@ -148,7 +169,13 @@ def _may_hold_images(path: Path) -> bool:
 
 
 def _entries(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+    return [folder / entry.name for entry in _shown(folder)]
+
+
+def _shown(folder: Path) -> list[os.DirEntry[str]]:
+    with os.scandir(folder) as entries:
+        shown = [entry for entry in entries if not entry.name.startswith(".")]
+    return sorted(shown, key=lambda entry: entry.name)
 
 
 def _is_picture(path: Path) -> bool:

@@ -58,6 +58,9 @@ class Record:
 
 def name_in(root: Path, path: Path) -> str:
     """A path relative to a folder, with forward slashes."""
+    text, above = path.as_posix(), f"{root.as_posix()}/"
+    if text.startswith(above):  # most are, and there are thousands
+        return text[len(above) :]
     return (path.relative_to(root) if path.is_relative_to(root) else path).as_posix()
 
 

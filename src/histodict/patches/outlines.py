@@ -7,7 +7,7 @@ affair.
 from __future__ import annotations
 
 from array import array
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,6 +62,14 @@ class Borders:
         for part, begin, end in self._rings[first:last].tolist():
             found.setdefault(part, []).append(self._corners[begin:end])
         return list(found.values())
+
+    def rings(self, step: float, shift: float) -> list[list[float]]:
+        """All rings as x, y, x, y, …, cells `step` wide from (shift, shift) on."""
+        placed = self._corners * step + shift
+        whole = placed.astype(np.int64)
+        is_whole = np.array_equal(whole, placed)  # which is shorter to write down
+        flat: list[Any] = (whole if is_whole else placed).ravel().tolist()
+        return [flat[2 * begin : 2 * end] for _, begin, end in self._rings.tolist()]
 
 
 class _Sides(NamedTuple):

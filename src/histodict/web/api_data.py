@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +15,7 @@ from .calls import Call, endpoint, picture
 from .data_checks import quick_warnings
 from .datasets import (
     add_correction,
+    find_source,
     known_sources,
     open_dataset,
     relabelled,
@@ -54,7 +56,14 @@ def open_(call: Call) -> dict[str, Any]:
     return {"id": open_dataset(call.user, call.context.sources, source).id}
 
 
-def describe(call: Call) -> dict[str, Any]:
+def describe(call: Call) -> Response:
+    """A set with its images; of these, as they were listed, is told what was told before."""
+    facts = json.dumps(_facts(call), allow_nan=False, separators=(",", ":")).encode("ascii")
+    data = b'%b,"images":%b}' % (facts.removesuffix(b"}"), call.dataset.listing.described)
+    return Response(data, media_type="application/json")
+
+
+def _facts(call: Call) -> dict[str, Any]:
     dataset = call.dataset
     manifest = dataset.manifest
     drawn = None if dataset.is_labelled else drawn_facts(dataset)
@@ -73,28 +82,22 @@ def describe(call: Call) -> dict[str, Any]:
         "mark_classes": dataset.mark_classes,
         "warnings": quick_warnings(manifest),
         "corrections": dataset.corrections(),
-        "images": [
-            {
-                "id": id_,
-                "name": manifest.name(r),
-                "label": r.label,
-                "patient": r.patient,
-                "masked": r.mask is not None,
-            }
-            for id_, r in dataset.listing.by_id.items()
-        ],
     }
 
 
 def checks(call: Call) -> dict[str, Any]:
     """What only reading every image tells; goes on in the background."""
+    source = find_source(call.user, call.context.folders, str(call.parts["data"]))
+    under_way = call.context.checks.follow(call.query.get("check", ""), source)
+    if under_way is not None:
+        return under_way
     tiles, sources, dataset = call.context.tiles, call.context.sources, call.dataset
     return call.context.checks.ask(
         relabelled(dataset), lambda r: tiles.thumbnail(sources.check(r)), dataset.about.mpp
     )
 
 
-def say(call: Call) -> dict[str, Any]:
+def say(call: Call) -> Response:
     """What the user says of the set: the class to be found, the size of a pixel."""
     say_of(call.dataset, call.body, labels_known(call.dataset))
     return describe(replace(call))  # which looks the set up anew

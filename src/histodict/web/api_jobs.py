@@ -23,7 +23,7 @@ from ..presets import regions_preset
 from .bad_images import bad_images, go_on_without, goes_on_without, left_out, refusal
 from .calls import Call, endpoint
 from .datasets import Dataset, find_dataset, relabelled
-from .jobs import ACTIVE, DONE, RUNNING, Job, all_jobs, find_job, new_job
+from .jobs import ACTIVE, DONE, MAP, OPENED, RUNNING, Job, all_jobs, find_job, new_job
 from .training import OFFERS, Wish, offered_plan, request_classes, training_request
 from .travel import MapJob
 
@@ -173,11 +173,12 @@ def _words(job: Job) -> str:
 
 
 def jobs(call: Call) -> dict[str, Any]:
-    """Trainings, and the maps of large images that are not done."""
+    """Trainings, models from files, and the maps of large images that are not done."""
     found = all_jobs(call.user)
-    maps = (job for job in found if not job.is_training and job.state()["state"] != DONE)
+    maps = (job for job in found if job.summary["kind"] == MAP and job.state()["state"] != DONE)
     return {
         "jobs": [summary(call, job) for job in found if job.is_training],
+        "opened": [summary(call, job) for job in found if job.summary["kind"] == OPENED],
         "maps": [_map_job(job) for job in maps],
     }
 
@@ -251,13 +252,20 @@ def _stages(job: Job) -> dict[str, int]:
 
 
 def cancel(call: Call) -> dict[str, Any]:
-    job = call.job
+    job = _work(call)
     call.context.queue.cancel(job)
     return summary(call, job)
 
 
+def _work(call: Call) -> Job:
+    """The job asked for, if there is anything to be done for it."""
+    if call.job.summary["kind"] == OPENED:
+        raise ValueError("a model from a file is not trained here")
+    return call.job
+
+
 def resume(call: Call) -> dict[str, Any]:
-    job = call.job
+    job = _work(call)
     if call.body.get("skip_bad") is True:
         go_on_without(job)
     call.context.queue.resume(job)

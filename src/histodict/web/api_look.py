@@ -15,8 +15,9 @@ from ..images.manifest import Record
 from ..images.pixel_size import PixelSize, size_warnings
 from ..patches.patch_map import PatchMap
 from ..patches.pictures import encode_png
+from ..pipeline.answers import Answer
 from .api_jobs import seconds_left, share_done
-from .api_model import describe_patch, gallery_and_images
+from .api_model import describe_patch
 from .bytes_cache import Key
 from .calls import Call, endpoint, picture
 from .class_list import drawn_colours
@@ -141,17 +142,24 @@ def _stored(call: Call) -> PatchMap:
     return stored_map(_maps(call), call.record, call.dataset.about.mpp)
 
 
-def _map(call: Call) -> PatchMap:
+def shown_map(call: Call) -> PatchMap:
     """The map, with the line where the query says."""
-    patch_map = _stored(call)
-    if "point" not in call.query:
-        return patch_map
-    record = call.record
-    facts = stored_answer(_maps(call), record, call.dataset.about.mpp)
-    assert facts is not None  # or there would be no map
-    found = redrawn(call.model_at_point(), facts, patch_map, record.path).patch_map
+    found = _stored(call) if "point" not in call.query else shown_answer(call).patch_map
     assert found is not None
     return found
+
+
+def shown_answer(call: Call) -> Answer:
+    """The answer with its map, with the line where the query says."""
+    patch_map, record = _stored(call), call.record
+    facts = stored_answer(_maps(call), record, call.dataset.about.mpp)
+    assert facts is not None  # or there would be no map
+    return redrawn(call.model_at_point(), facts, patch_map, record.path)
+
+
+def version_of_map(call: Call) -> Key:
+    """Another one whenever `shown_map` would give another map."""
+    return _key(call, "shown")
 
 
 def draw(call: Call) -> Response:
@@ -159,7 +167,7 @@ def draw(call: Call) -> Response:
     only = call.number("only", -1)
 
     def drawn() -> bytes:
-        patch_map = _map(call)
+        patch_map = shown_map(call)
         if only >= patch_map.n_classes:
             raise KeyError("there is no such class")
         return encode_png(map_picture(patch_map, only if only >= 0 else None, colours))
@@ -172,7 +180,7 @@ def rings(call: Call) -> Response:
     place, least = call.number("class", 1), max(1, call.number("least", 1))
 
     def drawn() -> bytes:
-        patch_map = _map(call)
+        patch_map = shown_map(call)
         if not 0 <= place < patch_map.n_classes:
             raise KeyError("there is no such class")
         return json.dumps({"rings": outlines(patch_map, place, least)}).encode()
@@ -192,10 +200,12 @@ def why(call: Call) -> Later:
     where = call.number("row"), call.number("column")
 
     def explained() -> dict[str, Any]:
-        gallery, learn = gallery_and_images(call)
-        facts = explain(call.trained.model, call.view(), _map(call), gallery, *where)
-        for entry in facts.get("similar", []):
-            entry |= describe_patch(gallery, learn, entry["patch"])
+        gallery = call.trained.gallery
+        facts = explain(call.trained.model, call.view(), shown_map(call), gallery, *where)
+        if gallery is not None:
+            learn = call.learn_and_test()[0]
+            for entry in facts.get("similar", []):
+                entry |= describe_patch(gallery, learn, entry["patch"])
         return facts
 
     return Later(WHYS, explained, call.record.path)

@@ -25,7 +25,7 @@ from .bytes_cache import Key
 from .calls import Call, endpoint, picture
 from .class_list import drawn_colours
 from .comparison import model_before, used_corrections
-from .jobs import find_job
+from .jobs import OPENED, find_job
 from .lanes import DOWNLOADS
 from .model_report import (
     KeptAnswers,
@@ -50,6 +50,8 @@ def describe(call: Call) -> dict[str, Any]:
     results = job.results()
     return {
         "id": job.id,
+        "name": job.name,
+        "opened": job.summary["kind"] == OPENED,
         "data": job.request["data"],
         "classes": model.classes_,
         "colours": drawn_colours(call.user.folder / "data" / job.request["data"]),
@@ -163,7 +165,7 @@ def _check_place(call: Call, record: Record) -> None:
 def download_model(call: Call) -> Response:
     model = call.model_at_point()
     data = _written(partial(save_model, model))
-    return _download(call, ".histodict", "application/octet-stream", data)
+    return download(call.job.name + ".histodict", "application/octet-stream", data)
 
 
 def download_report(call: Call) -> Response:
@@ -177,7 +179,7 @@ def download_report(call: Call) -> Response:
         return data, len(data)
 
     data = call.context.reports.get(_report_key(call, learn, test), made)
-    return _download(call, "-report.html", "text/html; charset=utf-8", data)
+    return download(call.job.name + "-report.html", "text/html; charset=utf-8", data)
 
 
 def _report_key(call: Call, learn: Manifest, test: Manifest) -> Key:
@@ -229,9 +231,8 @@ def _written(write: Callable[[Path], object]) -> bytes:
         return (Path(folder) / "file").read_bytes()
 
 
-def _download(call: Call, ending: str, kind: str, data: bytes) -> Response:
-    """Under the training's name with this ending."""
-    name = call.job.name + ending
+def download(name: str, kind: str, data: bytes) -> Response:
+    """A file to be kept under this name."""
     plain = "".join(c if c.isascii() and (c.isalnum() or c in "-_.") else "_" for c in name)
     headers = {"Content-Disposition": f'attachment; filename="{plain}"'}
     return Response(data, media_type=kind, headers=headers)

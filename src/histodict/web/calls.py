@@ -10,6 +10,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
@@ -50,6 +52,7 @@ _DRAWN_BYTES = 32 * 2**20
 _REPORT_BYTES = 64 * 2**20
 _SIGHT_BYTES = 256 * 2**20
 _NUMBER_BYTES = 192 * 2**20
+_LOOK_BYTES = 4 * 2**20
 
 
 @dataclass(frozen=True)
@@ -77,7 +80,7 @@ class Context:
         self.demo: str | None = None  # the data set that the demonstration opens
         self.lanes = Lanes()
         self.queue = JobQueue()
-        self.checks = Checks()
+        self.checks = Checks(lambda: self.lanes.are_busy)
         self.sources = DataSources(folders)
         self.tiles = Tiles(workspace / "thumbnails")
         self.drawn: BytesCache[bytes] = BytesCache(_DRAWN_BYTES)  # atoms, maps, outlines
@@ -86,6 +89,7 @@ class Context:
         self.chunks: BytesCache[Chunk] = BytesCache(_CHUNK_BYTES)
         self.sights: BytesCache[Sight] = BytesCache(_SIGHT_BYTES)
         self.numbers: BytesCache[Numbers] = BytesCache(_NUMBER_BYTES)
+        self.looks: BytesCache[NDArray[np.float64]] = BytesCache(_LOOK_BYTES)
         self.models: BytesCache[Trained] = BytesCache(_MODEL_BYTES)
         self.trainings: BytesCache[tuple[Manifest, Manifest]] = BytesCache(_TRAINING_BYTES)
 
@@ -125,7 +129,9 @@ class Call:
 
     @cached_property
     def dataset(self) -> Dataset:
-        return find_dataset(self.user, self.context.sources, str(self.parts["data"]))
+        """As it is now; where an image is asked for, as far as that goes."""
+        image = self.parts.get("image")
+        return find_dataset(self.user, self.context.sources, str(self.parts["data"]), image)
 
     @cached_property
     def record(self) -> Record:

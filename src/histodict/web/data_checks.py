@@ -7,6 +7,7 @@ likely the same if the largest ⟨y, g(y')⟩ over the eight turns and mirror im
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -35,6 +36,7 @@ _MOST_COMPARED = 5000
 _IMBALANCE = 3
 _N_NAMED = 4
 _MOST_CHECKS = 32  # kept, of all users
+_PATIENCE, _PAUSE = 0.2, 0.01  # seconds that a check stands back for the page, and looks again
 _UNKNOWN = PixelSize(None, "unknown")
 
 
@@ -174,8 +176,9 @@ def _some(names: list[str]) -> str:
 
 @dataclass
 class Found:
-    """What a check has found so far, and in the end."""
+    """What a check of these images has found so far, and in the end."""
 
+    manifest: Manifest
     looks: list[Look] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)  # why these images cannot be learnt from
@@ -193,7 +196,9 @@ class Checks:
     images, and what is known of them, stay as they are.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, is_page_busy: Callable[[], bool] = lambda: False) -> None:
+        """`is_page_busy`: whether somebody waits for the page, for whom a check stands back."""
+        self._is_page_busy = is_page_busy
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="checks")
         self._asked: OrderedDict[str, Found] = OrderedDict()
         self._lock = threading.Lock()
@@ -220,20 +225,38 @@ class Checks:
         key = _state(manifest, mpp)
         with self._lock:
             if key not in self._asked:
-                self._asked[key] = Found()
+                self._asked[key] = Found(manifest)
                 self._pool.submit(self._check, self._asked[key], manifest, thumbnail, mpp)
             self._asked.move_to_end(key)
             found = self._asked[key]
             while len(self._asked) > _MOST_CHECKS:
                 self._asked.popitem(last=False)[1].is_forgotten = True
+        return self._told(key, found)
+
+    def follow(self, check: str, source: Path) -> dict[str, Any] | None:
+        """How far a check of this folder or table is that is under way, by what `ask` called it;
+        None: ask.
+
+        To ask takes a look at every image file; to follow, none.
+        """
+        with self._lock:
+            found = self._asked.get(check)
+        root = source if source.is_dir() else source.parent
+        if found is None or found.is_ready or found.manifest.root != root:
+            return None
+        return self._told(check, found)
+
+    def _told(self, key: str, found: Found) -> dict[str, Any]:
+        is_ready = found.is_ready  # first: what is found before is all there then
         return {
-            "ready": found.is_ready,
+            "check": key,
+            "ready": is_ready,
             "seen": len(found.looks),
-            "of": len(manifest.records),
+            "of": len(found.manifest.records),
             "warnings": found.warnings,
             "refused": found.refused,
-            "bad": found.bad(manifest),
-            "sizes": size_counts(list(found.looks)),
+            "bad": found.bad(found.manifest),
+            "sizes": size_counts(list(found.looks)) if is_ready else [],
         }
 
     def _check(
@@ -246,6 +269,7 @@ class Checks:
         for record in manifest.records:
             if self._is_closed or found.is_forgotten:
                 return
+            self._stand_back()
             found.looks.append(look_at(record, thumbnail, mpp))
         found.warnings = slow_warnings(manifest, found.looks)
         found.looks = [replace(look, grey=None) for look in found.looks]  # they take megabytes
@@ -255,6 +279,12 @@ class Checks:
         except (ValueError, OSError) as error:
             found.refused = [str(error)]
         found.is_ready = True
+
+    def _stand_back(self) -> None:
+        """Until the page is served, or so long: a check shall end, too."""
+        end = time.monotonic() + _PATIENCE
+        while self._is_page_busy() and time.monotonic() < end and not self._is_closed:
+            time.sleep(_PAUSE)
 
 
 def _state(manifest: Manifest, mpp: float | None) -> str:

@@ -1,16 +1,19 @@
 """The images of folders and tables: listed once, and again as soon as the files there have changed.
 
 Every tile asks for its image. Listing thousands of images takes a good part of a second; to see
-that nothing has changed takes a look at the table, or at the folders.
+that nothing has changed takes a look at the table, or at the folders. There may be thousands of
+these, too: for a single image only those on the way to it are looked at.
 """
 
 from __future__ import annotations
 
+import json
 import time
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
-from ..images.layout import FOLDER, class_folders, images_below, walk
+from ..images.layout import class_folders, folders_below, images_below
 from ..images.manifest import MANIFEST_NAME, Manifest, ManifestError, Record, read_manifest
 from ..images.records import some_of
 from .bytes_cache import BytesCache
@@ -29,16 +32,38 @@ State = tuple[int, int, int] | None
 
 @dataclass(frozen=True)
 class Listing:
-    """Images in their order and by id, and the files and folders that say which there are."""
+    """Images in their order and by id, and the files and folders that say which there are.
+
+    names : of the images, by id
+    """
 
     manifest: Manifest
     by_id: dict[str, Record]
+    names: dict[str, str]
     watched: dict[Path, State]
     was_settled: bool  # when it was made: a change from then on shows
 
-    @property
-    def is_current(self) -> bool:
-        return self.was_settled and all(_state(p) == state for p, state in self.watched.items())
+    @cached_property
+    def described(self) -> bytes:
+        """The images as JSON for the page, which asks for them again and again."""
+        images = [
+            {
+                "id": id_,
+                "name": self.names[id_],
+                "label": record.label,
+                "patient": record.patient,
+                "masked": record.mask is not None,
+            }
+            for id_, record in self.by_id.items()
+        ]
+        return json.dumps(images, separators=(",", ":")).encode("ascii")
+
+    def is_current(self, image: str | None = None) -> bool:
+        """Whether the images are still these; or whether the one of this id still is the same."""
+        watched = list(self.watched)
+        if image in self.by_id:  # folders on the way to it, or the table
+            watched = [p for p in self.by_id[image].path.parents if p in self.watched] or watched
+        return self.was_settled and all(_state(path) == self.watched[path] for path in watched)
 
 
 class DataSources:
@@ -48,33 +73,39 @@ class DataSources:
         self.folders = folders
         self._kept: BytesCache[Listing] = BytesCache(_MOST_BYTES)
 
-    def listing(self, source: Path) -> Listing:
-        return self._kept.get((source,), lambda: self._read(source), lambda kept: kept.is_current)
+    def listing(self, source: Path, image: str | None = None) -> Listing:
+        """The images as they are now; or of which this one is as it is now."""
+        return self._kept.get(
+            (source,), lambda: self._read(source), lambda kept: kept.is_current(image)
+        )
 
     def _read(self, source: Path) -> tuple[Listing, int]:
         """List the images; all must lie in the data folders. Of a folder a link may lead out, which
         is left out and named; a table is refused that asks for what lies elsewhere.
         """
+        begun = time.time()
         manifest, watched = _list_images(source, self.folders)
-        if source in watched and source.is_dir():
-            manifest = self._inside(manifest)
-        for record in manifest.records:
-            self.check(record)
-        by_id = {short_id(manifest.name(record)): record for record in manifest.records}
+        manifest = self._inside(manifest, is_folder=source in watched and source.is_dir())
+        names = [manifest.name(record) for record in manifest.records]
+        ids = [short_id(name) for name in names]
+        by_id = dict(zip(ids, manifest.records, strict=True))
         newest = max(state[1] if state else 0 for state in watched.values())
-        was_settled = time.time() - newest / 1e9 > _STEP
-        return Listing(manifest, by_id, watched, was_settled), RECORD_BYTES * len(by_id)
+        was_settled = begun - newest / 1e9 > _STEP
+        named = dict(zip(ids, names, strict=True))
+        return Listing(manifest, by_id, named, watched, was_settled), RECORD_BYTES * len(by_id)
 
-    def _inside(self, manifest: Manifest) -> Manifest:
-        records, outside = [], []
+    def _inside(self, manifest: Manifest, is_folder: bool) -> Manifest:
+        check, records, outside = self.folders.check_of_many(), [], []
         for record in manifest.records:
             try:
-                records.append(self.check(record))
+                for path in record.files:
+                    check(path)
+                records.append(record)
             except ForbiddenFileError as error:
                 outside.append((manifest.name(record), error))
         if not outside:
             return manifest
-        if not records:
+        if not (records and is_folder):
             raise outside[0][1]
         names = some_of([name for name, _ in outside])
         words = f"{manifest.root}: left out, as they lie outside the data folders: {names}"
@@ -100,7 +131,7 @@ def _list_images(source: Path, folders: DataFolders) -> tuple[Manifest, dict[Pat
         folders.check(table)
         watched = _watch([table])
         return _from_table(table), watched
-    watched = _watch(_folders_below(source))
+    watched = _watch(folders_below(source))
     reason = "there are no folders of two or more classes"
     try:
         manifest = read_manifest(source)
@@ -142,11 +173,6 @@ def _to_look_at(folder: Path, reason: str) -> Manifest:
         names = some_of([path.relative_to(folder).as_posix() for path in others])
         warnings.append(f"{folder}: left out, as no format that is read, or as masks: {names}")
     return Manifest(records, tuple(warnings), folder)
-
-
-def _folders_below(source: Path) -> list[Path]:
-    """It and all folders that may hold images; a new image changes the one in which it lies."""
-    return [source, *(path for path, kind in walk(source) if kind == FOLDER)]
 
 
 def _watch(paths: list[Path]) -> dict[Path, State]:

@@ -100,12 +100,19 @@ def open_dataset(user: User, sources: DataSources, source: Path) -> Dataset:
     return dataset
 
 
-def find_dataset(user: User, sources: DataSources, dataset_id: str) -> Dataset:
-    """A data set opened before, as its files are now."""
+def find_dataset(
+    user: User, sources: DataSources, dataset_id: str, image: str | None = None
+) -> Dataset:
+    """A data set opened before, as its files are now; `image`: only this one need be."""
+    return _load(user, sources, find_source(user, sources.folders, dataset_id), image)
+
+
+def find_source(user: User, folders: DataFolders, dataset_id: str) -> Path:
+    """The folder or table of a data set opened before; its images are not looked at."""
     path = user.folder / "data" / dataset_id / "source.json"
     if not is_id(dataset_id) or not path.is_file():
         raise KeyError("there is no such data set: open it on the data page")
-    return _load(user, sources, sources.folders.check(Path(read_json(path, str))))
+    return folders.check(Path(read_json(path, str)))
 
 
 def known_sources(user: User, folders: DataFolders) -> dict[str, Path]:
@@ -122,10 +129,11 @@ def known_sources(user: User, folders: DataFolders) -> dict[str, Path]:
     return found
 
 
-def _load(user: User, sources: DataSources, source: Path) -> Dataset:
+def _load(user: User, sources: DataSources, source: Path, image: str | None = None) -> Dataset:
     dataset_id = short_id(str(source))
     folder = user.folder / "data" / dataset_id
-    return Dataset(dataset_id, source, sources, sources.listing(source), folder, About.read(folder))
+    listing = sources.listing(source, image)
+    return Dataset(dataset_id, source, sources, listing, folder, About.read(folder))
 
 
 def say_of(dataset: Dataset, body: Mapping[str, Any], known: Manifest | None = None) -> None:

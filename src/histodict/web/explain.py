@@ -53,9 +53,12 @@ def centre_of(
 
 
 def explain(
-    model: Model, view: View, patch_map: PatchMap, gallery: Gallery, row: int, column: int
+    model: Model, view: View, patch_map: PatchMap, gallery: Gallery | None, row: int, column: int
 ) -> dict[str, Any]:
-    """What the page shows of one patch of the map; `view`: its image, as the model sees it."""
+    """What the page shows of one patch of the map; `view`: its image, as the model sees it.
+
+    gallery : the model's training patches; a model from a file has none here
+    """
     grid = patch_map.grid
     if not (0 <= row < grid.n_rows and 0 <= column < grid.n_columns):
         raise KeyError("there is no such patch")
@@ -79,7 +82,9 @@ def explain(
         "words": _words(model.classes_, winner, distances[0], parts["is_residual"]),
         "picture": png_uri(enlarged(seen)),
         **parts,
-        "similar": [{"patch": n, "likeness": value} for n, value in gallery.like(code)],
+        "similar": [
+            {"patch": n, "likeness": value} for n, value in (gallery.like(code) if gallery else [])
+        ],
     }
 
 

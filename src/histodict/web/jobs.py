@@ -34,6 +34,8 @@ from .workspace import (
     say_once,
 )
 
+TRAIN, MAP = "train", "map"  # kinds of jobs
+OPENED = "opened"  # a model from a file: done from the beginning
 WAITING, RUNNING, DONE = "waiting", "running", "done"
 FAILED, CANCELLED, INTERRUPTED = "failed", "cancelled", "interrupted"
 ACTIVE = (WAITING, RUNNING)
@@ -50,7 +52,7 @@ _REQUEST: dict[str, Any] = {
 }
 # What a request of this kind has beside that.
 _REQUESTS: dict[str, dict[str, Any]] = {
-    "train": {
+    TRAIN: {
         "recipe": dict,
         "seed": int,
         "n_images": int,
@@ -58,7 +60,7 @@ _REQUESTS: dict[str, dict[str, Any]] = {
         "corrections": list,
         "regions": (str, type(None)),
     },
-    "map": {"model": str, "folder": str},
+    MAP: {"model": str, "folder": str},
 }
 _RESULTS: dict[str, Any] = {"classes": list, "images": list, "operating_point": object}
 
@@ -99,7 +101,7 @@ class Job:
 
     @property
     def is_training(self) -> bool:
-        return bool(self.summary["kind"] == "train")
+        return bool(self.summary["kind"] == TRAIN)
 
     @property
     def model_file(self) -> Path:

@@ -49,6 +49,11 @@ class Lanes:
         self._limits = {name: CapacityLimiter(width) for name, width in widths.items()}
         self._images: WeakValueDictionary[Path, CapacityLimiter] = WeakValueDictionary()
 
+    @property
+    def are_busy(self) -> bool:
+        """Whether somebody waits for an answer."""
+        return any(limit.borrowed_tokens for limit in self._limits.values())
+
     async def run(self, lane: str, work: Callable[..., Any], *given: Any) -> Any:
         """What the work gives, done by a thread when its turn has come."""
         result = await to_thread.run_sync(work, *given, limiter=self._limits[lane])

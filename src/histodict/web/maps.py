@@ -190,10 +190,5 @@ def map_picture(
 
 
 def outlines(patch_map: PatchMap, place: int, least: int) -> list[list[float]]:
-    """Rings (x, y, x, y, …) around connected patches of a class, the largest regions first."""
-    return [
-        [length for corner in ring for length in corner]
-        for _, _, polygons in patch_map.regions(place, least, _MOST_OUTLINES)
-        for polygon in polygons
-        for ring in polygon
-    ]
+    """Rings (x, y, x, y, …) around connected patches of a class, of the largest regions."""
+    return patch_map.rings(place, least, _MOST_OUTLINES)

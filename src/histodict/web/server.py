@@ -25,7 +25,16 @@ from threadpoolctl import threadpool_limits
 
 from ..demo.sets import drawn_set
 from ..execution.texts import one_line
-from . import api_annotate, api_data, api_jobs, api_look, api_model
+from . import (
+    api_annotate,
+    api_compare,
+    api_data,
+    api_exports,
+    api_jobs,
+    api_look,
+    api_model,
+    api_suggest,
+)
 from .calls import Context
 from .connections import BoundedProtocol
 from .datasets import open_dataset
@@ -88,6 +97,9 @@ def _routes() -> list[BaseRoute]:
         *api_model.ROUTES,
         *api_look.ROUTES,
         *api_annotate.ROUTES,
+        *api_compare.ROUTES,
+        *api_exports.ROUTES,
+        *api_suggest.ROUTES,
         Mount("/static", StaticFiles(directory=_STATIC)),
     ]
 

@@ -1,5 +1,6 @@
 // The frame: which page is shown, and the way between pages. Addresses are #/page/part/part.
 import { get, h, notice } from "./dom.js";
+import { showCompare } from "./pages/compare.js";
 import { showData } from "./pages/data.js";
 import { showLook } from "./pages/look.js";
 import { showModel } from "./pages/model.js";
@@ -12,6 +13,7 @@ const PAGES = {
   model: { name: "Model", show: showModel },
   look: { name: "Look", show: showLook },
 };
+const FURTHER = { compare: { name: "Compare", show: showCompare } }; // which other pages lead to
 
 let leave = () => {};
 let turn = 0;
@@ -25,7 +27,7 @@ async function show() {
   leave = () => {};
   notice("");
   const [name, ...parts] = location.hash.replace(/^#\//, "").split("/");
-  const page = PAGES[name] ?? PAGES.data;
+  const page = PAGES[name] ?? FURTHER[name] ?? PAGES.data;
   const main = document.getElementById("main");
   main.className = `page-${name || "data"}`;
   main.replaceChildren(h("p", { class: "soft" }, "Loading…"));
@@ -33,7 +35,7 @@ async function show() {
   try {
     const session = await get("/api/session");
     if (!session.data.some((data) => data.id === here.data)) here.data = null; // it was deleted
-    if (!session.jobs.some((job) => job.id === here.job)) here.job = null;
+    if (![...session.jobs, ...session.opened].some((job) => job.id === here.job)) here.job = null;
     here.data ??= session.demo ?? session.data[0]?.id ?? null;
     here.job ??= session.jobs.find((job) => job.state === "done")?.id ?? null;
     const content = h("div", { class: "content" });
@@ -48,7 +50,7 @@ async function show() {
       notice(error.message);
     }
   }
-  showNav(PAGES[name] ? name : "data");
+  showNav(PAGES[name] ? name : FURTHER[name] ? "look" : "data");
 }
 
 function scrollBack(content, y) {

@@ -2,9 +2,10 @@
 
 /** All that the page keeps from one view to the next, for whoever goes back: what was looked at last; by
     model where the user drew its line, if not where it drew it; by data set what the training form holds; by
-    image which part was seen, and how strongly maps were drawn; the tool in the hand. */
+    image which part was seen, and how strongly maps were drawn; the tool in the hand; how two models are
+    compared. */
 export const here = { data: null, job: null, image: null, points: {}, wishes: {}, views: {}, strength: 0.5,
-  drawing: { tool: "look", label: null, width: 40, quick: true } };
+  drawing: { tool: "look", label: null, width: 40, quick: true }, compareAs: "side" };
 
 export function go(...parts) {
   location.hash = "#/" + parts.filter((part) => part).join("/");

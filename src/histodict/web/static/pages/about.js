@@ -44,8 +44,10 @@ function sizeField(data, say) {
 
 /** Asks for the check of the images until it is done or `isOver`, and shows what it finds. */
 export async function watchChecks(data, place, isOver, choose = null) {
+  let known = "";
   while (!isOver()) {
-    const checks = await get(`/api/data/${data.id}/checks`).catch(() => null);
+    const checks = await get(`/api/data/${data.id}/checks?check=${known}`).catch(() => null);
+    known = checks?.check ?? "";
     const leaveOut = (image) => guarded(async () => {
       Object.assign(data, await post(`/api/data/${data.id}/correct`, { image: image.id, label: null, box: null }));
       watchChecks(data, place, isOver, choose);

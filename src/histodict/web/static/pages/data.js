@@ -1,4 +1,5 @@
 // Data: choose a folder or table; see images by class and patient, counts and warnings.
+import { fill } from "../chunks.js";
 import { LEFT_OUT, choice, classTag, count, get, guarded, h, post } from "../dom.js";
 import { go, here } from "../way.js";
 import { about, watchChecks } from "./about.js";
@@ -63,8 +64,14 @@ const browse = guarded(async (list, session, place, inside) => {
     h("ul", { class: "plain browser" },
       found.inside ? row("↑", "up", () => browse(list, session, place, up)) : null,
       found.folders.map((name) => row("▸", name, () => browse(list, session, place, join(name)))),
-      found.tables.map((name) => row("▤", name, open(join(name)), "open this table"))),
+      found.tables.map((name) => row("▤", name, open(join(name)), "open this table")),
+      found.models.map((name) => row("◆", name, openModel(place, join(name)), "open this model"))),
     h("button", { onclick: open(found.inside), class: "main" }, "Open this folder")].filter(Boolean));
+});
+
+const openModel = (place, inside) => guarded(async () => {
+  const { id } = await post("/api/models", { place, inside });
+  go("model", id);
 });
 
 function row(mark, name, onclick, title = "") {
@@ -102,17 +109,33 @@ function groups(data) {
   const rest = data.images.some((image) => !image.label) && data.classes.length ? [""] : [];
   return [...names, ...rest].map((name) => {
     const own = data.images.filter((image) => image.label === name);
-    const patients = [...new Set(own.map((image) => image.patient))].sort();
-    const alone = patients.length === own.length;
-    const blocks = alone ? [h("div", { class: "thumbs" }, own.map((image) => thumb(data, image)))]
-      : patients.map((patient) => h("div", { class: "patient" }, h("h3", {}, patient),
-          h("div", { class: "thumbs" },
-            own.filter((image) => image.patient === patient).map((image) => thumb(data, image)))));
+    const patients = byPatient(own);
+    const place = h("div", {});
+    const thumbs = (into, images) => {
+      into.className = "thumbs";
+      fill(into, images, (image) => thumb(data, image));
+      return into;
+    };
+    if (patients.length === own.length) thumbs(place, own);
+    else {
+      place.className = "patients";
+      fill(place, patients, ([patient, images]) => h("div", { class: "patient" }, h("h3", {}, patient),
+        thumbs(h("div", {}), images)), { sizeOf: ([, images]) => images.length });
+    }
     return h("section", { class: "class-group" },
       h("h2", {}, name ? classTag(data.classes, name) : "images",
-        h("span", { class: "soft" }, `  ${count(own.length, "image")}`)),
-      h("div", { class: alone ? "" : "patients" }, blocks));
+        h("span", { class: "soft" }, `  ${count(own.length, "image")}`)), place);
   });
+}
+
+/** [[patient, images], …] by name. */
+function byPatient(images) {
+  const found = new Map();
+  images.forEach((image) => {
+    if (!found.has(image.patient)) found.set(image.patient, []);
+    found.get(image.patient).push(image);
+  });
+  return [...found].sort(([a], [b]) => (a < b ? -1 : 1));
 }
 
 function thumb(data, image) {

@@ -4,9 +4,13 @@ import { tool } from "../tools.js";
 import { Viewer, scaleBar } from "../viewer.js";
 import { go, here } from "../way.js";
 import { DrawPanel } from "./draw.js";
+import { exportsBar, offerMap } from "./exports.js";
+import { modelBar } from "./models.js";
+import { imageStrip } from "./strip.js";
+import { suggestBar } from "./suggest.js";
 import { whyView } from "./why.js";
 
-export async function showLook(content, [job, id, image]) {
+export async function showLook(content, [job, id, image], session) {
   const state = { job: job && job !== "-" ? job : null, stopped: false };
   const dataId = id ?? here.data;
   if (!dataId) {
@@ -27,7 +31,7 @@ export async function showLook(content, [job, id, image]) {
   const status = h("div", { class: "status", "aria-live": "polite" });
   const panel = h("aside", {});
   state.legend = h("div", { class: "map-legend", id: "map-legend" });
-  content.append(h("div", { class: "look" }, imageList(state),
+  content.append(h("div", { class: "look" }, imageStrip(state),
     h("div", { class: "stage" }, canvas, bar, state.legend, status, toolbar(state)), panel));
   state.viewer = new Viewer(canvas, state.info, (level, column, row) => `${state.base}/tiles/${level}/${column}/${row}.jpg`);
   Object.assign(state.viewer, { opacity: here.strength }, here.views[chosen.id]); // as it was seen last
@@ -41,7 +45,7 @@ export async function showLook(content, [job, id, image]) {
   state.why = h("section", { id: "why", "aria-live": "polite" });
   state.answer = h("section", { id: "answer" });
   panel.append(h("h1", { class: "file" }, chosen.name), h("p", { class: "soft", id: "pixel-size" },
-    `Pixel size: ${sizeWords(state.info.mpp, state.info.mpp_from)}.`), chosen.masked ? truthSwitch(state) : "", state.answer, drawPanel(state), state.why, corrections(state));
+    `Pixel size: ${sizeWords(state.info.mpp, state.info.mpp_from)}.`), modelBar(state, session), chosen.masked ? truthSwitch(state) : "", state.answer, drawPanel(state), state.why, corrections(state), suggestBar(state), exportsBar(state, atPoint(state)));
   if (state.job) followMap(state, status);
   else state.answer.replaceChildren(h("p", { class: "soft" }, "No model is chosen: ", h("a", { href: `#/train/${data.id}` }, "train one"), " to see its map here."));
   return () => { state.stopped = true; state.viewer.close(); state.draw?.close(); };
@@ -52,16 +56,6 @@ function drawPanel(state) {
   if (state.data.labelled) return "";
   state.draw = new DrawPanel(state);
   return state.draw.element;
-}
-
-function imageList(state) {
-  const { data, chosen } = state;
-  const items = data.images.map((image) => h("a", {
-    href: `#/look/${state.job ?? "-"}/${data.id}/${image.id}`, title: `${image.name}: ${image.label || "no class"}`,
-    "aria-current": image.id === chosen.id ? "true" : null },
-    h("img", { src: `/api/data/${data.id}/images/${image.id}/thumbnail.jpg`, alt: "", loading: "lazy" }),
-    h("span", {}, image.name.split("/").pop())));
-  return h("nav", { class: "strip", "aria-label": "Images" }, items);
 }
 
 function toolbar(state) {
@@ -136,6 +130,7 @@ async function showMap(state, found) {
     viewer.refresh();
   });
   state.answer.append(controls(state, model, found, load));
+  offerMap();
   await load(-1);
   viewer.onpick = guarded((x, y) => pick(state, model, found.grid, x, y));
   state.why.replaceChildren(h("h2", {}, "Why?"), h("p", { class: "soft" },

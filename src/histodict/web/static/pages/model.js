@@ -1,12 +1,12 @@
 // Model: how good it is on unseen patients, where the line is drawn, what it has learnt.
 import { roc } from "../charts.js";
-import { choice, classTag, count, get, guarded, h, takeColours } from "../dom.js";
-import { here } from "../way.js";
+import { choice, classTag, count, get, guarded, h, post, takeColours } from "../dom.js";
+import { go, here } from "../way.js";
 import { sizesTable } from "./about.js";
+import { modelsOf } from "./models.js";
 
 export async function showModel(content, [id], session) {
   const jobId = id ?? here.job;
-  const done = session.jobs.filter((job) => job.state === "done");
   if (!jobId) {
     content.append(h("p", {}, "There is no model yet. ", h("a", { href: "#/train" }, "Train one first.")));
     return null;
@@ -14,20 +14,21 @@ export async function showModel(content, [id], session) {
   const model = await get(`/api/jobs/${jobId}/model`);
   takeColours(model.colours);
   here.job = model.id;
-  here.data = model.data;
+  here.data = model.data || here.data;
   const own = model.results?.operating_point?.value ?? null;
   // The line as the user drew it, for this page, for looking at images and for what is downloaded.
   const point = {
     get value() { return here.points[model.id] ?? own; },
     set value(value) { if (value === own) delete here.points[model.id]; else here.points[model.id] = value; },
   };
-  const others = done.map((job) => [job.id, `${job.name}, ${new Date(job.made * 1000).toLocaleString()}`]);
+  const others = modelsOf(session);
   content.append(h("div", { class: "split" },
     h("div", {}, h("h1", {}, `Model: ${model.classes.join(" / ")}`),
       others.length > 1 ? choice(others, jobId, (value) => { location.hash = `#/model/${value}`; }, { "aria-label": "Model" }) : null),
     downloads(model, point)));
   if (model.before) content.append(changes(model));
   if (model.results?.images.length) content.append(accuracy(model, point));
+  else if (model.opened) content.append(h("p", { class: "warning", id: "from-file" }, `This model comes from the file ${model.name}: how good it is on your images is not known here. `, remove(model)));
   else content.append(h("p", { class: "warning" }, "No patient was kept for testing: how good this model is, is not known."));
   content.append(learnt(model), pixelSizes(model), card(model));
   return null;
@@ -43,7 +44,16 @@ function downloads(model, point) {
   };
   return h("div", { class: "buttons" }, link("model.histodict", "Download model", "download-model"),
     model.results?.images.length ? link("report.html", "Download report", "download-report") : null,
-    h("a", { class: "button main", href: `#/look/${model.id}/${model.data}` }, "Look at images"));
+    here.data ? h("a", { class: "button main", href: `#/look/${model.id}/${here.data}` }, "Look at images") : null);
+}
+
+/** Of a model from a file only our copy goes. */
+function remove(model) {
+  return h("button", { id: "remove-model", onclick: guarded(async () => {
+    await post(`/api/jobs/${model.id}/delete`);
+    here.job = null;
+    go("data");
+  }) }, "Take it off this list");
 }
 
 // --- how good ---------------------------------------------------------------------------------------

@@ -1,0 +1,173 @@
+"""Does it help to label what the page suggests, instead of any image?
+
+    python -m benchmarks.suggestions [--sets ucsb-breast lc25000-lung …] [--seeds 40] [--labels 24]
+                                     [--at-once 1]
+
+Half of the patients are the pool, the others the test. One image of each class is labelled at the
+start, then one after another, or so many --at-once, chosen by: chance; the page's rule, doubt and
+novelty; either alone. After that a classifier is learnt anew and tested. It is a cheap one, that
+hundreds of trainings can be done: a class's mean of image vectors (local binary patterns and
+colours, of images reduced to 320 pixels, standardised, 20 principal components of the pool), the
+nearest one wins. Looks, for novelty, are those of the page, from thumbnails.
+
+Told is the balanced accuracy, averaged over all numbers of labels, beside that by chance, with the
+95 % interval of the difference over seeds (paired, bootstrap). `HISTODICT_DATA` names the folder of
+the sets.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from histodict.evaluation.metrics import balanced_accuracy
+from histodict.features.lbp_colour import lbp_colour
+from histodict.images.manifest import Manifest, read_manifest
+from histodict.web.suggestions import appearance, suggest
+
+from .machine import machine_facts
+
+SETS = {
+    "ucsb-breast": {"patient": "group"},
+    "lc25000-lung": {"patient": "source_image"},
+    "glas-colon": {},
+    "lymphoma": {},
+}
+RULES = "chance", "doubt and novelty", "doubt", "novelty"
+_LEARNT_SIDE = 320  # pixels along the longer side of what is learnt from
+_SIDE = 220  # of a thumbnail
+_N_COMPONENTS = 20
+
+Numbers = NDArray[np.float64]
+Places = NDArray[np.intp]
+Sides = tuple[Places, Places]  # of the pool and of the test
+
+
+def describe(manifest: Manifest) -> tuple[Numbers, Numbers]:
+    """Vectors to learn from, and looks; each (n_images, …)."""
+    vectors, looks = [], []
+    for record in manifest.records:
+        with Image.open(record.path) as image:
+            picture = image.convert("RGB")
+        picture.thumbnail((_LEARNT_SIDE, _LEARNT_SIDE))
+        vectors.append(lbp_colour(np.asarray(picture))[0])
+        picture.thumbnail((_SIDE, _SIDE))
+        looks.append(appearance(np.asarray(picture)))
+    return np.stack(vectors), np.stack(looks)
+
+
+def components(pool: Numbers, vectors: Numbers) -> Numbers:
+    mean, spread = pool.mean(axis=0), pool.std(axis=0) + 1e-9
+    _, _, axes = np.linalg.svd((pool - mean) / spread, full_matrices=False)
+    found: Numbers = (vectors - mean) / spread @ axes[:_N_COMPONENTS].T
+    return found
+
+
+def distances(X: Numbers, y: NDArray[np.intp], asked: Numbers) -> Numbers:
+    """To the mean of each class: (n_asked, n_classes)."""
+    means = np.stack([X[y == k].mean(axis=0) for k in range(int(y.max()) + 1)])
+    return np.linalg.norm(asked[:, None] - means, axis=2)
+
+
+def choose(
+    rule: str, leads: Numbers, looks: Numbers, learnt: Numbers, n: int, rng: np.random.Generator
+) -> list[int]:
+    """Places of n candidates to be labelled."""
+    n = min(n, len(leads))
+    if rule == "chance":
+        left = list(range(len(leads)))
+        return [left.pop(int(rng.integers(len(left)))) for _ in range(n)]
+    if rule == "doubt":
+        return [int(place) for place in np.argsort(leads, kind="stable")[:n]]
+    same = np.zeros(len(leads)) if rule == "novelty" else leads
+    return [one.place for one in suggest(same, looks, learnt, n)]
+
+
+@dataclass(frozen=True)
+class Task:
+    """A set as it is learnt from: vectors, classes' places, looks."""
+
+    X: Numbers
+    y: Places
+    looks: Numbers
+
+    def curve(self, rule: str, sides: Sides, seed: int, n_labels: int, at_once: int) -> Numbers:
+        """Balanced accuracy on the test side before each choice of labels."""
+        rng, y, looks = np.random.default_rng(seed), self.y, self.looks
+        pool, test = sides
+        X = components(self.X[pool], self.X)
+        known = [int(rng.choice(pool[y[pool] == k])) for k in range(int(y.max()) + 1)]
+        found = []
+        for _ in range(0, n_labels, at_once):
+            called = distances(X[known], y[known], X[test]).argmin(axis=1)
+            found.append(balanced_accuracy(y[test].tolist(), called.tolist()))
+            left = np.setdiff1d(pool, known)
+            if not len(left):
+                break
+            near = np.sort(distances(X[known], y[known], X[left]), axis=1)
+            leads = near[:, 1] - near[:, 0]
+            chosen = choose(rule, leads, looks[left], looks[known], at_once, rng)
+            known += [int(left[place]) for place in chosen]
+        return np.array(found)
+
+
+def halves(manifest: Manifest, y: Places, seed: int) -> Sides:
+    """Images of the pool and of the test: patients of each class in halves."""
+    rng = np.random.default_rng(1000 + seed)
+    patients = np.array(manifest.patients)
+    kept: set[str] = set()
+    for k in range(int(y.max()) + 1):
+        names = rng.permutation(np.unique(patients[y == k]))
+        kept |= set(names[: len(names) // 2])
+    is_test = np.isin(patients, list(kept))
+    return np.flatnonzero(~is_test), np.flatnonzero(is_test)
+
+
+def interval(differences: Numbers) -> tuple[float, float]:
+    rng = np.random.default_rng(0)
+    means = differences[rng.integers(0, len(differences), (5000, len(differences)))].mean(axis=1)
+    low, high = np.percentile(means, [2.5, 97.5])
+    return float(low), float(high)
+
+
+def measure(name: str, folder: Path, n_seeds: int, n_labels: int, at_once: int) -> None:
+    manifest = read_manifest(folder / name, SETS[name])
+    y = np.array([manifest.classes.index(label) for label in manifest.labels])
+    X, looks = describe(manifest)
+    task, sides = Task(X, y, looks), [halves(manifest, y, seed) for seed in range(n_seeds)]
+    curves = {
+        rule: [task.curve(rule, each, s, n_labels, at_once) for s, each in enumerate(sides)]
+        for rule in RULES
+    }
+    n = min(len(one) for each in curves.values() for one in each)
+    means = {rule: np.array([one[:n].mean() for one in each]) for rule, each in curves.items()}
+    print(f"\n{name}: {len(y)} images, {n_seeds} seeds, {n} times {at_once} labels", flush=True)
+    for rule in RULES:
+        low, high = interval(means[rule] - means["chance"])
+        gain = 100 * float((means[rule] - means["chance"]).mean())
+        last = 100 * np.mean([one[n - 1] for one in curves[rule]])
+        told = f"{100 * means[rule].mean():5.1f} %, at last {last:5.1f} %"
+        print(f"  {rule:18s} {told}, gain {gain:+.1f} ({100 * low:+.1f} to {100 * high:+.1f})")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Labels by suggestion and by chance.")
+    parser.add_argument("--sets", nargs="+", default=list(SETS))
+    parser.add_argument("--seeds", type=int, default=40)
+    parser.add_argument("--labels", type=int, default=24)
+    parser.add_argument("--at-once", type=int, default=1, help="labels before it is learnt anew")
+    given = parser.parse_args()
+    for fact, value in machine_facts().items():
+        print(f"{fact:16s} {value}")
+    for name in given.sets:
+        measure(name, Path(os.environ["HISTODICT_DATA"]), given.seeds, given.labels, given.at_once)
+
+
+if __name__ == "__main__":
+    main()

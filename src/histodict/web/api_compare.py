@@ -1,0 +1,81 @@
+"""Models beside each other: from files, whether they fit the images, how their maps differ."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from starlette.responses import Response
+from starlette.routing import Route
+
+from ..execution.files import file_key
+from ..patches.pictures import encode_png
+from .api_look import shown_map, version_of_map
+from .calls import Call, endpoint, picture
+from .jobs import find_job
+from .lanes import DOWNLOADS
+from .map_difference import MapDifference
+from .misfits import Kind, differences, misfits
+from .opened import open_model
+from .workspace import short_id
+
+
+def open_(call: Call) -> dict[str, Any]:
+    """A model's file in the data folders, by its place."""
+    place, inside = call.body.get("place", 0), call.body.get("inside", "")
+    if type(place) is not int or not isinstance(inside, str):
+        raise ValueError("place must be a number and inside a path")
+    return {"id": open_model(call.user, call.context.folders, place, inside).id}
+
+
+def fits(call: Call) -> dict[str, Any]:
+    """What is to be known before the model is asked about these images."""
+    kind = Kind.of(call.job, call.trained.model)
+    return {"warnings": misfits(kind, call.dataset)}
+
+
+def _other(call: Call) -> Call:
+    """The same image by the model that the query names, its line where the query says."""
+    job = str(call.query.get("with", ""))
+    find_job(call.user, job)
+    moved = call.query.get("with_point")
+    query = {} if moved is None else {"point": moved}
+    return replace(call, parts=call.parts | {"job": job}, query=query)
+
+
+def compare(call: Call) -> dict[str, Any]:
+    """In what the two models differ, and how many patches they call otherwise."""
+    other = _other(call)
+    kinds = [Kind.of(each.job, each.trained.model) for each in (call, other)]
+    told: dict[str, Any] = {"warnings": differences(*kinds), "counts": None}
+    if set(kinds[0].classes) != set(kinds[1].classes):
+        return told
+    found = MapDifference.of(shown_map(call), shown_map(other))
+    return told | {
+        "classes": found.classes,
+        "counts": found.counts(),
+        "n_apart": found.n_apart,
+        "version": short_id(repr((_key(call), _key(other)))),
+    }
+
+
+def draw(call: Call) -> Response:
+    other = _other(call)
+
+    def drawn() -> bytes:
+        return encode_png(MapDifference.of(shown_map(call), shown_map(other)).picture())
+
+    return picture(call.drawn(("difference", *_key(call), *_key(other)), drawn), "png")
+
+
+def _key(call: Call) -> tuple[Any, ...]:
+    return (*map(str, file_key(call.job.model_file)), *version_of_map(call))
+
+
+_PLACE = "/api/jobs/{job}/look/{data}/{image}"
+ROUTES = [
+    Route("/api/models", endpoint(open_, DOWNLOADS), methods=["POST"]),
+    Route("/api/jobs/{job}/fits/{data}", endpoint(fits)),
+    Route(f"{_PLACE}/difference", endpoint(compare)),
+    Route(f"{_PLACE}/difference.png", endpoint(draw)),
+]

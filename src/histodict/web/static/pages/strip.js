@@ -1,0 +1,32 @@
+// The images of a set, beside the one that is looked at: found by name, of thousands only those near the screen.
+import { fill } from "../chunks.js";
+import { h } from "../dom.js";
+
+const MANY = 30; // from so many on they can be searched
+
+/** A browser asks for few things at a time: the picture itself comes before its neighbours' thumbnails. */
+function askFirst(url) {
+  const picture = new Image();
+  picture.fetchPriority = "high";
+  picture.src = url;
+}
+
+export function imageStrip({ data, chosen, job, base }) {
+  askFirst(`${base}/tiles/0/0/0.jpg`);
+  const list = h("div", { class: "strip-list" });
+  const make = (image) => h("a", {
+    href: `#/look/${job ?? "-"}/${data.id}/${image.id}`, title: `${image.name}: ${image.label || "no class"}`,
+    "aria-current": image.id === chosen.id ? "true" : null },
+    h("img", { src: `/api/data/${data.id}/images/${image.id}/thumbnail.jpg`, alt: "", loading: "lazy", fetchpriority: "low" }),
+    h("span", {}, image.name.split("/").pop()));
+  const show = (words) => {
+    const wanted = words.toLowerCase();
+    const own = data.images.filter((image) => `${image.name} ${image.label}`.toLowerCase().includes(wanted));
+    fill(list, own, make, { show: chosen });
+    if (!own.length) list.replaceChildren(h("p", { class: "soft" }, "No image has this in its name."));
+  };
+  show("");
+  const search = data.images.length < MANY ? null : h("input", { type: "search", id: "find-image", placeholder: "Find…",
+    "aria-label": `Find one of ${data.images.length} images by name or class`, oninput: (event) => show(event.target.value) });
+  return h("nav", { class: "strip", "aria-label": "Images" }, search, list);
+}

@@ -1,0 +1,122 @@
+"""Thousands of images in a real browser: few of them are on the page, and all can be reached."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+
+import pytest
+
+pytest.importorskip(
+    "starlette", reason="the web app is not installed: pip install 'histodict[web]'"
+)
+pytest.importorskip("uvicorn", reason="the web app is not installed: pip install 'histodict[web]'")
+pytest.importorskip("playwright", reason="Playwright is not installed")
+pytest.importorskip("axe_playwright_python", reason="axe-playwright-python is not installed")
+
+from axe_playwright_python.sync_playwright import Axe
+
+from tests.web.browser import Server, find_chromium, open_browser, sign_in
+from tests.web.test_browser import LAPTOP, keep_picture
+
+if find_chromium() is None:
+    pytest.skip("there is no Chromium on this machine", allow_module_level=True)
+
+N_IMAGES = 1800
+MOST_ELEMENTS = 2000
+
+
+@pytest.fixture(scope="module")
+def server(tissue, tmp_path_factory):
+    """A class of a few images for each patient, one of many, and one without patients."""
+    base = tmp_path_factory.mktemp("many")
+    image = min((tissue / "tissue" / "healthy").iterdir())
+    for number in range(N_IMAGES):
+        label = ("few/p{0}/{1}", "much/p9999/{1}", "none/{1}")[number % 3]
+        path = base / "folder" / f"{label.format(number // 9, number)}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        os.link(image, path)
+    server = Server(base / "workspace", [base / "folder"]).start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def data(server):
+    time.sleep(2)  # until what was made is no longer looked at anew each time
+    id_ = json.loads(server.post("/api/data", {"place": 0, "inside": ""}))["id"]
+    return json.loads(server.get(f"/api/data/{id_}"))
+
+
+@pytest.fixture(scope="module")
+def page(server):
+    with open_browser() as browser:
+        page = browser.new_page(viewport=LAPTOP)
+        page.set_default_timeout(20_000)
+        sign_in(page, server)
+        yield page
+
+
+def n_elements(page) -> int:
+    return page.evaluate("document.querySelectorAll('*').length")
+
+
+def test_the_data_page_shows_what_is_near_and_reaches_the_last(page, server, data):
+    page.goto(f"{server.address}/#/data/{data['id']}")
+    page.locator(".thumbs img").first.wait_for()
+    assert page.locator(".counts tr.total td").nth(1).inner_text() == str(N_IMAGES)
+    assert n_elements(page) < MOST_ELEMENTS
+    last = max(i["name"] for i in data["images"] if i["label"] == "none").removeprefix("none/")
+    for _ in range(40):  # what comes into sight may make the page longer or shorter
+        page.evaluate("scrollTo(0, document.documentElement.scrollHeight)")
+        page.wait_for_timeout(50)
+        if page.locator("figcaption span", has_text=last).count():
+            break
+    page.locator("figcaption span", has_text=last).wait_for()
+    assert n_elements(page) < MOST_ELEMENTS
+    page.evaluate("scrollTo(0, 0)")
+    page.locator("h3", has_text="p0").first.wait_for()
+    assert n_elements(page) < MOST_ELEMENTS
+    keep_picture(page, "data-many")
+
+
+def test_beside_an_image_are_its_neighbours_and_any_other_is_found(page, server, data):
+    middle = data["images"][len(data["images"]) // 2]
+    asked = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto(f"{server.address}/#/look/-/{data['id']}/{middle['id']}")
+    chosen = page.locator(".strip a[aria-current]")
+    chosen.wait_for()
+    page.wait_for_timeout(300)
+    kinds = [kind for url in asked for kind in ("tiles", "thumbnail") if kind in url]
+    assert kinds[0] == "tiles" and "thumbnail" in kinds  # what was asked for comes before the rest
+    box, strip = chosen.bounding_box(), page.locator(".strip").bounding_box()
+    assert strip["y"] <= box["y"] <= strip["y"] + strip["height"]
+    assert n_elements(page) < MOST_ELEMENTS
+    other = data["images"][-1]
+    page.locator("#find-image").fill(other["name"].upper())
+    (link,) = page.locator(".strip a").all()
+    assert other["id"] in link.get_attribute("href")
+    page.locator("#find-image").fill("no such image")
+    page.get_by_text("No image has this in its name").wait_for()
+    page.locator("#find-image").fill("")
+    chosen.wait_for()
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
+def test_many_images_are_for_everyone(page, server, data, width, scheme):
+    page.set_viewport_size({"width": width, "height": 800})
+    page.emulate_media(color_scheme=scheme)
+    image = data["images"][100]["id"]
+    for place, sign in (
+        (f"data/{data['id']}", ".thumbs img"),
+        (f"look/-/{data['id']}/{image}", "#viewer"),
+    ):
+        page.goto(f"{server.address}/#/{place}")
+        page.locator(sign).first.wait_for()
+        page.wait_for_timeout(200)
+        keep_picture(page, f"many-{place.split('/')[0]}-{width}-{scheme}")
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, place
+        found = Axe().run(page)
+        assert found.violations_count == 0, f"{place}: {found.generate_report()}"

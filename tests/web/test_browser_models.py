@@ -1,0 +1,211 @@
+"""Models beside each other in a real browser: chosen in Look with a warning where one does not fit,
+opened from a file, compared on an image; and what is shown, taken away.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+
+import pytest
+
+pytest.importorskip(
+    "starlette", reason="the web app is not installed: pip install 'histodict[web]'"
+)
+pytest.importorskip("uvicorn", reason="the web app is not installed: pip install 'histodict[web]'")
+pytest.importorskip("playwright", reason="Playwright is not installed")
+pytest.importorskip("axe_playwright_python", reason="axe-playwright-python is not installed")
+
+from axe_playwright_python.sync_playwright import Axe
+from PIL import Image
+
+from histodict.pipeline import TissueClassifier, save_model
+from tests.web.browser import Server, find_chromium, open_browser, sign_in
+from tests.web.test_browser import LAPTOP, SLOW, keep_picture
+
+if find_chromium() is None:
+    pytest.skip("there is no Chromium on this machine", allow_module_level=True)
+
+
+@pytest.fixture(scope="module")
+def server(tissue, model, recipe, manifest, tmp_path_factory):
+    """Two models of the same images, one of other classes, and the images."""
+    base = tmp_path_factory.mktemp("models")
+    data = base / "data"
+    shutil.copytree(tissue / "tissue", data / "tissue")
+    save_model(model, data / "first.histodict")
+    second = TissueClassifier(replace(recipe, patch_px=16), random_state=5).fit(manifest)
+    save_model(second, data / "second.histodict")
+    names = {"healthy": "quiet", "inflamed": "busy"}
+    records = tuple(replace(r, label=names[r.label]) for r in manifest.records)
+    other = TissueClassifier(recipe).fit(replace(manifest, records=records, positive="busy"))
+    save_model(other, data / "other.histodict")
+    server = Server(base / "workspace", [data]).start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def page(server):
+    with open_browser() as browser:
+        page = browser.new_page(viewport=LAPTOP, accept_downloads=True)
+        page.set_default_timeout(20_000)
+        page.errors = []
+        page.on("pageerror", lambda error: page.errors.append(str(error)))
+        sign_in(page, server)
+        yield page
+
+
+def ask(server, path, body=None):
+    return json.loads(server.get(path) if body is None else server.post(path, body))
+
+
+@pytest.fixture(scope="module")
+def data(server):
+    id_ = ask(server, "/api/data", {"place": 0, "inside": "tissue"})["id"]
+    return ask(server, f"/api/data/{id_}")
+
+
+@pytest.fixture(scope="module")
+def models(server):
+    names = "first", "second", "other"
+    return [
+        ask(server, "/api/models", {"place": 0, "inside": f"{n}.histodict"})["id"] for n in names
+    ]
+
+
+def test_a_model_is_opened_from_its_file(page, server, data):
+    page.goto(f"{server.address}/#/data/{data['id']}")
+    page.locator("summary", has_text="Choose data").click()
+    page.get_by_role("button", name="◆ first.histodict").click()
+    page.get_by_text("This model comes from the file first.histodict").wait_for()
+    assert "healthy / inflamed" in page.locator("h1").inner_text()
+    assert page.locator(".atoms img").count() > 10
+    keep_picture(page, "model-opened")
+    page.get_by_role("link", name="Look at images").click()
+    page.get_by_text("The model says").wait_for(timeout=SLOW)
+    assert "comes from a file (first.histodict)" in page.locator("#misfits").inner_text()
+
+
+def test_the_model_is_chosen_where_it_is_looked_at(page, server, data, models):
+    page.reload()
+    page.locator("#model-choice").wait_for()
+    options = page.locator("#model-choice option").all_inner_texts()
+    assert options[0] == "none" and len(options) == 4
+    page.locator("#model-choice").select_option(models[2])
+    page.get_by_text("the model only knows quiet / busy").wait_for()
+    page.locator("#map-class").wait_for(timeout=SLOW)
+    assert page.locator("#map-legend").inner_text().split() == ["quiet", "busy"]
+    keep_picture(page, "look-misfit")
+    page.locator("#viewer").click()
+    page.locator("#why-words").wait_for()
+    assert page.locator("#why-similar").count() == 0  # its training patches are not here
+    page.locator("#model-choice").select_option("-")
+    page.get_by_text("No model is chosen").wait_for()
+    assert page.locator("#misfits .warning").count() == 0
+
+
+def visit_comparison(page, server, data, *models):
+    image = data["images"][-1]["id"]
+    page.goto(f"{server.address}/#/look/{models[1]}/{data['id']}/{image}")
+    page.locator("#compare-models").click()
+    page.goto(f"{server.address}/#/compare/{'/'.join(models)}/{data['id']}/{image}")
+
+
+def positions(page):
+    return [page.locator(f"#viewer-{n}").get_attribute("data-at") for n in (1, 2)]
+
+
+def test_two_maps_lie_side_by_side_and_move_together(page, server, data, models):
+    visit_comparison(page, server, data, *models[:2])
+    for n in (1, 2):
+        page.locator(f"#viewer-{n}[data-ready]").wait_for(timeout=SLOW)
+    assert "centred of 12 pixels, and centred of 16" in page.locator("#compared").inner_text()
+    page.locator("#viewer-2").focus()
+    page.keyboard.press("+")
+    page.keyboard.press("ArrowRight")
+    page.wait_for_timeout(300)
+    first, second = positions(page)
+    assert first == second
+    keep_picture(page, "compare-side")
+
+
+def test_the_difference_counts_what_it_shows(page, server, data, models):
+    page.locator("#compare-as").select_option("difference")
+    page.locator("#viewer-difference[data-ready]").wait_for()
+    cells = [int(t) for t in page.locator("#difference-table td").all_inner_texts()]
+    assert (
+        f"{cells[1] + cells[2]} of {sum(cells)} patches" in page.locator("#n-changed").inner_text()
+    )
+    keep_picture(page, "compare-difference")
+    page.locator("#compare-after").select_option(models[0])  # with itself
+    page.get_by_text("calls 0 of").wait_for(timeout=SLOW)
+    page.locator("#compare-after").select_option(models[2])
+    page.get_by_text("They tell other classes apart").wait_for(timeout=SLOW)
+    page.get_by_text("There is no difference to be shown").wait_for()
+    page.locator("#compare-as").select_option("side")
+    page.locator("#viewer-2[data-ready]").wait_for()
+
+
+def test_what_is_shown_is_taken_away(page, server, data, models, tmp_path):
+    image = data["images"][-1]
+    page.goto(f"{server.address}/#/look/{models[0]}/{data['id']}/{image['id']}")
+    page.locator("#export-csv").wait_for(timeout=SLOW)
+    page.locator("#map-class").select_option("1")
+    for kind in ("csv", "geojson", "png"):
+        with page.expect_download() as waiting:
+            page.locator(f"#export-{kind}").click()
+        waiting.value.save_as(tmp_path / f"shown.{kind}")
+        assert waiting.value.suggested_filename.endswith(f".{kind}")
+    lines = (tmp_path / "shown.csv").read_text().splitlines()
+    assert len(lines) > 2 and all(",inflamed," in line for line in lines[1:])
+    shown = json.loads((tmp_path / "shown.geojson").read_text())["features"]
+    assert {one["properties"]["classification"]["name"] for one in shown} == {"inflamed"}
+    with Image.open(tmp_path / "shown.png") as picture:
+        box = page.locator("#viewer").bounding_box()
+        assert picture.size == (round(box["width"]), round(box["height"]))
+        assert len(set(picture.convert("RGB").resize((40, 40)).get_flattened_data())) > 100
+    assert page.errors == []
+
+
+def test_what_to_label_next_is_suggested(page, server, data, models):
+    page.goto(f"{server.address}/#/look/{models[0]}/{data['id']}/{data['images'][0]['id']}")
+    page.locator("#export-csv").wait_for(timeout=SLOW)
+    page.locator("#suggest-images").click()
+    page.locator(".suggestions li").first.wait_for(timeout=SLOW)
+    assert 1 < page.locator(".suggestions li").count() <= 6
+    assert "more doubtful than" in page.locator("#suggested").inner_text()
+    page.locator("#suggest-fields").click()
+    page.locator(".suggested-field").first.wait_for()
+    keep_picture(page, "look-suggest")
+    page.locator(".suggestions a").first.click()
+    page.locator("#export-csv").wait_for(timeout=SLOW)
+    assert page.errors == []
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
+def test_models_beside_each_other_are_for_everyone(page, server, data, models, width, scheme):
+    page.set_viewport_size({"width": width, "height": 800})
+    page.emulate_media(color_scheme=scheme)
+    image = data["images"][0]["id"]
+    here = f"{data['id']}/{image}"
+    for place, sign in {
+        f"compare/{models[0]}/{models[1]}/{here}": "#viewer-2[data-ready]",
+        f"look/{models[2]}/{here}": "#export-csv:visible",
+        f"model/{models[0]}": "#from-file",
+    }.items():
+        page.goto(f"{server.address}/#/{place}")
+        page.locator(sign).wait_for(timeout=SLOW)
+        keep_picture(page, f"models-{place.split('/')[0]}-{width}-{scheme}")
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, place
+        found = Axe().run(page)
+        assert found.violations_count == 0, f"{place}: {found.generate_report()}"
+
+
+def test_an_opened_model_is_taken_off_the_list(page, server, models):
+    page.set_viewport_size(LAPTOP)
+    page.goto(f"{server.address}/#/model/{models[2]}")
+    page.locator("#remove-model").click()
+    page.locator("summary", has_text="Choose data").wait_for()
+    assert len(ask(server, "/api/session")["opened"]) == 2

@@ -1,0 +1,324 @@
+"""Models beside each other: from files, whether they fit, how their maps differ; and exports."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+pytest.importorskip(
+    "starlette", reason="the web app is not installed: pip install 'histodict[web]'"
+)
+
+from histodict.patches.grid import PatchGrid
+from histodict.patches.patch_map import BLANK, PatchMap
+from histodict.pipeline import TissueClassifier, save_model
+from histodict.web import opened
+from histodict.web.map_difference import MapDifference
+from histodict.web.misfits import Kind, differences
+from tests.web.app import OWN, open_client, open_data, sign_in
+
+
+def drawn_map(winners, side=10, step=10, classes=("a", "b"), **where):
+    winners = np.array(winners, np.int16)
+    grid = PatchGrid(*winners.shape, side, step, 1.0, **where)
+    margins = np.zeros((*winners.shape, len(classes)), np.float32)
+    return PatchMap(grid, winners, margins, tuple(classes), "x.png")
+
+
+# --- differences of maps ------------------------------------------------------------------------
+
+
+def test_a_map_does_not_differ_from_itself():
+    one = drawn_map([[0, 1, BLANK], [1, 1, 0]])
+    found = MapDifference.of(one, one)
+    assert found.counts() == [[2, 0], [0, 3]] and found.n_apart == 0
+    assert (found.picture()[..., 3] == np.where(one.winners == BLANK, 0, 70)).all()
+
+
+def test_patches_that_are_called_otherwise_are_counted_and_have_the_new_colour():
+    one, other = drawn_map([[0, 0, 1, BLANK]]), drawn_map([[0, 1, BLANK, 1]])
+    found = MapDifference.of(one, other)
+    assert found.counts() == [[1, 1], [0, 0]] and found.n_apart == 2
+    pixels = found.picture()[0]
+    assert tuple(pixels[1]) == (213, 94, 0, 255)  # the second class's, as everywhere
+    assert [int(alpha) for alpha in pixels[:, 3]] == [70, 255, 0, 0]
+
+
+def test_classes_go_by_their_names_not_by_their_places():
+    one, other = drawn_map([[0, 1]]), drawn_map([[1, 0]], classes=("b", "a"))
+    assert MapDifference.of(one, other).counts() == [[1, 0], [0, 1]]
+    with pytest.raises(ValueError, match="side by side"):
+        MapDifference.of(one, drawn_map([[0, 1]], classes=("a", "c")))
+
+
+@pytest.mark.parametrize("factor", [2, 3])
+def test_maps_of_other_grids_meet_at_the_middles_of_patches(factor):
+    """The same field, cut into patches of another size: no difference but for the finer ones."""
+    rng = np.random.default_rng(0)
+    coarse = rng.integers(0, 2, (6, 8))
+    fine = np.kron(coarse, np.ones((factor, factor), int))
+    one, other = drawn_map(coarse, 30, 30), drawn_map(fine, 30 // factor, 30 // factor)
+    n = int(coarse.sum())
+    assert MapDifference.of(one, other).counts() == [[48 - n, 0], [0, n]]
+    assert MapDifference.of(other, one).counts() == [
+        [(48 - n) * factor**2, 0],
+        [0, n * factor**2],
+    ]
+
+
+def test_where_the_other_map_does_not_reach_nothing_is_compared():
+    one, other = drawn_map([[0, 0, 0]]), drawn_map([[1, 1]], left=10.0)
+    found = MapDifference.of(one, other)
+    assert found.after.tolist() == [[BLANK, 1, 1]] and found.n_apart == 1
+
+
+def test_models_are_compared_in_words():
+    one = Kind("one", False, "set", ("a", "b"), 0.5, "centred", 20)
+    assert differences(one, one) == []
+    other = replace(one, images="other", classes=("a", "c"), mpp=None, vectors="lines", patch_px=16)
+    words = " ".join(differences(one, other))
+    for part in ("a / b, and a / c", "not trained on the same", "0.5 µm, and not known"):
+        assert part in words
+    assert "centred of 20 pixels, and lines of 16" in words
+
+
+# --- models from files --------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def folder(tissue, model, recipe, manifest, tmp_path_factory):
+    """Two models, of which the second one's map moves with its line."""
+    base = tmp_path_factory.mktemp("opened") / "data"
+    shutil.copytree(tissue / "tissue", base / "tissue")
+    save_model(model, base / "kept.histodict")
+    moved = TissueClassifier(replace(recipe, rule="margin")).fit(manifest)
+    save_model(moved, base / "margin.histodict")
+    (base / "notes.txt").write_text("no model")
+    (base / "broken.histodict").write_bytes((base / "kept.histodict").read_bytes()[:3000])
+    return base
+
+
+@pytest.fixture(scope="module")
+def client(folder):
+    with open_client([folder], folder.parent / "workspace", users=("anna", "ben")) as client:
+        yield client
+
+
+def ask_to_open(client, inside, place=0):
+    return client.post("/api/models", json={"place": place, "inside": inside}, headers=OWN)
+
+
+def test_a_model_from_a_file_is_looked_at_like_a_trained_one(client, model):
+    assert "kept.histodict" in client.get("/api/folders").json()["models"]
+    job = ask_to_open(client, "kept.histodict").json()["id"]
+    assert ask_to_open(client, "kept.histodict").json()["id"] == job  # the same file, once
+    session = client.get("/api/session").json()
+    assert session["jobs"] == [] and session["maps"] == []
+    assert [(entry["id"], entry["name"]) for entry in session["opened"]] == [
+        (job, "kept.histodict")
+    ]
+    told = client.get(f"/api/jobs/{job}/model").json()
+    assert told["opened"] and told["classes"] == model.classes_ and told["results"] is None
+    data = open_data(client)
+    image = client.get(f"/api/data/{data}").json()["images"][0]["id"]
+    place = f"/api/jobs/{job}/look/{data}/{image}"
+    assert client.get(place).json()["state"] == "done"
+    why = client.get(f"{place}/why", params={"row": 1, "column": 1}).json()
+    assert why["similar"] == [] and "rebuild" in why["words"]
+    assert client.get(f"/api/jobs/{job}/report.html").status_code in (400, 404)
+    assert client.get(f"/api/jobs/{job}/model.histodict").status_code == 200
+
+
+def test_a_model_from_a_file_is_no_work(client):
+    job = ask_to_open(client, "kept.histodict").json()["id"]
+    assert client.get(f"/api/jobs/{job}").json()["state"] == "done"
+    for act in ("cancel", "resume"):
+        assert client.post(f"/api/jobs/{job}/{act}", headers=OWN).status_code == 400
+    body = {"data": open_data(client), "parent": job}
+    answer = client.post("/api/jobs", json=body, headers=OWN)
+    assert answer.status_code == 400 and "other images" in answer.json()["error"]
+    assert client.get(f"/api/jobs/{job}").json()["state"] == "done"
+
+
+def test_where_a_model_does_not_fit_the_page_is_told(client, folder):
+    job = ask_to_open(client, "kept.histodict").json()["id"]
+    data = open_data(client)
+    (words,) = client.get(f"/api/jobs/{job}/fits/{data}").json()["warnings"]
+    assert "comes from a file (kept.histodict)" in words
+    for name, label in (("grade1", "healthy"), ("grade2", "inflamed")):
+        shutil.copytree(folder / "tissue" / label, folder / "graded" / name, dirs_exist_ok=True)
+    _, words = client.get(f"/api/jobs/{job}/fits/{open_data(client, 'graded')}").json()["warnings"]
+    assert "labelled grade1 / grade2; the model only knows healthy / inflamed" in words
+
+
+def test_images_of_another_pixel_size_are_refused_in_words(client, folder):
+    job = ask_to_open(client, "kept.histodict").json()["id"]
+    image = min((folder / "tissue" / "healthy").iterdir())
+    rows = (
+        f"path,label,patient,mpp\n{image},a,1,0.25\n{image.parent / 'patient02_2.jpg'},b,2,0.25\n"
+    )
+    (folder / "fine.csv").write_text(rows)
+    data = open_data(client, "fine.csv")
+    first = client.get(f"/api/data/{data}").json()["images"][0]["id"]
+    answer = client.get(f"/api/jobs/{job}/look/{data}/{first}")
+    assert answer.status_code == 400
+    assert (
+        "has 0.25 µm per pixel, but the model was trained on images of 0.5"
+        in answer.json()["error"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("inside", "status"),
+    [
+        ("notes.txt", 400),
+        ("tissue", 400),
+        ("broken.histodict", 400),
+        ("absent.histodict", 404),
+        ("../workspace/kept.histodict", 403),
+        ("/etc/passwd", 403),
+        ("..", 403),
+        ("a\0.histodict", 403),
+        (7, 400),
+    ],
+)
+def test_what_is_no_model_in_the_folders_is_not_opened(client, folder, inside, status):
+    before = sorted((folder.parent / "workspace" / "users" / "anna" / "jobs").iterdir())
+    answer = ask_to_open(client, inside)
+    assert answer.status_code == status
+    words = answer.json()["error"]
+    assert words and str(folder.parent / "workspace") not in words
+    assert sorted((folder.parent / "workspace" / "users" / "anna" / "jobs").iterdir()) == before
+
+
+def test_a_link_to_a_model_elsewhere_is_refused(client, folder, model):
+    save_model(model, folder.parent / "secret.histodict")
+    (folder / "link.histodict").symlink_to(folder.parent / "secret.histodict")
+    assert ask_to_open(client, "link.histodict").status_code == 403
+    assert "link.histodict" not in client.get("/api/folders").json()["models"]
+
+
+def test_a_model_that_is_too_large_is_refused(client, folder, monkeypatch):
+    monkeypatch.setattr(opened, "_MOST_BYTES", 100)
+    answer = ask_to_open(client, "kept.histodict")
+    assert answer.status_code == 400 and "larger than" in answer.json()["error"]
+
+
+def test_another_user_does_not_see_an_opened_model(client):
+    job = ask_to_open(client, "kept.histodict").json()["id"]
+    anna, ben = client.app.state.users
+    sign_in(client, ben)
+    assert client.get("/api/session").json()["opened"] == []
+    assert client.get(f"/api/jobs/{job}/model").status_code == 404
+    sign_in(client, anna)
+
+
+def test_an_opened_model_is_deleted_and_its_file_stays(client, folder):
+    shutil.copy(folder / "kept.histodict", folder / "second.histodict")
+    job = ask_to_open(client, "second.histodict").json()["id"]
+    assert client.post(f"/api/jobs/{job}/delete", headers=OWN).status_code == 200
+    assert client.get(f"/api/jobs/{job}/model").status_code == 404
+    assert (folder / "second.histodict").is_file()
+
+
+# --- exports and differences over the wire ------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def place(client, folder):
+    job = ask_to_open(client, "kept.histodict").json()["id"]
+    data = open_data(client)
+    image = client.get(f"/api/data/{data}").json()["images"][-1]["id"]
+    path = f"/api/jobs/{job}/look/{data}/{image}"
+    assert client.get(path).json()["answer"]
+    return job, path
+
+
+def test_the_table_of_patches_is_the_map(client, place):
+    answer = client.get(f"{place[1]}/map.csv")
+    assert "attachment" in answer.headers["content-disposition"]
+    rows = list(csv.DictReader(io.StringIO(answer.text)))
+    shares = client.get(place[1]).json()["shares"]
+    n = len(rows)
+    assert n == client.get(place[1]).json()["n_patches"] > 50
+    for name, share in shares.items():
+        assert sum(row["class"] == name for row in rows) / n == pytest.approx(share)
+    assert (float(rows[0]["x"]), float(rows[0]["side"])) == (12 * int(rows[0]["column"]), 12)
+    only = client.get(f"{place[1]}/map.csv?only=1").text.splitlines()
+    assert len(only) - 1 == sum(row["class"] == "inflamed" for row in rows)
+    assert client.get(f"{place[1]}/map.csv?only=9").status_code == 404
+
+
+def test_outlines_for_qupath_cover_the_patches(client, place):
+    shown = json.loads(client.get(f"{place[1]}/map.geojson").text)["features"]
+    names = {one["properties"]["classification"]["name"] for one in shown}
+    assert names == {"healthy", "inflamed"}
+    only = json.loads(client.get(f"{place[1]}/map.geojson?only=0").text)["features"]
+    assert {one["properties"]["classification"]["name"] for one in only} == {"healthy"}
+
+    def area(ring):
+        x, y = np.array(ring).T
+        return abs(np.sum(x[:-1] * y[1:] - x[1:] * y[:-1]) / 2)
+
+    def size(geometry):
+        polygons = geometry["coordinates"]
+        if geometry["type"] == "Polygon":
+            polygons = [polygons]
+        return sum(area(rings[0]) - sum(map(area, rings[1:])) for rings in polygons)
+
+    n_healthy = client.get(f"{place[1]}/map.csv?only=0").text.count("\n") - 1
+    assert sum(size(one["geometry"]) for one in only) == pytest.approx(n_healthy * 12**2)
+
+
+def test_a_moved_line_moves_what_is_exported_and_compared(client, place):
+    job = ask_to_open(client, "margin.histodict").json()["id"]
+    path = place[1].replace(place[0], job)
+    assert client.get(path).json()["state"] == "done"
+    point = "point=0.001"
+    assert client.get(f"{path}/map.csv?only=1").text.count("\n") > 1
+    moved = client.get(f"{path}/map.csv?only=1&{point}").text
+    same = client.get(f"{path}/difference?with={job}").json()
+    assert same["warnings"] == []
+    assert same["counts"][0][1] == same["counts"][1][0] == 0
+    other = client.get(f"{path}/difference?with={job}&with_{point}").json()
+    n_before, n_now = sum(same["counts"][1]), moved.count("\n") - 1
+    assert n_now != n_before == other["counts"][1][0] + other["counts"][1][1]
+    assert n_now == other["counts"][0][1] + other["counts"][1][1]
+    assert other["version"] != same["version"]
+    picture = client.get(f"{path}/difference.png?with={job}&with_{point}")
+    assert picture.headers["content-type"] == "image/png"
+    assert picture.content != client.get(f"{path}/difference.png?with={job}").content
+    (words,) = client.get(f"{path}/difference?with={place[0]}").json()["warnings"]
+    assert words.startswith("They were not trained on the same images")
+    assert client.get(f"{path}/difference?with=aaaaaaaaaaaa").status_code == 404
+    assert client.get(f"{path}/difference?with=../../x").status_code == 404
+
+
+# --- what to label next -------------------------------------------------------------------------
+
+
+def test_images_are_suggested_once_the_model_has_judged_some(client, folder):
+    job = ask_to_open(client, "kept.histodict").json()["id"]
+    data = open_data(client)
+    ids = [image["id"] for image in client.get(f"/api/data/{data}").json()["images"]]
+    place = f"/api/jobs/{job}/suggest/{data}"
+    before = client.get(place).json()
+    assert before["of"] == len(ids) and set(before["next"]) <= set(ids)
+    for image in before["next"]:
+        client.get(f"/api/jobs/{job}/look/{data}/{image}")
+    after = client.get(place).json()
+    assert after["judged"] > before["judged"] and not set(after["next"]) & set(before["next"])
+    first = after["suggested"][0]["image"]
+    body = {"image": first, "label": None, "box": None}
+    assert client.post(f"/api/data/{data}/correct", json=body, headers=OWN).status_code == 200
+    now = client.get(place).json()
+    assert now["of"] == len(ids) - 1  # what was labelled is not asked for again
+    assert first not in [one["image"] for one in now["suggested"]]
+    parts = client.get(f"/api/jobs/{job}/look/{data}/{ids[-1]}/fields").json()["fields"]
+    assert all(0 <= part["doubt"] <= 1 and len(part["box"]) == 4 for part in parts)

@@ -1,0 +1,109 @@
+"""What is suggested to be labelled next: doubtful and new, no twins, whatever the units."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from histodict.images.readers import open_image
+from histodict.patches.grid import PatchGrid
+from histodict.patches.patch_map import BLANK, PatchMap
+from histodict.web.fields import fields_of, suggest_fields
+from histodict.web.suggestions import appearance, lead, suggest
+
+
+def places(*given):
+    return [one.place for one in suggest(*given)]
+
+
+def test_what_is_doubtful_and_new_comes_first():
+    looks = np.array([[0.0, 0], [9, 0], [9, 9], [0, 9]])
+    learnt = np.array([[0.0, 0.1], [9, 0.1]])
+    leads = np.array([0.1, 0.9, 0.2, 0.8])  # doubtful, but known; sure; both; new, but sure
+    assert places(leads, looks, learnt, 1) == [2]
+
+
+def test_the_twin_of_a_suggestion_is_not_the_next_one():
+    looks = np.array([[5.0, 5], [5, 5.001], [0, 0], [4, 0], [0, 1]])
+    learnt = np.array([[0.0, 0]])
+    leads = np.array([0.1, 0.11, 0.9, 0.2, 0.8])
+    assert places(leads, looks, learnt, 2) == [0, 3]
+
+
+def test_units_and_order_do_not_matter():
+    rng = np.random.default_rng(0)
+    leads, looks, learnt = rng.random(30), rng.normal(size=(30, 4)), rng.normal(size=(5, 4))
+    found = places(leads, looks, learnt, 6)
+    assert len(set(found)) == 6
+    scale = np.array([1, 1000, 0.01, 7])
+    assert places(np.exp(5 * leads), looks * scale, learnt * scale, 6) == found
+    order = rng.permutation(30)
+    assert [int(order[p]) for p in places(leads[order], looks[order], learnt, 6)] == found
+
+
+def test_where_nothing_is_learnt_yet_the_usual_comes_first():
+    looks = np.array([[0.0], [0.1], [0.2], [50]])
+    assert places(np.ones(4), looks, np.zeros((0, 1)), 1) == [1]
+    assert suggest(np.zeros(0), np.zeros((0, 3)), np.zeros((0, 3)), 2) == []
+
+
+@pytest.mark.parametrize(
+    ("facts", "wanted"),
+    [
+        ({"probabilities": {"a": 0.9, "b": 0.1}}, 0.8),
+        ({"score": -2.5}, 2.5),
+        ({"shares": {"a": 0.2, "b": 0.5, "c": 0.3}, "score": 1.0}, 0.2),
+        ({"answer": None, "score": None}, None),
+        ({"score": None}, None),
+    ],
+)
+def test_how_far_ahead_a_class_is(facts, wanted):
+    usual = {"answer": "a", "probabilities": {}, "shares": {"a": 0.6, "b": 0.4}, "score": 0.0}
+    assert lead(usual | facts) == (wanted if wanted is None else pytest.approx(wanted))
+
+
+def test_a_look_is_the_same_when_turned_and_another_in_another_stain():
+    rng = np.random.default_rng(0)
+    pixels = rng.integers(60, 200, (40, 60, 3)).astype(np.uint8)
+    look = appearance(pixels)
+    np.testing.assert_allclose(appearance(np.rot90(pixels)), look, rtol=1e-6)
+    assert np.abs(appearance(pixels // 2) - look).max() > 0.1
+    for blank in (0, 255):
+        assert np.isfinite(appearance(np.full((8, 8, 3), blank, np.uint8))).all()
+
+
+# --- parts of an image --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def field_map():
+    """2 × 3 fields of 512 pixels; the model is in doubt in one, another is glass."""
+    winners = np.zeros((32, 48), np.int16)
+    winners[16:, 32:] = BLANK
+    leads = np.ones((32, 48))
+    leads[:16, 16:32] = 0.1
+    margins = np.stack([leads / 2, -leads / 2], axis=2).astype(np.float32)
+    return PatchMap(PatchGrid(32, 48, 32, 32, 1.0), winners, margins, ("a", "b"), "x.png")
+
+
+def test_fields_tile_the_tissue(field_map):
+    boxes = {one.box: one.lead for one in fields_of(field_map)}
+    assert len(boxes) == 5 and (1024, 512, 1536, 1024) not in boxes
+    assert min(boxes, key=boxes.get) == (512, 0, 1024, 512)
+
+
+def test_the_doubtful_field_is_suggested_until_it_is_marked(field_map, tmp_path):
+    pixels = np.random.default_rng(0).integers(0, 200, (1024, 1536, 3)).astype(np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "x.png")
+    with open_image(tmp_path / "x.png") as source:
+        marked = [(0, 0, 100, 100)]
+        found = suggest_fields(field_map, source, marked, 3)
+        boxes = [box for box, _ in found]
+        assert len(boxes) == 3 and (0, 0, 512, 512) not in boxes
+        assert max(found, key=lambda one: one[1].doubt)[0] == (512, 0, 1024, 512)
+        marked.append((600, 100, 700, 200))
+        assert (512, 0, 1024, 512) not in [
+            b for b, _ in suggest_fields(field_map, source, marked, 3)
+        ]
+        assert suggest_fields(field_map, source, [(0, 0, 1536, 1024)], 3) == []
