@@ -174,7 +174,7 @@ def test_outlines_are_the_rings_of_the_largest_regions(patch_map, least, most):
     """Made of arrays at once; one by one they are the same."""
     rng = np.random.default_rng(3)
     winners = (rng.random((30, 40)) > 0.7).astype(np.int16)
-    grid = PatchGrid(30, 40, patch_px=7, stride_px=7, downsample=1.5)
+    grid = PatchGrid(30, 40, patch_px=7, stride_px=7, downsample=1.5, left=40.0, top=3.0)
     drawn = replace(patch_map, grid=grid, winners=winners, margins=np.zeros((30, 40, 2)))
     wanted = [
         [length for corner in ring for length in corner]

@@ -63,9 +63,9 @@ class Borders:
             found.setdefault(part, []).append(self._corners[begin:end])
         return list(found.values())
 
-    def rings(self, step: float, shift: float) -> list[list[float]]:
-        """All rings as x, y, x, y, …, cells `step` wide from (shift, shift) on."""
-        placed = self._corners * step + shift
+    def rings(self, step: float, first: tuple[float, float]) -> list[list[float]]:
+        """All rings as x, y, x, y, …, cells `step` wide from the corner `first` on."""
+        placed = self._corners * step + np.array(first)
         whole = placed.astype(np.int64)
         is_whole = np.array_equal(whole, placed)  # which is shorter to write down
         flat: list[Any] = (whole if is_whole else placed).ravel().tolist()

@@ -189,7 +189,7 @@ class PatchMap:
         is_drawn[1 + np.argsort(-sizes, kind="stable")[:most]] = True
         is_drawn[1:] &= sizes >= least
         borders = Borders(np.where(is_drawn[places], places, 0).astype(np.int32))
-        return borders.rings(self.grid.step, self.grid.shift)
+        return borders.rings(self.grid.step, self.grid.cell_corner((0, 0)))
 
     def areas(self, place: int) -> Iterator[Area]:
         """The same connected patches, measured all at once: of a slide there are thousands."""
