@@ -1,7 +1,7 @@
 """How alike two dictionaries are: |cosines| of their atoms, paired as they fit best.
 
-An atom's sign and its place in the dictionary mean nothing, and its length neither: two dictionaries
-are the same where, up to these, their atoms point the same ways. With C_ij = |a_i · b_j|/(‖a_i‖‖b_j‖)
+The sign, length and place of an atom mean nothing: two dictionaries are the same where,
+up to these, their atoms point the same ways. With C_ij = |a_i · b_j| / (‖a_i‖ ‖b_j‖)
 
     matched    max over one-to-one pairings π of Σ_i C_iπ(i), an assignment problem
     best       max over j of C_ij, for every i by itself: atoms of A may share one of B
