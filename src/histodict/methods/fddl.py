@@ -210,8 +210,9 @@ class FDDL(ResidualClassifier):
     def distance_parts(
         self, X: ArrayLike, codes: csr_array, distances: NDArray[np.float64]
     ) -> DistanceParts:
-        """r_i² + w‖s − m_i‖² in parts: of the residual those of `atom_parts`, and s_j² − 2 s_j m_ij;
-        what the means add by themselves, w‖m_i‖², is the rest.
+        """r_i² + w‖s − m_i‖² in parts: those of the residual, and w(s_j² − 2 s_j m_ij).
+
+        What the means add by themselves, w‖m_i‖², is the rest.
         """
         if self.decision == "local":
             return PatchClassifier.distance_parts(self, X, codes, distances)

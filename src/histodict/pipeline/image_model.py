@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
+from ..decisions.atom_notes import AtomNotes
 from ..decisions.image_rules import Evidence, ImageRule
 from ..execution.array_cache import ArrayCache
 from ..execution.executor import Executor
@@ -64,6 +65,7 @@ class ImageModel:
     origin_ : of feature files, how their vectors were made; None where it learnt from images
     rule_ : from the patches' answers to the image's; None for a method of the whole image
     codes_to : who hears of the codes of an image's patches, which nobody keeps
+    notes : what people have said of its atoms
     """
 
     method_: Any
@@ -71,6 +73,7 @@ class ImageModel:
     origin_: Origin | None = None
     rule_: ImageRule | None = None
     codes_to: CodesTo | None = None
+    notes: AtomNotes = AtomNotes()
 
     def __init__(
         self,
@@ -125,6 +128,10 @@ class ImageModel:
     def why_no_atoms(self) -> str:
         return f"the method {self.recipe.method!r} looks at the image as a whole: it has no atoms"
 
+    def with_notes(self, notes: AtomNotes) -> Self:
+        """The same model with these notes of its atoms; those that are off no longer take part."""
+        raise ValueError(self.why_no_atoms())
+
     def with_jobs(self, n_jobs: int | None) -> Self:
         """The same model, on so many threads."""
         changed = copy(self)
@@ -163,6 +170,7 @@ class ImageModel:
             weights=vectors_named(self.recipe.vectors).weights(),
             decision=decision,
             training=training | ({"vectors": self.origin_.to_dict()} if self.origin_ else {}),
+            atoms=self.notes.to_list(),
             arrays=self.arrays(),
         )
 

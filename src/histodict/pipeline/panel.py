@@ -320,6 +320,7 @@ class Panel(ImageClassifier):
             },
             training=self.training_,
             members=members,
+            atoms=[],
             arrays=arrays,
         )
 
