@@ -25,8 +25,8 @@ WITH_ATOMS = [
     LCKSVD(5, n_iter=2, n_nonzero=3, random_state=0),
     LCKSVD(5, n_iter=2, n_nonzero=3, random_state=0, decision="residual"),
 ]
-SPLIT = [*WITH_ATOMS, Nayak(6, n_iter=2, random_state=0)]
 WHOLE = [
+    Nayak(6, n_iter=2, random_state=0),
     NearestMean(),
     LogisticPatches(),
     FDDL(5, n_iter=2, random_state=0, decision="local"),
@@ -69,7 +69,7 @@ def test_squares_are_shapley_values():
 
 
 @pytest.mark.parametrize("n_classes", [2, 3])
-@pytest.mark.parametrize("method", [*SPLIT, *WHOLE], ids=names)
+@pytest.mark.parametrize("method", [*WITH_ATOMS, *WHOLE], ids=names)
 def test_parts_and_rest_add_up_to_what_is_compared(method, n_classes):
     X, y = samples(n_classes)
     model = fitted(method, X, y)

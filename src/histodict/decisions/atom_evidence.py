@@ -39,7 +39,7 @@ class AtomEvidence:
 
 
 class AtomSums:
-    """Adds up atom evidence over blocks of patches."""
+    """Adds up atom evidence over blocks of patches; what is said is the mean over those chosen."""
 
     def __init__(self, n_classes: int, n_codes: int) -> None:
         self.n_patches = 0
@@ -53,14 +53,18 @@ class AtomSums:
         parts: DistanceParts,
         winners: NDArray[np.integer],
         weights: NDArray[np.float64],
+        chosen: NDArray[np.bool_],
     ) -> None:
-        """Patches' codes, their parts, the class that won each, and how much its margin counts."""
-        self.n_patches += codes.shape[0]
-        self._users += np.bincount(codes.indices[codes.data != 0], minlength=codes.shape[1])
-        self._codes += np.asarray(abs(codes).sum(axis=0), np.float64).ravel()
+        """Patches' codes, their parts, the class that won each, how much its margin counts, and
+        which of them are chosen: by `patch_weights` the margins of others may count, too.
+        """
+        own = codes[np.flatnonzero(chosen)]
+        self.n_patches += own.shape[0]
+        self._users += np.bincount(own.indices[own.data != 0], minlength=own.shape[1])
+        self._codes += np.asarray(abs(own).sum(axis=0), np.float64).ravel()
         for place, part in enumerate(parts.by_class):
             self._distances[place] += part.T @ weights
-            won = np.flatnonzero(winners == place)
+            won = np.flatnonzero((winners == place) & chosen)
             if len(won):
                 self._wins[place] += _votes(parts.of_margin(place)[won])
 
@@ -80,14 +84,17 @@ def _votes(spoken: csr_array) -> NDArray[np.float64]:
     return found
 
 
-def patch_weights(tissue: NDArray[np.bool_], n_steps: int) -> NDArray[np.float64]:
-    """How often a patch's margin counts in the sum over all, if each takes its neighbours' mean.
+def patch_weights(
+    tissue: NDArray[np.bool_], chosen: NDArray[np.bool_], n_steps: int
+) -> NDArray[np.float64]:
+    """How often a patch's margin counts in the sum over those chosen, if each of these takes the
+    mean of its neighbours on tissue: (rows, columns).
 
-    (rows, columns); the transpose of `mean_of_neighbours`, applied to ones. All 1 for n_steps 0.
+    It is the transpose of `mean_of_neighbours`, applied to who is chosen.
     """
     if not n_steps:
-        return tissue.astype(np.float64)
+        return chosen.astype(np.float64)
     width = 2 * n_steps + 1
     around = uniform_filter(tissue.astype(np.float64), width, mode="constant")
-    taken = np.where(tissue, 1 / np.maximum(around, 1e-12), 0)
+    taken = np.where(chosen, 1 / np.maximum(around, 1e-12), 0)
     return np.where(tissue, uniform_filter(taken, width, mode="constant"), 0)

@@ -38,7 +38,6 @@ from ..execution.progress import Callback, Progress, ignore
 from ..kernels import load_backend, row_blocks, warn_unfinished
 from ..learnt_arrays import UNIT, Learnt
 from ..parameters import check_number, check_whole_number
-from .atom_parts import DistanceParts
 from .class_dictionaries import check_labelled, make_rng
 from .patch_classifier import PatchClassifier
 
@@ -154,20 +153,6 @@ class Nayak(PatchClassifier):
             n_unfinished += missed
         warn_unfinished(n_unfinished, len(samples), _CODE_TOLERANCE)
         return vstack(codes, format="csr"), np.concatenate(distances)
-
-    def distance_parts(
-        self, X: ArrayLike, codes: csr_array, distances: NDArray[np.float64]
-    ) -> DistanceParts:
-        """Of the scores every atom has its term, by the sign it is used with."""
-        up, down = np.split(self.svm_weights_, 2, axis=1)
-        S = csr_array(codes, dtype=np.float64)
-        positive, negative = S.maximum(0), (-S).maximum(0)
-        terms = [
-            csr_array(positive.multiply(u) + negative.multiply(d))
-            for u, d in zip(up, down, strict=True)
-        ]
-        by_class = [-t for t in terms] if len(terms) > 1 else [0.5 * terms[0], -0.5 * terms[0]]
-        return DistanceParts.of(by_class, distances, np.zeros(len(distances)))
 
     @property
     def n_codes_(self) -> int:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
+from ..decisions.atom_evidence import AtomEvidence
 from ..decisions.atom_notes import AtomNotes
 from ..decisions.image_rules import Evidence, ImageRule
 from ..execution.array_cache import ArrayCache
@@ -66,6 +67,8 @@ class ImageModel:
     rule_ : from the patches' answers to the image's; None for a method of the whole image
     codes_to : who hears of the codes of an image's patches, which nobody keeps
     notes : what people have said of its atoms
+    typical_ : per class what its training patches say, atom by atom; None of models of before, and
+        of those that have no patches
     """
 
     method_: Any
@@ -74,6 +77,7 @@ class ImageModel:
     rule_: ImageRule | None = None
     codes_to: CodesTo | None = None
     notes: AtomNotes = AtomNotes()
+    typical_: list[AtomEvidence] | None = None
 
     def __init__(
         self,

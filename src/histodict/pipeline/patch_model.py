@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from ..decisions.atom_evidence import AtomEvidence
 from ..decisions.atom_notes import AtomNotes
 from ..decisions.image_rules import (
     RULES,
@@ -55,12 +54,10 @@ class PatchModel(ImageModel):
     Attributes, beside those of every `ImageModel`
     ----------
     projection_ : principal components of the vectors, where the recipe asks for them
-    typical_ : per class what its training patches say, atom by atom; None of models of before
     """
 
     method_: PatchClassifier
     projection_: Projection | None
-    typical_: list[AtomEvidence] | None = None
 
     def fit_images(
         self,

@@ -34,7 +34,8 @@ def typical_use(
         sums = AtomSums(n_classes, method.n_codes_)
         codes, distances = method.encode(vectors)
         parts = method.distance_parts(vectors, codes, distances)
-        sums.add(codes, parts, distances.argmin(axis=1), np.ones(len(rows)))
+        every = np.ones(len(rows))
+        sums.add(codes, parts, distances.argmin(axis=1), every, every > 0)
         found.append(sums.mean())
     return found
 
@@ -43,15 +44,12 @@ def typical_arrays(typical: Sequence[AtomEvidence] | None) -> dict[str, NDArray[
     """For a model file."""
     if not typical:
         return {}
-    return {
-        f"use.{name}": np.stack([getattr(each, name) for each in typical]).astype(np.float32)
-        for name in _NAMES
-    }
+    return {f"use.{name}": np.stack([getattr(each, name) for each in typical]) for name in _NAMES}
 
 
 def read_typical(arrays: Mapping[str, NDArray[Any]]) -> list[AtomEvidence] | None:
     """The reverse of `typical_arrays`; None of models of before."""
     if "use.shares" not in arrays:
         return None
-    by_name = [arrays[f"use.{name}"].astype(np.float64) for name in _NAMES]
+    by_name = [arrays[f"use.{name}"] for name in _NAMES]
     return [AtomEvidence(*of_class) for of_class in zip(*by_name, strict=True)]
