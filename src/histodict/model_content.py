@@ -33,6 +33,7 @@ ARRAYS = {
     # What training patches of each class say, atom by atom: see `AtomEvidence`.
     "use.shares": Learnt("classes, codes", "shares from 0 to 1"),
     "use.codes": Learnt("classes, codes"),
+    "use.leaning": Learnt("classes, codes"),
     "use.margins": Learnt("classes, classes, codes"),
     "use.wins": Learnt("classes, classes, codes"),
     # For m = 1 … 20.

@@ -32,7 +32,7 @@ KINDS = {
     "components": TissueClassifier(replace(SMALL, components=10)),
     "src": TissueClassifier(replace(SMALL, method="src", method_parameters={"n_atoms": 40})),
     "logistic": TissueClassifier(replace(SMALL, method="logistic", method_parameters={})),
-    "whole": TissueClassifier("fast", method="lbp-colour"),
+    "whole": TissueClassifier(replace(SMALL, method="mean-logistic", method_parameters={})),
     "panel": Panel([SMALL, replace(SMALL, rule="codes")], folds=2),
     "regions": RegionDetector(SMALL, region="inflamed"),
 }

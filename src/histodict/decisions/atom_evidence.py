@@ -28,12 +28,14 @@ class AtomEvidence:
 
     shares : (n_codes,), share of the patches that use an atom
     codes : (n_codes,), mean |code|
+    leaning : (n_codes,), mean code: its sign is that in which the atom is used
     margins : (n_classes, n_codes), parts of the mean margin of every class
     wins : (n_classes, n_codes), parts of the share of patches that every class won
     """
 
     shares: NDArray[np.float64]
     codes: NDArray[np.float64]
+    leaning: NDArray[np.float64]
     margins: NDArray[np.float64]
     wins: NDArray[np.float64]
 
@@ -43,7 +45,7 @@ class AtomSums:
 
     def __init__(self, n_classes: int, n_codes: int) -> None:
         self.n_patches = 0
-        self._users, self._codes = np.zeros(n_codes), np.zeros(n_codes)
+        self._users, self._codes, self._leaning = np.zeros((3, n_codes))
         self._distances = np.zeros((n_classes, n_codes))
         self._wins = np.zeros((n_classes, n_codes))
 
@@ -62,6 +64,7 @@ class AtomSums:
         self.n_patches += own.shape[0]
         self._users += np.bincount(own.indices[own.data != 0], minlength=own.shape[1])
         self._codes += np.asarray(abs(own).sum(axis=0), np.float64).ravel()
+        self._leaning += np.asarray(own.sum(axis=0), np.float64).ravel()
         for place, part in enumerate(parts.by_class):
             self._distances[place] += part.T @ weights
             won = np.flatnonzero((winners == place) & chosen)
@@ -72,7 +75,8 @@ class AtomSums:
         n = max(self.n_patches, 1)
         left, n_classes = self._distances / n, len(self._distances)
         margins = (left.sum(axis=0) - left) / (n_classes - 1) - left
-        return AtomEvidence(self._users / n, self._codes / n, margins, self._wins / n)
+        used = self._users / n, self._codes / n, self._leaning / n
+        return AtomEvidence(*used, margins, self._wins / n)
 
 
 def _votes(spoken: csr_array) -> NDArray[np.float64]:

@@ -26,7 +26,7 @@ from .answers import NO_TISSUE, Answer
 from .spoken import Spoken
 
 _IN_WORDS = 3
-_MOST_CHANGES = 12  # beyond these, what would have to change is not said
+_MOST_NAMED = 4  # of what would have to change
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,8 @@ class Part:
     adds : (n_scores,), its part of the scores
     usual : by class, its part in what its training patches say
     where : (rows, columns), share of the patches there that use it, NaN on glass
+    atoms : their places, the one most used first; sign : in which that one is used
+    view : of a panel, the place of the member
     """
 
     name: str
@@ -52,6 +54,9 @@ class Part:
     group: str = ""
     artefact: bool = False
     is_named: bool = False
+    atoms: tuple[int, ...] = ()
+    sign: float = 1.0
+    view: int = 0
 
 
 @dataclass(frozen=True)
@@ -105,10 +110,10 @@ class Reasons:
     @cached_property
     def changes(self) -> list[Part] | None:
         """The fewest concepts that, were they as usual in the rival's tissue, would change the
-        answer; None if no few of them would.
+        answer; None if all together would not.
         """
         left, found = self.lead(self.scores), []
-        for part in sorted(self.parts, key=lambda part: -self.beyond(part))[:_MOST_CHANGES]:
+        for part in sorted(self.parts, key=lambda part: -self.beyond(part)):
             if self.beyond(part) <= 0:
                 break
             found.append(part)
@@ -142,7 +147,8 @@ class Reasons:
         share = f"{percent(part.use)} of its tissue is {name}"
         if usual is None:
             return share
-        return f"{'only ' * (part.use < usual)}{share} ({rival} {percent(usual)})"
+        bound = "at most " * (len(part.atoms) > 1)
+        return f"{'only ' * (part.use < usual)}{share} ({rival} {bound}{percent(usual)})"
 
     def change_words(self) -> str:
         """What would have to change for another answer."""
@@ -150,11 +156,13 @@ class Reasons:
             return ""
         rival = self.classes[self.rival]
         if self.changes is None:
-            return f"No few concepts decide it: many together speak against {rival}."
+            return f"It would not be called {rival}, whatever concepts were as usual there."
+        n = len(self.changes)
         names = " and ".join(_quoted(part) for part in self.changes)
+        if n > _MOST_NAMED:
+            names = f"the {n} concepts that speak most for {self.classes[self.winner]}"
         as_usual = f"as usual in {rival}" if self.changes[0].usual else "not there"
-        verb = "was" if len(self.changes) == 1 else "were"
-        return f"It would be called {rival} if {names} {verb} {as_usual}."
+        return f"It would be called {rival} if {names} {'was' if n == 1 else 'were'} {as_usual}."
 
     # --- for programs ---------------------------------------------------------------------------
 
@@ -224,12 +232,13 @@ def _parts_of(own: Spoken, classes: Sequence[str]) -> list[Part]:
     if atoms is None or own.parts is None or own.look is None:
         name = f"{before or 'the image, to '}{own.model.recipe.method}, as a whole"
         return [Part(name, "", own.factor * own.scores)]
-    labels = atom_labels(atoms.classes, classes)
+    labels, evidence = atom_labels(atoms.classes, classes), own.look.evidence
     found = []
     for concept in own.model.notes.concepts(labels):
         places = [a for a in concept.atoms if a not in own.model.method_.off_]
         if not places:
             continue
+        places.sort(key=lambda a: -evidence.shares[a])
         owners = {classes[int(atoms.classes[a])] for a in places}
         found.append(
             Part(
@@ -241,6 +250,9 @@ def _parts_of(own: Spoken, classes: Sequence[str]) -> list[Part]:
                 concept.group,
                 concept.artefact,
                 concept.is_named,
+                tuple(places),
+                -1.0 if evidence.leaning[places[0]] < 0 else 1.0,
+                own.view,
             )
         )
     return [part for part in found if part.use or any(map(np.any, part.usual.values()))]
@@ -249,13 +261,15 @@ def _parts_of(own: Spoken, classes: Sequence[str]) -> list[Part]:
 def _use(
     own: Spoken, places: list[int], classes: Sequence[str]
 ) -> tuple[float, dict[str, float], dict[str, NDArray[np.float64]]]:
-    """Use of a concept, and what is usual, by class. Of several atoms: of the one most used, as
-    patches that use two of them are not counted twice.
-    """
+    """Use of a concept, and what is usual, by class: of several atoms, at most their sum."""
     assert own.look is not None
     typical = own.model.typical_ or []
-    use = float(own.look.evidence.shares[places].max())
-    usual_use = {n: float(t.shares[places].max()) for n, t in zip(classes, typical, strict=False)}
+    alone = float(own.look.evidence.shares[places].max())
+    use = own.look.together.get(tuple(sorted(places)), alone)
+    usual_use = {
+        name: min(1.0, float(of_class.shares[places].sum()))
+        for name, of_class in zip(classes, typical, strict=False)
+    }
     usual = {
         name: own.factor * parts[:, places].sum(axis=1)
         for name, parts in zip(classes, own.usual or [], strict=False)

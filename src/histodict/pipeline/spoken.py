@@ -38,11 +38,13 @@ class AtomLook:
 
     where : (n_codes, rows, columns) of a coarse grid over the image: share of the patches there
         that use the atom; tissue : (rows, columns), whether there are any
+    together : of atoms that have one name, the share of the patches that use any of them
     """
 
     evidence: AtomEvidence
     where: NDArray[np.float32]
     tissue: NDArray[np.bool_]
+    together: dict[tuple[int, ...], float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -147,6 +149,7 @@ def look_at_atoms(
     weights = patch_weights(tissue, chosen, recipe.neighbours)
     sums = AtomSums(len(model.classes), method.n_codes_)
     spread = _Spread(tissue.shape, method.n_codes_)
+    counts = dict.fromkeys(model.notes.merged(), 0)
     with open_view(path, mpp, recipe, model.mpp_, model.cache, model.origin_, within) as view:
         grid = view.grid()
 
@@ -165,7 +168,11 @@ def look_at_atoms(
             at = tuple(cells.T)
             sums.add(codes, parts, patch_map.winners[at], weights[at], chosen[at])
             spread.add(cells, codes)
-    return AtomLook(sums.mean(), *spread.shares())
+            for atoms in counts:
+                used = np.asarray((codes[:, list(atoms)] != 0).sum(axis=1)).ravel() > 0
+                counts[atoms] += int((used & chosen[at]).sum())
+    together = {atoms: count / max(1, sums.n_patches) for atoms, count in counts.items()}
+    return AtomLook(sums.mean(), *spread.shares(), together)
 
 
 class _Spread:

@@ -15,7 +15,7 @@ from ..decisions.atom_evidence import AtomEvidence, AtomSums
 from ..methods.patch_classifier import PatchClassifier
 from .training_patches import TrainingPatches
 
-_NAMES = ("shares", "codes", "margins", "wins")
+_NAMES = ("shares", "codes", "leaning", "margins", "wins")
 _N_PATCHES = 1000  # of a class, about
 
 
