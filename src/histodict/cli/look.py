@@ -74,8 +74,9 @@ def atoms(
     jobs: JobsOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show what a model has learnt: its atoms, what is known of each, the patches that use it most.
+    """Show what a model has learnt: its atoms, and the real patches that use them most.
 
+    Of every atom: who uses it, in how many patients, how well it alone tells the classes apart.
     DATA is what the model learnt from, or other images; with --annotations, as it was there.
     Atoms whose use tells sites apart beyond the class are flagged, where DATA names sites.
     Writes one page that needs nothing else:

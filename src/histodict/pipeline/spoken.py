@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,11 +21,6 @@ from ..images.readers import ImageError
 from ..patches.patch_map import BLANK, PatchMap
 from .image_model import ImageModel
 from .opening import open_view
-
-if TYPE_CHECKING:
-    from .panel import Panel
-    from .patch_model import PatchModel
-    from .region_detector import RegionDetector
 
 _MAP_CELLS = 48  # of the longer side of an atom's map
 # From the atom evidence of an image, or of a class, to parts (n_scores, n_codes).
@@ -87,8 +82,8 @@ def speak(
     return _in_parts(model, look.scores, atoms, model.rule_.parts)
 
 
-def speak_together(panel: Panel, *image: Any) -> list[Spoken]:
-    """What the members of a panel say that are not silent, each as much as it counts."""
+def speak_together(panel: Any, *image: Any) -> list[Spoken]:
+    """What the members of a `Panel` say that are not silent, each as much as it counts."""
     told = [member.spoken(*image) for member in panel.members_]
     silent = np.full(n_scores(len(panel.classes_)), np.nan)
     scores = np.array([own[0].scores if own else silent for own in told])
@@ -99,14 +94,14 @@ def speak_together(panel: Panel, *image: Any) -> list[Spoken]:
 
 
 def speak_of_regions(
-    detector: RegionDetector,
+    detector: Any,
     path: ImageFile,
     mpp: float | None,
     callback: Callback = ignore,
     within: Drawing | None = None,
 ) -> Spoken | None:
-    """The mean margin of the patches that are called region, beyond the cut; of an image without
-    any, that of all its patches.
+    """Of a `RegionDetector`: the mean margin of the patches that are called region, beyond the cut;
+    of an image without any, that of all its patches.
     """
     model = detector.model_
     patch_map, evidence = model.judge(path, mpp, callback, within)
@@ -133,7 +128,7 @@ def _in_parts(
 
 
 def look_at_atoms(
-    model: PatchModel | ImageModel,
+    model: ImageModel,
     patch_map: PatchMap,
     chosen: NDArray[np.bool_],
     path: ImageFile,
