@@ -42,18 +42,20 @@ def test_too_few_patients_have_no_interval(rng):
 
 def test_a_share_is_what_lies_between_groups_of_a_class():
     classes, groups = np.array([0] * 4 + [1] * 4), np.array([0, 0, 1, 1] * 2)
-    by_class = classes[:, None] * 5.0
+    by_class = classes[:, None] * 0.5
     by_group = groups[:, None] * 1.0
     inside = np.array([0.0, 1, 0, 1, 0, 1, 0, 1])[:, None]
-    found = leaks(np.hstack([by_class, by_group, inside, by_group + inside]), classes, groups)
-    np.testing.assert_allclose(found.shares, [0, 1, 0, 0.5], atol=1e-12)
+    both = np.sin((by_group + inside) / 2) ** 2  # the sum, before shares are made even
+    in_one = by_group * (classes == 1)[:, None]
+    found = leaks(np.hstack([by_class, by_group, inside, both, in_one]), classes, groups)
+    np.testing.assert_allclose(found.shares, [0, 1, 0, 0.5, 1], atol=1e-12)
     assert found.n_groups == 2
 
 
 def test_a_planted_site_is_found_and_noise_is_not(rng):
     classes, groups = np.repeat([0, 1], 12), np.tile([0, 1], 12)
-    values = rng.normal(size=(24, 50))
-    values[(classes == 1) & (groups == 1), 7] += 6
+    values = rng.beta(3, 20, size=(24, 50))
+    values[(classes == 1) & (groups == 1), 7] += 0.5
     found = leaks(values, classes, groups)
     assert np.flatnonzero(found.chances <= 0.01).tolist() == [7]
     assert found.shares[7] > 0.5
@@ -63,7 +65,7 @@ def test_chances_hold_for_all_measurements_together(rng):
     """Without any site effect at most about 1 in 10 sets has any chance of 0.1 or less."""
     classes, groups = np.repeat([0, 1], 8), np.tile([0, 1], 8)
     low = [
-        leaks(rng.normal(size=(16, 30)), classes, groups, n_permutations=99).chances.min()
+        leaks(rng.random((16, 30)), classes, groups, n_permutations=99).chances.min()
         for _ in range(60)
     ]
     assert np.mean(np.array(low) <= 0.1) < 0.25

@@ -86,6 +86,8 @@ def edit(
     with plain_errors():
         if output is not None:
             check_new_file(output)
+            if output.exists() and output.samefile(used.model):
+                raise ValueError(f"{output}: is the model itself: write to another file")
         model = used.load(jobs)
         own = view_of(model, view).model_
         labels = labels_of(own, model.classes_)

@@ -81,9 +81,10 @@ def _draw(
 class Leaks:
     """Per measurement (n,), how well it tells groups of patients apart beyond their class.
 
-    shares : of its variance between patients of the same class, what lies between the groups (η²)
+    shares : of its variance between patients of a class, what lies between the groups (η²), in the
+        class where that is most
     chances : of a share as large in any of the measurements, if groups meant nothing
-    n_groups : how many there are; below 2 nothing is known, and all are NaN
+    n_groups : how many there are; without two in any class nothing is known, and all are NaN
     """
 
     shares: NDArray[np.float64]
@@ -99,44 +100,40 @@ def leaks(
     n_permutations: int = 999,
     random_state: int = 0,
 ) -> Leaks:
-    """Of values (n_units, n): η² between groups within classes, and a permutation test of it.
+    """Of shares (n_units, n): η² between groups within a class, and a permutation test of it.
 
-    Groups, such as sites, are shuffled among the units of the same class. The largest share of all
-    measurements is taken from every shuffle, so that the chances hold for looking at all of them.
+    Shares enter by arcsin √share, so that rare ones vary as much as others do. Groups, such as
+    sites, are shuffled among the units of the same class. The largest η² of all measurements is
+    taken from every shuffle, so that the chances hold for looking at all of them.
 
     Reference: Westfall, Young, "Resampling-based multiple testing", 1993.
     """
-    nothing = np.full(values.shape[1], np.nan)
-    told = [len(np.unique(groups[classes == place])) > 1 for place in np.unique(classes)]
-    n_groups = len(np.unique(groups))
-    if not any(told):
-        return Leaks(nothing, nothing, n_groups)
-    centred = values.astype(np.float64)
+    nothing, n_groups = np.full(values.shape[1], np.nan), len(np.unique(groups))
     rows = [np.flatnonzero(classes == place) for place in np.unique(classes)]
-    for own in rows:
-        centred[own] -= centred[own].mean(axis=0)
-    total = (centred**2).sum(axis=0)
-    shares = _between(centred, rows, groups, total)
-    rng, as_large = np.random.default_rng(random_state), np.ones(len(total))
+    rows = [own for own in rows if len(np.unique(groups[own])) > 1]
+    if not rows:
+        return Leaks(nothing, nothing, n_groups)
+    even = np.arcsin(np.sqrt(values.clip(0, 1)))
+    centred = [even[own] - even[own].mean(axis=0) for own in rows]
+    shares = _largest(centred, [groups[own] for own in rows])
+    rng, as_large = np.random.default_rng(random_state), np.ones(len(shares))
     for _ in range(n_permutations):
-        shuffled = groups.copy()
-        for own in rows:
-            shuffled[own] = groups[rng.permutation(own)]
-        largest = _between(centred, rows, shuffled, total).max(initial=0)
-        as_large += largest >= shares - 1e-12
+        shuffled = [rng.permutation(groups[own]) for own in rows]
+        as_large += _largest(centred, shuffled).max(initial=0) >= shares - 1e-12
     return Leaks(shares, as_large / (n_permutations + 1), n_groups)
 
 
-def _between(
-    centred: NDArray[np.float64],
-    rows: list[NDArray[np.int64]],
-    groups: NDArray[np.int64],
-    total: NDArray[np.float64],
+def _largest(
+    centred: list[NDArray[np.float64]], groups: list[NDArray[np.int64]]
 ) -> NDArray[np.float64]:
-    """η²: Σ over classes and groups of n·mean² of what is centred, over its Σ of squares."""
-    between = np.zeros(len(total))
-    for own in rows:
-        for group in np.unique(groups[own]):
-            members = own[groups[own] == group]
-            between += len(members) * centred[members].mean(axis=0) ** 2
+    """η² of every column in the class where it is largest."""
+    return np.max([_between(*pair) for pair in zip(centred, groups, strict=True)], axis=0)
+
+
+def _between(centred: NDArray[np.float64], groups: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Σ over groups of n·mean² of what is centred, over its Σ of squares."""
+    total, between = (centred**2).sum(axis=0), np.zeros(centred.shape[1])
+    for group in np.unique(groups):
+        own = centred[groups == group]
+        between += len(own) * own.mean(axis=0) ** 2
     return np.divide(between, total, out=np.zeros(len(total)), where=total > 1e-12)

@@ -22,8 +22,8 @@ from .stability import Stability
 
 # When an atom looks like a leak: all of these. docs/concepts.md says how they were chosen.
 LEAK_CHANCE = 0.03  # of such a difference between sites in any atom, if sites meant nothing
-LEAK_SHARE = 0.5  # of its variance between patients of a class, what lies between sites
-LEAK_USE = 0.05  # the site that uses it most uses it in so many patches more than the others
+LEAK_SHARE = 0.5  # of the variance of its use between patients of a class, between sites
+LEAK_USE = 0.02  # the site that uses it most uses it in so many patches more than the others
 
 
 @dataclass(frozen=True)

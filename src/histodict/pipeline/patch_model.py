@@ -5,6 +5,7 @@ image ─► reduced, stain-normalised ─► patches on tissue ─► vectors �
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from functools import partial
@@ -92,6 +93,12 @@ class PatchModel(ImageModel):
         `start_from`: a model of the same recipe and classes, whose dictionaries are gone on from.
         """
         start = self._start(start_from) if start_from is not None else None
+        if start and start.notes:
+            warnings.warn(
+                "atoms change as training goes on: their names, and what was switched off, are "
+                "not carried over",
+                stacklevel=2,
+            )
         self._look_at_files([source.record for source in sources])
         found = sample_training(
             sources,

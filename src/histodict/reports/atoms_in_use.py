@@ -20,7 +20,7 @@ from ..pipeline.gallery import N_PATCHES, Gallery
 from ..pipeline.image_model import Atoms
 from ..pipeline.stability import Stability, measure_stability
 
-_LEAST_PATCHES = 100  # of every image: facts are about patients
+_LEAST_PATCHES = 200  # of every image: facts are about patients
 
 
 @dataclass(frozen=True)
