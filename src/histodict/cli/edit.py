@@ -281,7 +281,7 @@ def _say_why(found: Any, number: int) -> None:
         [
             part.name,
             "" if part.use is None else percent(part.use),
-            percent(part.usual_use[rival]) if rival in part.usual_use else "",
+            part.usual_words(rival),
             f"{found.lead(part.adds):+.3g}",
             f"{found.beyond(part):+.3g}",
         ]

@@ -111,8 +111,12 @@ class AtomNotes:
             note = self.of(atom)
             key = note.name or label
             before = found.get(key, Concept(key, (), note.group, is_named=bool(note.name)))
-            artefact = before.artefact or note.artefact
-            found[key] = replace(before, atoms=(*before.atoms, atom), artefact=artefact)
+            found[key] = replace(
+                before,
+                atoms=(*before.atoms, atom),
+                group=before.group or note.group,
+                artefact=before.artefact or note.artefact,
+            )
         return list(found.values())
 
 

@@ -58,6 +58,12 @@ class Part:
     sign: float = 1.0
     view: int = 0
 
+    def usual_words(self, name: str) -> str:
+        """What is usual in a class: of several atoms their sum, and so at most that; or nothing."""
+        if name not in self.usual_use:
+            return ""
+        return "at most " * (len(self.atoms) > 1) + percent(self.usual_use[name])
+
 
 @dataclass(frozen=True)
 class Reasons:
@@ -147,8 +153,8 @@ class Reasons:
         share = f"{percent(part.use)} of its tissue is {name}"
         if usual is None:
             return share
-        bound = "at most " * (len(part.atoms) > 1)
-        return f"{'only ' * (part.use < usual)}{share} ({rival} {bound}{percent(usual)})"
+        only = "only " * (part.use < usual and len(part.atoms) == 1)
+        return f"{only}{share} ({rival} {part.usual_words(rival)})"
 
     def change_words(self) -> str:
         """What would have to change for another answer."""

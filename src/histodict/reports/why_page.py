@@ -36,7 +36,6 @@ def write_why_page(
         ],
         "knows_usual": any(part.usual for each in found for part in each.parts),
         "is_of_regions": model.finds_regions,
-        "has_constant": True,
     }
     write_page(path, "reports/why.html.j2", content)
 
@@ -68,7 +67,7 @@ def _row(model: Model, why: Reasons, part: Part, record: Record, top: float) -> 
         "name": part.name,
         "note": ", ".join(filter(None, [part.group, "artefact" * part.artefact])),
         "use": "" if part.use is None else percent(part.use),
-        "usual": percent(part.usual_use[rival]) if rival in part.usual_use else "",
+        "usual": part.usual_words(rival),
         "adds": f"{why.lead(part.adds):+.3g}",
         "beyond": f"{beyond:+.3g}",
         "speaks_for": beyond > 0,
