@@ -207,3 +207,13 @@ def test_a_class_keeps_an_atom_and_notes_are_of_atoms_that_are_there(models):
         models("logistic").with_notes(AtomNotes().changed([0], name="x"))
     with pytest.raises(ValueError, match="no atoms"):
         models("whole").with_notes(AtomNotes().changed([0], name="x"))
+
+
+def test_atoms_are_drawn_in_the_sign_in_which_they_are_used(models):
+    inner = models("margin").model_
+    atoms, typical = inner.atoms(), inner.typical_
+    leaning = np.array([typical[c].leaning[j] for j, c in enumerate(atoms.classes)])
+    turned = np.sign(np.sum(atoms.as_used * atoms.D, axis=1))
+    assert (turned * leaning >= 0).all() and set(turned) <= {-1, 1}
+    changed = replace(atoms, signs=-atoms.signs)
+    np.testing.assert_array_equal(changed.as_used, -atoms.as_used)

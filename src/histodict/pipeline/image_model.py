@@ -49,11 +49,18 @@ class Atoms:
     """The atoms that codes are over, where the method has such: D (n, n_features), their classes.
 
     `patch_px` is the side of the pictures that they are; None for vectors that are no pictures.
+    `signs`: in which training patches of its class use an atom, where that is known.
     """
 
     D: NDArray[Any]
     classes: NDArray[np.int64]
     patch_px: int | None
+    signs: NDArray[np.float64] | None = None
+
+    @property
+    def as_used(self) -> NDArray[Any]:
+        """The atoms as they are to be drawn: turned round where they are used so."""
+        return self.D if self.signs is None else self.D * self.signs[:, None].astype(self.D.dtype)
 
 
 class ImageModel:

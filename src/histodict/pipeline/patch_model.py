@@ -43,7 +43,7 @@ from .image_model import Atoms, ImageModel, Look
 from .opening import open_view
 from .reach import Reach
 from .training_patches import PatchSource, for_every, sample_training
-from .typical import read_typical, typical_arrays, typical_use
+from .typical import read_typical, typical_arrays, typical_use, usual_signs
 from .view import View, nothing_found
 
 Chunk = tuple[slice, slice]
@@ -268,7 +268,7 @@ class PatchModel(ImageModel):
             return None
         side = self.recipe.patch_px
         is_pixels = self.projection_ is None and vectors_named(self.recipe.vectors).are_pictures
-        return Atoms(D, classes, side if is_pixels else None)
+        return Atoms(D, classes, side if is_pixels else None, usual_signs(self.typical_, classes))
 
     def why_no_atoms(self) -> str:
         return (

@@ -53,3 +53,18 @@ def read_typical(arrays: Mapping[str, NDArray[Any]]) -> list[AtomEvidence] | Non
         return None
     by_name = [arrays[f"use.{name}"] for name in _NAMES]
     return [AtomEvidence(*of_class) for of_class in zip(*by_name, strict=True)]
+
+
+def usual_signs(
+    typical: Sequence[AtomEvidence] | None, atom_classes: NDArray[np.int64]
+) -> NDArray[np.float64] | None:
+    """Per atom the sign of the sum of its codes in patches of its own class; 1 where it is 0.
+
+    Training leaves an atom in the sign in which codes over its own class's atoms have it more
+    often; here all classes' atoms compete, and weights count.
+    """
+    if typical is None:
+        return None
+    leaning = np.stack([of_class.leaning for of_class in typical])
+    own = leaning[atom_classes, np.arange(len(atom_classes))]
+    return np.where(own < 0, -1.0, 1.0)
