@@ -30,7 +30,7 @@ class Example:
     model: Model
 
     def bases(self) -> dict[str, NDArray[Any]]:
-        """By class, its atoms (n_atoms, n_features), which are patches, in the sign of their use."""
+        """By class, its atoms (n_atoms, n_features): patches, in the sign of their use."""
         atoms = self.model.model_.atoms()
         assert atoms is not None
         names = enumerate(self.model.classes_)
