@@ -40,10 +40,21 @@ def test_names_are_kept_and_appear_in_why_atoms_and_info(folder, tmp_path):
     before = (folder / "m.histodict").read_bytes()
     done = run(
         *("edit", folder / "m.histodict", "--name", "inflamed:1,inflamed:2=dark nuclei"),
-        *("--off", "healthy:3", "--artefact", "healthy:4", "--output", new, "--json"),
+        *(
+            "--group",
+            "dark nuclei=nuclei",
+            "--off",
+            "healthy:3",
+            "--artefact",
+            "healthy:4",
+            "--output",
+            new,
+            "--json",
+        ),
     )
     assert done.exit_code == 0, done.output
     notes = {note["label"]: note for note in json.loads(done.stdout)["atoms"]}
+    assert notes["inflamed:2"]["group"] == "nuclei"  # by the name that it has just got
     assert notes["inflamed:2"]["name"] == "dark nuclei" and notes["healthy:3"]["off"]
     assert notes["healthy:4"]["artefact"] and not notes["healthy:4"]["off"]
     assert (folder / "m.histodict").read_bytes() == before
@@ -60,8 +71,8 @@ def test_names_are_kept_and_appear_in_why_atoms_and_info(folder, tmp_path):
     assert "<b>dark nuclei</b>" in page.read_text()
     # By its name, and back.
     again = tmp_path / "again.histodict"
-    run("edit", new, "--name", "dark nuclei=", "--on", "healthy:3", "--tissue", "healthy:4",
-        "--output", again)  # fmt: skip
+    back = ("--name", "dark nuclei=", "--group", "inflamed:1,inflamed:2=", "--on", "healthy:3")
+    run("edit", new, *back, "--tissue", "healthy:4", "--output", again)
     assert "Nothing has been said" in run("edit", again).output
     assert load(again).answer(image).row() == load(folder / "m.histodict").answer(image).row()
 

@@ -81,6 +81,7 @@ def edit(
 
     Without a change it lists what has been said so far.
     """
+    from ..decisions.atom_notes import find_atoms
     from ..pipeline import save_model
 
     with plain_errors():
@@ -92,8 +93,8 @@ def edit(
         own = view_of(model, view).model_
         labels = labels_of(own, model.classes_)
         notes = own.notes
-        for atoms, values in _wanted(name, group, artefact, tissue, off, on, labels, notes):
-            notes = notes.changed(atoms, **values)
+        for atoms, values in _wanted(name, group, artefact, tissue, off, on, labels):
+            notes = notes.changed(find_atoms(atoms, labels, notes), **values)
         changed = model.with_notes(notes, view - 1)
         if notes != own.notes and output is None and show is None:
             raise ValueError("say where the changed model goes, with --output")
@@ -127,12 +128,11 @@ def _wanted(
     off: list[str] | None,
     on: list[str] | None,
     labels: list[str],
-    notes: AtomNotes,
-) -> list[tuple[list[int], dict[str, Any]]]:
-    """Atoms and what is changed of them, in the order of the options."""
-    from ..decisions.atom_notes import check_name, find_atoms
+) -> list[tuple[str, dict[str, Any]]]:
+    """Atoms and what is changed of them, names first: what follows may go by them."""
+    from ..decisions.atom_notes import check_name
 
-    found: list[tuple[list[int], dict[str, Any]]] = []
+    found: list[tuple[str, dict[str, Any]]] = []
     for option, texts in (("name", name), ("group", group)):
         for text in texts or ():
             atoms, sign, words = text.partition("=")
@@ -141,10 +141,10 @@ def _wanted(
             if words.strip() in labels:
                 raise ValueError(f"--{option}: {words.strip()!r} is what another atom goes by")
             check_name(words.strip())
-            found.append((find_atoms(atoms, labels, notes), {option: words.strip()}))
+            found.append((atoms, {option: words.strip()}))
     switches = (("artefact", artefact, True), ("artefact", tissue, False))
     for word, texts, value in (*switches, ("off", off, True), ("off", on, False)):
-        found += [(find_atoms(text, labels, notes), {word: value}) for text in texts or ()]
+        found += [(text, {word: value}) for text in texts or ()]
     return found
 
 
