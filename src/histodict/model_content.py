@@ -12,6 +12,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from .decisions.atom_notes import check_notes
 from .decisions.image_rules import n_scores
 from .learnt_arrays import Learnt, Sizes, check_arrays
 from .parameters import check_kind, check_number, check_whole_number
@@ -29,6 +30,12 @@ DECISIONS = {
 ARRAYS = {
     "projection.mean": Learnt("inputs"),
     "projection.components": Learnt("features, inputs"),
+    # What training patches of each class say, atom by atom: see `AtomEvidence`.
+    "use.shares": Learnt("classes, codes", "shares from 0 to 1"),
+    "use.codes": Learnt("classes, codes"),
+    "use.leaning": Learnt("classes, codes"),
+    "use.margins": Learnt("classes, classes, codes"),
+    "use.wins": Learnt("classes, classes, codes"),
     # For m = 1 … 20.
     "curve.miss": Learnt("20", "shares from 0 to 1"),
     "curve.alarm": Learnt("20", "shares from 0 to 1"),
@@ -60,6 +67,7 @@ class ModelContent:
     decision : numbers that an answer depends on beside the arrays, see DECISIONS
     training : what is known of the training, for the record
     members : of a panel, each like this
+    atoms : what people have said of its atoms, see `decisions.atom_notes`; of a panel, its members'
     arrays : by name, see ARRAYS
     """
 
@@ -72,6 +80,7 @@ class ModelContent:
     decision: dict[str, float]
     training: dict[str, Any]
     members: list[ModelContent] = field(default_factory=list)
+    atoms: list[dict[str, Any]] = field(default_factory=list)
     arrays: dict[str, NDArray[Any]] = field(default_factory=dict)
 
     def header(self) -> dict[str, Any]:
@@ -247,4 +256,5 @@ _WORDS: dict[str, Callable[[object], None]] = {
     "weights": _check_weights,
     "decision": _check_decision,
     "training": _check_training,
+    "atoms": check_notes,
 }

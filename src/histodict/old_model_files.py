@@ -97,6 +97,12 @@ def from_schema_9(header: Header, arrays: Arrays) -> tuple[Header, Arrays]:
     return header | own, arrays
 
 
+def from_schema_10(header: Header, arrays: Arrays) -> tuple[Header, Arrays]:
+    """Nobody could say anything of atoms."""
+    members = [member | {"atoms": []} for member in header["members"]]
+    return header | {"schema": 11, "atoms": [], "members": members}, arrays
+
+
 UPGRADES: dict[int, Callable[[Header, Arrays], tuple[Header, Arrays]]] = {
     4: from_schema_4,
     5: from_schema_5,
@@ -104,4 +110,5 @@ UPGRADES: dict[int, Callable[[Header, Arrays], tuple[Header, Arrays]]] = {
     7: from_schema_7,
     8: from_schema_8,
     9: from_schema_9,
+    10: from_schema_10,
 }

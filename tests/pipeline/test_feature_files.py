@@ -12,6 +12,7 @@ from PIL import Image
 
 from histodict import Panel, TissueClassifier
 from histodict.batch import run_images
+from histodict.decisions.atom_notes import AtomNotes
 from histodict.demo.sets import write_synthetic_set
 from histodict.execution.executor import Threads
 from histodict.images.errors import ImageError
@@ -24,6 +25,8 @@ from histodict.pipeline.extraction import extract_all, recipe_for
 from histodict.pipeline.gallery import Gallery
 from histodict.presets import PRESETS
 from histodict.recipes import Recipe
+from histodict.reports.atoms_page import find_atoms, write_atoms_page
+from histodict.reports.why_page import write_why_page
 from tests.images.feature_files import write_trident
 from tests.images.ome_files import save_ome_zarr
 
@@ -183,6 +186,25 @@ def test_atoms_are_shown_by_patches_of_the_files(tissue, tmp_path):
     own = gallery.corners[gallery.images == 0].tolist()
     assert own and {tuple(at) for at in own} <= corners
     assert (gallery.side == 16).all()
+
+
+def test_answers_facts_and_pages_of_atoms_need_no_pixels(tissue, tmp_path):
+    """The images are elsewhere: parts add up, atoms switch off, both pages are made."""
+    extracted(tissue, tmp_path / "f")
+    kept = read_manifest(tissue / "manifest.csv", features=tmp_path / "f")
+    alone = replace(kept, records=tuple(replace(r, image=None) for r in kept.records))
+    model = TissueClassifier(recipe("given"), n_jobs=1).fit(alone)
+    why = model.why(alone.records[-1].path)
+    total = why.constant + sum(part.adds for part in why.parts)
+    np.testing.assert_allclose(total, why.scores, atol=1e-6)
+    off = model.with_notes(AtomNotes().changed([0, 13], name="odd", off=True))
+    assert off.answer(alone.records[-1].path).scores != tuple(why.scores)
+    found = find_atoms(off, alone, n_atoms=3)
+    assert found.facts[0].name == "odd" and found.facts[0].shares["healthy"] == 0
+    write_atoms_page(tmp_path / "atoms.html", off, alone, found)
+    assert 'class="atom-map"' in (tmp_path / "atoms.html").read_text()
+    write_why_page(tmp_path / "why.html", model, [why], alone.records[-1:])
+    assert ", because " in (tmp_path / "why.html").read_text()
 
 
 # --- extraction ---------------------------------------------------------------------------------

@@ -94,7 +94,8 @@ def test_the_page_shows_what_was_found(model, manifest, tmp_path):
     found, page = page_of(model, manifest, tmp_path / "atoms.html", 5)
     lines = [line for use in found.classes for line in use.atoms]
     assert len(lines) == 10
-    assert re.findall(r"<b>Atom (\d+)</b>", page) == [str(line.atom + 1) for line in lines]
+    labels = [found.facts[line.atom].label for line in lines]
+    assert re.findall(r"<b>([a-z]+:\d+)</b>", page) == labels
     assert page.count('class="atom-picture"') == 10
     names = [manifest.name(record) for record in manifest.records]
     titles = [
@@ -171,7 +172,7 @@ def test_a_detector_has_atoms_too(manifest, tmp_path):
     model = RegionDetector(recipe, region="inflamed").fit(manifest)
     found, page = page_of(model, manifest, tmp_path / "atoms.html", 2)
     assert [use.name for use in found.classes] == ["healthy", "inflamed"]
-    assert page.count('class="atom-users"') == 4 and panel_note(model) == ""
+    assert page.count('class="atom-users') == 4 and panel_note(model) == ""
 
 
 # --- the command --------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ adapt      adapt
 answer     predict, detect
 extract    features
 look       info, atoms, methods
+edit       edit, why
 compare    evaluate, reproduce
 open       demo, serve
 """
@@ -23,6 +24,7 @@ import typer
 from .adapt import adapt
 from .answer import detect, predict
 from .compare import evaluate, reproduce
+from .edit import edit, why
 from .extract import features
 from .help import WIDTH, Commands
 from .learn import train
@@ -31,8 +33,8 @@ from .open import demo, serve
 from .options import flat
 
 _GROUPS = {
-    "From images to answers": (train, predict, detect, adapt, features),
-    "What is in a model": (info, atoms, methods),
+    "From images to answers": (train, predict, detect, why, adapt, features),
+    "What is in a model": (info, atoms, edit, methods),
     "How good is it": (evaluate, reproduce),
     "Try it": (demo, serve),
 }

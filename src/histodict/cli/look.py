@@ -15,6 +15,8 @@ from .options import (
     JsonOption,
     ModelArgument,
     ModelOptions,
+    ViewOption,
+    view_of,
 )
 from .reading import warn_of_sizes
 from .work import JobsOption
@@ -53,25 +55,45 @@ def atoms(
     output: Annotated[Path, typer.Option("--output", "-o", help="Page (.html) to write.")],
     number: Annotated[int, typer.Option("--atoms", help="Atoms of each class to show.")] = 24,
     data: PartOptions,
+    stability: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            help="Train N times with other seeds and N times on half of the patients, and say how "
+            "much of each atom is found again. Takes 2N times as long as the training did.",
+        ),
+    ] = 0,
+    table: Annotated[
+        Path | None, typer.Option("--csv", help="Also write the facts of all atoms to a table.")
+    ] = None,
+    maps: Annotated[
+        bool, typer.Option(help="Show where in an image of each class its atoms are used.")
+    ] = True,
+    view: ViewOption = 1,
     cache: CacheOption = None,
     jobs: JobsOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show what a model has learnt: its atoms, and the real patches that use them most.
 
+    Of every atom: who uses it, in how many patients, how well it alone tells the classes apart.
     DATA is what the model learnt from, or other images; with --annotations, as it was there.
+    Atoms whose use tells sites apart beyond the class are flagged, where DATA names sites.
     Writes one page that needs nothing else:
 
         histodict atoms tissue.histodict tissue/ --output atoms.html
     """
+    from ..execution.tables import write_csv
     from ..images.annotations.matching import by_outlines
     from ..images.pixel_size import GivenSize
     from ..reports.atoms_page import find_atoms, panel_note, plain_facts, write_atoms_page
 
     with plain_errors():
-        check_new_file(output)
+        for file in (output, *([table] if table else [])):
+            check_new_file(file)
         check_room(output, _PAGE_BYTES)
-        trained = used.load(jobs)
+        whole = used.load(jobs)
+        trained = view_of(whole, view)
         if cache is not None:
             keeps(f"what {cache} holds")
         manifest = data.read()
@@ -80,10 +102,21 @@ def atoms(
         sizes = [GivenSize(table=record.mpp).at(record.path) for record in manifest.records]
         warn_of_sizes(trained, [size.beside(trained.model_.mpp_) for size in sizes])
         with progress_bars() as callback:
-            found = find_atoms(trained, manifest, n_atoms=number, cache=cache, callback=callback)
-            write_atoms_page(output, trained, manifest, found, callback=callback)
-    if panel_note(trained):
-        warn(panel_note(trained), "Note")
+            found = find_atoms(
+                trained,
+                manifest,
+                n_atoms=number,
+                cache=cache,
+                n_trainings=stability,
+                callback=callback,
+            )
+            write_atoms_page(output, trained, manifest, found, with_maps=maps, callback=callback)
+        if table:
+            write_csv(table, [fact.row() for fact in found.facts])
+    if panel_note(whole) and view == 1:
+        warn(panel_note(whole), "Note")
+    for fact in found.leaks:
+        warn(f"{fact.name or fact.label} looks like a leak of {fact.site}: see {output}")
     if as_json:
         names = [manifest.name(record) for record in manifest.records]
         print_json({"page": str(output)} | plain_facts(found, names))

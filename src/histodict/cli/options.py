@@ -97,6 +97,13 @@ SettingOption = Annotated[
     ),
 ]
 
+ViewOption = Annotated[
+    int,
+    typer.Option(
+        metavar="N", help="Of a panel, the atoms of its N-th member, in the order of `info`."
+    ),
+]
+
 PositiveOption = Annotated[
     str | None,
     typer.Option(
@@ -194,3 +201,11 @@ class FinderOptions(ModelOptions):
         Path,
         typer.Argument(metavar="MODEL", help="Model file, from `histodict train --regions`."),
     ]
+
+
+def view_of(model: Model, number: int) -> Model:
+    """A panel's member by its number, as a model of its own; another model as it is."""
+    n_views = model.n_members
+    if not 1 <= number <= n_views:
+        raise ValueError(f"--view: there {'is' if n_views == 1 else 'are'} {n_views}, not {number}")
+    return model.members_[number - 1] if n_views > 1 else model  # type: ignore[union-attr]

@@ -30,9 +30,11 @@ class Example:
     model: Model
 
     def bases(self) -> dict[str, NDArray[Any]]:
-        """By class, its atoms (n_atoms, n_features), which are patches."""
-        D, classes = self.model.model_.method_.labelled_atoms()
-        return {name: D[classes == i] for i, name in enumerate(self.model.classes_)}
+        """By class, its atoms (n_atoms, n_features): patches, in the sign of their use."""
+        atoms = self.model.model_.atoms()
+        assert atoms is not None
+        names = enumerate(self.model.classes_)
+        return {name: atoms.as_used[atoms.classes == place] for place, name in names}
 
 
 def train_example(done: Evaluation, folder: Path, work: Work) -> Example | None:

@@ -82,6 +82,19 @@ class Combination:
             mean: NDArray[np.float64] = total / say.sum(axis=-2)
         return mean + self.offset
 
+    def factors(self, parts: NDArray[np.float64]) -> NDArray[np.float64]:
+        """(n_members, n_scores), 0 of the silent: the scores are Σ factors · parts + offset.
+
+        What a member says is bent as a whole, so all parts of it are made smaller alike.
+        """
+        present = ~np.isnan(parts)
+        x = np.nan_to_num(parts) / self.scales[:, None]
+        bent = np.tanh(self.bend * x) / self.bend if self.bend else x
+        smaller = np.divide(bent, x, out=np.ones_like(x), where=x != 0)
+        say = self.weights[:, None] * present
+        found: NDArray[np.float64] = smaller * say / say.sum(axis=0) / self.scales[:, None]
+        return found
+
     def unbent(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
         """What a single member would have to say for such scores of a panel, over its scale."""
         mean = scores - self.offset

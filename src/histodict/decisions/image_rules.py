@@ -17,7 +17,7 @@ that the map that is shown agrees with the answer.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +29,7 @@ from sklearn.svm import SVC
 
 from ..images.in_memory import ImageFile
 from ..learnt_arrays import Learnt
+from .atom_evidence import AtomEvidence
 
 
 class ScoreError(ValueError):
@@ -68,6 +69,10 @@ class Evidence:
     @property
     def proportions(self) -> NDArray[np.float64]:
         return self.wins / max(self.n_patches, 1)
+
+    def in_use(self, kept: NDArray[np.int64]) -> Evidence:
+        """As of a model that has only the atoms at these places."""
+        return Evidence(self.n_patches, self.wins, self.margins, self.codes[kept])
 
 
 def patch_margins(residuals: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -124,6 +129,13 @@ _LENGTHS: dict[Feature, str] = {
     _codes: "codes",
     _root_codes: "codes",
 }
+# An atom's part in them: from weights (n_scores, length) to parts (n_scores, n_codes).
+_PARTS: dict[Feature, Callable[[NDArray[Any], AtomEvidence], NDArray[np.float64]]] = {
+    _proportion: lambda weights, atoms: weights @ _of_second(atoms.wins),
+    _margin: lambda weights, atoms: weights @ _of_second(atoms.margins),
+    _codes: lambda weights, atoms: weights * atoms.codes,
+    _root_codes: lambda weights, atoms: weights * np.sqrt(atoms.codes),
+}
 # How they decide, where the patches' colours are not what decides.
 _GROUNDS = {
     "proportion": "decided by the shares of the patches of all classes",
@@ -155,6 +167,14 @@ class ImageRule(ABC):
     @abstractmethod
     def learnt(cls, name: str) -> Mapping[str, Learnt]:
         """What the arrays of the rule of this name must be."""
+
+    @abstractmethod
+    def parts(self, atoms: AtomEvidence) -> NDArray[np.float64]:
+        """(n_scores, n_codes): what every atom adds to the scores."""
+
+    @abstractmethod
+    def in_use(self, kept: NDArray[np.int64], n_codes: int) -> ImageRule:
+        """The rule of a model that has only the atoms at these places; nothing is learnt again."""
 
     def value_at(self, score: float) -> float:
         """Where there is θ: the number that has this score."""
@@ -218,6 +238,28 @@ class LinearRule(ImageRule):
         features = np.concatenate([feature(evidence) for feature in _FEATURES[self.name]])
         values: NDArray[Any] = self.weights @ features + self.bias
         return values
+
+    def parts(self, atoms: AtomEvidence) -> NDArray[np.float64]:
+        found = np.zeros((len(self.weights), len(atoms.codes)))
+        for feature, columns in self._columns(len(atoms.codes)):
+            found += _PARTS[feature](self.weights[:, columns], atoms)
+        return found
+
+    def in_use(self, kept: NDArray[np.int64], n_codes: int) -> LinearRule:
+        places = [
+            columns[kept] if _LENGTHS[feature] == "codes" else columns
+            for feature, columns in self._columns(n_codes)
+        ]
+        weights = np.ascontiguousarray(self.weights[:, np.concatenate(places)])
+        return LinearRule(self.name, weights, self.bias)
+
+    def _columns(self, n_codes: int) -> Iterator[tuple[Feature, NDArray[np.int64]]]:
+        """Of the weights, by feature."""
+        sizes, start = {"scores": len(self.weights), "codes": n_codes}, 0
+        for feature in _FEATURES[self.name]:
+            stop = start + sizes[_LENGTHS[feature]]
+            yield feature, np.arange(start, stop)
+            start = stop
 
     def value_at(self, score: float) -> float:
         return float((score - self.bias[0]) / self.weights[0, 0])

@@ -33,7 +33,9 @@ def write_demo_page(path: Path, result: DemoResult) -> None:
 
 def _content(result: DemoResult) -> dict[str, Any]:
     model, counts = result.model, result.confusion
-    bases = dict(zip(model.classes_, model.model_.method_.dictionaries_, strict=True))
+    atoms = model.model_.atoms()
+    assert atoms is not None
+    bases = {n: atoms.as_used[atoms.classes == place] for place, n in enumerate(model.classes_)}
     n_patches = sum(answer.n_patches for answer in result.answers)
     return {
         "title": "histodict demonstration",

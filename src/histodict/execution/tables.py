@@ -25,9 +25,17 @@ def write_table(path: Path, rows: Sequence[Row], columns: Sequence[str] = ()) ->
 
     `columns` come first, and are there even without rows.
     """
-    names = column_names(rows, columns)
-    table = pa.table({name: [row.get(name) for row in rows] for name in names})
-    with written_whole(path.with_suffix(".csv")) as partial:
-        pyarrow.csv.write_csv(table, partial)
+    write_csv(path.with_suffix(".csv"), rows, columns)
     with written_whole(path.with_suffix(".parquet")) as partial:
-        pyarrow.parquet.write_table(table, partial)
+        pyarrow.parquet.write_table(_table(rows, columns), partial)
+
+
+def write_csv(path: Path, rows: Sequence[Row], columns: Sequence[str] = ()) -> None:
+    """The first of the two alone, by this name."""
+    with written_whole(path) as partial:
+        pyarrow.csv.write_csv(_table(rows, columns), partial)
+
+
+def _table(rows: Sequence[Row], columns: Sequence[str]) -> pa.Table:
+    names = column_names(rows, columns)
+    return pa.table({name: [row.get(name) for row in rows] for name in names})

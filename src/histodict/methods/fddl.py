@@ -24,8 +24,8 @@ representation", ICCV 2011.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -38,7 +38,9 @@ from ..execution.progress import Callback, Progress, ignore
 from ..kernels import load_backend
 from ..learnt_arrays import Learnt
 from ..parameters import check_number, check_whole_number
+from .atom_parts import DistanceParts, in_columns, residual_squares, scaled_rows
 from .class_dictionaries import check_labelled, learn_class_dictionaries, make_rng
+from .patch_classifier import PatchClassifier
 from .residual_rule import BlockCoder, ResidualClassifier
 
 _DECISIONS = ("global", "local")
@@ -195,6 +197,7 @@ class FDDL(ResidualClassifier):
             return self._open_local_coder()
         code_over_all = super()._open_coder(D, atom_classes)
         m, w = self.code_means_, float(self.mean_weight)
+        m = m[:, self._in_use] if self.off_ else m
 
         def code(Y: NDArray[Any]) -> tuple[csr_array, NDArray[np.float64], int]:
             S, residuals, n_unfinished = code_over_all(Y)
@@ -203,6 +206,32 @@ class FDDL(ResidualClassifier):
             return S, np.sqrt(residuals**2 + w * to_means), n_unfinished
 
         return code
+
+    def distance_parts(
+        self, X: ArrayLike, codes: csr_array, distances: NDArray[np.float64]
+    ) -> DistanceParts:
+        """r_i² + w‖s − m_i‖² in parts: those of the residual, and w(s_j² − 2 s_j m_ij).
+
+        What the means add by themselves, w‖m_i‖², is the rest.
+        """
+        if self.decision == "local":
+            return PatchClassifier.distance_parts(self, X, codes, distances)
+        D, atom_classes = self.labelled_atoms()
+        S, samples = codes.astype(np.float64), np.asarray(X, np.float64)
+        by_class, norms = [], np.linalg.norm(samples, axis=1)
+        for place, means in enumerate(self.code_means_):
+            own = np.flatnonzero(atom_classes == place)
+            squares = residual_squares(D[own], samples, S[:, own])
+            away = csr_array(S.multiply(S) - S.multiply(2 * means)) * float(self.mean_weight)
+            scale = 1 / np.maximum(distances[:, place] + norms, np.finfo(np.float64).tiny)
+            both = in_columns(squares, own, len(D)) + away
+            by_class.append(scaled_rows(csr_array(both), scale))
+        return DistanceParts.of(by_class, distances, norms)
+
+    def without_atoms(self, off: Sequence[int]) -> Self:
+        if self.decision == "local":
+            return PatchClassifier.without_atoms(self, off)
+        return super().without_atoms(off)
 
     def _open_local_coder(self) -> BlockCoder:
         """½w‖s − m‖² is part of the fit once √w·I and √w·m are set beside D_i and y."""

@@ -35,6 +35,7 @@ from ..execution.progress import Callback, Progress, ignore
 from ..kernels import encode_omp
 from ..learnt_arrays import Learnt
 from ..parameters import check_number, check_whole_number
+from .atom_parts import DistanceParts
 from .residual_rule import ResidualClassifier
 
 # Iterations of K-SVD within each class, for the dictionary to start from.
@@ -237,9 +238,20 @@ class LCKSVD(ResidualClassifier):
         if self.decision == "residual":
             return super().encode(X)
         samples = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
-        D = self.dictionaries_.reshape(-1, self.dictionaries_.shape[2])
+        D, _ = self._atoms_in_use()
         S = self._code(D, samples.astype(D.dtype, copy=False))
-        return S, -(S @ self.classifier_).astype(np.float64)
+        W = self.classifier_[self._in_use] if self.off_ else self.classifier_
+        return self._over_all(S), -(S @ W).astype(np.float64)
+
+    def distance_parts(
+        self, X: ArrayLike, codes: csr_array, distances: NDArray[np.float64]
+    ) -> DistanceParts:
+        """Of the classifier's scores every atom has its term."""
+        if self.decision == "residual":
+            return super().distance_parts(X, codes, distances)
+        S, W = codes.astype(np.float64), self.classifier_.astype(np.float64)
+        by_class = [csr_array(S.multiply(-W[:, place])) for place in range(W.shape[1])]
+        return DistanceParts.of(by_class, distances, np.zeros(len(distances)))
 
     def distances(self, X: ArrayLike) -> NDArray[np.float64]:
         return self.encode(X)[1]

@@ -6,8 +6,9 @@ method's own affair.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from collections.abc import Mapping, Sequence
+from copy import copy
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,6 +16,7 @@ from scipy.sparse import csr_array
 from sklearn.base import BaseEstimator, ClassifierMixin
 
 from ..learnt_arrays import Learnt
+from .atom_parts import DistanceParts
 
 
 class PatchClassifier(ClassifierMixin, BaseEstimator):
@@ -26,11 +28,14 @@ class PatchClassifier(ClassifierMixin, BaseEstimator):
         that was learnt, by name, and what they must be; a model file holds these
     code_length : length of a code, in the words of their shapes
     has_class_atoms : whether it learns atoms that belong to classes
+    off_ : places of atoms that are switched off: it answers as if it had never had them, and in
+        codes they are 0
     """
 
     fitted_arrays: ClassVar[Mapping[str, Learnt]]
     code_length: str
     has_class_atoms: ClassVar[bool] = False
+    off_: tuple[int, ...] = ()
     n_jobs: int | None
     classes_: NDArray[Any]
     n_features_in_: int
@@ -49,6 +54,24 @@ class PatchClassifier(ClassifierMixin, BaseEstimator):
     def distances(self, X: ArrayLike) -> NDArray[np.float64]:
         """Distances to the classes (n_samples, n_classes), as `encode` gives them."""
         return self.encode(X)[1]
+
+    def distance_parts(
+        self, X: ArrayLike, codes: csr_array, distances: NDArray[np.float64]
+    ) -> DistanceParts:
+        """What each atom adds to the distances that `encode` gave with these codes.
+
+        A method that cannot tell leaves all of it in the rest.
+        """
+        none = csr_array(codes.shape, dtype=np.float64)
+        return DistanceParts.of([none] * distances.shape[1], distances, distances.mean(axis=1))
+
+    def without_atoms(self, off: Sequence[int]) -> Self:
+        """A copy with these atoms switched off, and no others; every class must keep one."""
+        if not off:
+            changed = copy(self)
+            changed.off_ = ()
+            return changed
+        raise ValueError(f"{type(self).__name__} has no atoms that can be switched off")
 
     @property
     def n_codes_(self) -> int:

@@ -9,8 +9,9 @@ IEEE TPAMI 2009.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -21,6 +22,7 @@ from ..execution.local import map_blocks, one_blas_thread
 from ..kernels import load_backend, row_blocks, warn_unfinished
 from ..learnt_arrays import UNIT, Learnt
 from ..parameters import check_number
+from .atom_parts import DistanceParts, in_columns, residual_squares, scaled_rows
 from .patch_classifier import PatchClassifier
 
 _CODE_TOLERANCE = 1e-4  # relative duality gap of the codes
@@ -65,7 +67,7 @@ class ResidualClassifier(PatchClassifier):
         """
         codes, residuals, missed = zip(*self._work(X, lambda code: code), strict=True)
         warn_unfinished(sum(missed), sum(map(len, residuals)), _CODE_TOLERANCE)
-        return vstack(codes, format="csr"), np.concatenate(residuals)
+        return self._over_all(vstack(codes, format="csr")), np.concatenate(residuals)
 
     def class_residuals(self, X: ArrayLike) -> NDArray[np.float64]:
         """r_i = ‖y − δ_i(s)D‖ for every sample and class: (n_samples, n_classes)."""
@@ -76,13 +78,58 @@ class ResidualClassifier(PatchClassifier):
     def distances(self, X: ArrayLike) -> NDArray[np.float64]:
         return self.class_residuals(X)
 
+    # --- atoms one by one -----------------------------------------------------------------------
+
+    def distance_parts(
+        self, X: ArrayLike, codes: csr_array, distances: NDArray[np.float64]
+    ) -> DistanceParts:
+        """Each class's residual in parts of its own atoms; see `atom_parts`."""
+        D, atom_classes = self.labelled_atoms()
+        if len(D) != codes.shape[1]:  # several coefficients per atom
+            return super().distance_parts(X, codes, distances)
+        samples = np.asarray(X, np.float64)
+        by_class, norms = [], np.linalg.norm(samples, axis=1)
+        for place in range(distances.shape[1]):
+            own = np.flatnonzero(atom_classes == place)
+            squares = residual_squares(D[own], samples, codes[:, own])
+            scale = 1 / np.maximum(distances[:, place] + norms, np.finfo(np.float64).tiny)
+            by_class.append(in_columns(scaled_rows(squares, scale), own, len(D)))
+        return DistanceParts.of(by_class, distances, norms)
+
+    def without_atoms(self, off: Sequence[int]) -> Self:
+        D, atom_classes = self.labelled_atoms()
+        chosen = sorted(set(map(int, off)))
+        if chosen and (len(D) != self.n_codes_ or not 0 <= chosen[0] <= chosen[-1] < len(D)):
+            raise ValueError(f"there are no such atoms that can be switched off: {chosen}")
+        left = np.delete(atom_classes, chosen)
+        if len(np.unique(left)) < len(np.unique(atom_classes)):
+            raise ValueError("every class must keep an atom that is not switched off")
+        changed = copy(self)
+        changed.off_ = tuple(chosen)
+        return changed
+
+    @property
+    def _in_use(self) -> NDArray[np.int64]:
+        """Places of the atoms that are not switched off."""
+        return np.delete(np.arange(len(self.labelled_atoms()[0])), list(self.off_))
+
+    def _atoms_in_use(self) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        D, atom_classes = self.labelled_atoms()
+        if not self.off_:
+            return D, atom_classes
+        return np.ascontiguousarray(D[self._in_use]), atom_classes[self._in_use]
+
+    def _over_all(self, codes: csr_array) -> csr_array:
+        """Codes over the atoms in use as such over all atoms."""
+        return in_columns(codes, self._in_use, self.n_codes_) if self.off_ else codes
+
     def _work(
         self, X: ArrayLike, choose: Callable[[BlockCoder], Callable[[NDArray[Any]], Any]]
     ) -> Iterator[Any]:
         """What the chosen part of the coder gives for every block of X."""
         check_is_fitted(self)
         module = load_backend(self.backend)
-        D, atom_classes = self.labelled_atoms()
+        D, atom_classes = self._atoms_in_use()
         with one_blas_thread():
             code = self._open_coder(D, atom_classes)
         work = choose(code)

@@ -16,15 +16,18 @@ histopathological image representation and classification", IEEE Transactions on
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array
 
 from ..dictionaries.atoms import normalise
 from ..kernels import load_backend
 from ..parameters import check_whole_number
+from .atom_parts import DistanceParts
+from .patch_classifier import PatchClassifier
 from .residual_rule import BlockCoder
 from .sample_atoms import SampleAtomClassifier
 
@@ -113,6 +116,15 @@ class SHIRC(SampleAtomClassifier):
             return _interleave(S), np.sqrt(squares), 0
 
         return code
+
+    def distance_parts(
+        self, X: ArrayLike, codes: csr_array, distances: NDArray[np.float64]
+    ) -> DistanceParts:
+        """Atoms have a coefficient per channel, and are not told apart by them."""
+        return PatchClassifier.distance_parts(self, X, codes, distances)
+
+    def without_atoms(self, off: Sequence[int]) -> Self:
+        return PatchClassifier.without_atoms(self, off)
 
 
 def _split(rows: NDArray[Any], n_channels: int) -> NDArray[Any]:

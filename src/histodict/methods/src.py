@@ -15,10 +15,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from numpy.typing import NDArray
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.sparse import csr_array
 
 from ..dictionaries.atoms import normalise
 from ..parameters import check_number
+from .atom_parts import DistanceParts
 from .residual_rule import BlockCoder
 from .sample_atoms import SampleAtomClassifier
 
@@ -67,3 +70,9 @@ class SRC(SampleAtomClassifier):
         """Codes and residuals of a block's samples, scaled to unit norm."""
         code = super()._open_coder(D, atom_classes)
         return lambda Y: code(normalise(Y))
+
+    def distance_parts(
+        self, X: ArrayLike, codes: csr_array, distances: NDArray[np.float64]
+    ) -> DistanceParts:
+        """Of the samples as they are coded, scaled to unit norm."""
+        return super().distance_parts(normalise(np.asarray(X)), codes, distances)

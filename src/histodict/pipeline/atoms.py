@@ -41,12 +41,18 @@ class ClassUse:
 
 
 def most_used(
-    atoms: Atoms, gallery: Gallery, labels: Sequence[str], classes: Sequence[str], n_atoms: int
+    atoms: Atoms,
+    gallery: Gallery,
+    labels: Sequence[str],
+    classes: Sequence[str],
+    n_atoms: int,
+    owners: NDArray[np.int64] | None = None,
 ) -> list[ClassUse]:
     """Per class its `n_atoms` atoms that most of its own patches use.
 
-    `labels`: of every patch of the gallery. Where no patch is of a class, use by all patches puts
-    its atoms in order. Atoms that no patch uses are left out.
+    `labels`: of every patch of the gallery; `owners`: of every image, its patient. Where no patch
+    is of a class, use by all patches puts its atoms in order. Atoms that no patch uses are left
+    out.
     """
     names = [name for name in classes if name in set(labels)]
     names += sorted(set(labels) - set(names))
@@ -59,14 +65,26 @@ def most_used(
         use = shares[names.index(name)] if name in names else everywhere
         order = used[np.lexsort((-everywhere[used], -use[used]))]
         per_patch = dict(zip(names, shares[:, own].sum(axis=1).tolist(), strict=True))
-        best = [_use(gallery, int(atom), names, shares) for atom in order[:n_atoms]]
+        best = [_use(gallery, int(atom), names, shares, owners) for atom in order[:n_atoms]]
         found.append(ClassUse(name, len(own), len(used), per_patch, best))
     return found
 
 
-def _use(gallery: Gallery, atom: int, names: list[str], shares: NDArray[np.float64]) -> AtomUse:
+def _use(
+    gallery: Gallery,
+    atom: int,
+    names: list[str],
+    shares: NDArray[np.float64],
+    owners: NDArray[np.int64] | None,
+) -> AtomUse:
     by_label = dict(zip(names, shares[:, atom].tolist(), strict=True))
-    return AtomUse(atom, by_label, gallery.users_of(atom))
+    return AtomUse(atom, by_label, gallery.users_of(atom, owners=owners))
+
+
+def owners_of(records: Sequence[Record]) -> NDArray[np.int64]:
+    """The place of every record's patient; a record that names none is its own."""
+    names = [record.patient or str(record.path) for record in records]
+    return np.unique(names, return_inverse=True)[1].astype(np.int64)
 
 
 def patch_labels(model: Model, gallery: Gallery, records: Sequence[Record]) -> list[str]:

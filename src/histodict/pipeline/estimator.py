@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from html import escape
 from inspect import signature
 from pathlib import Path
-from typing import Any, ClassVar, NoReturn, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
 
 import numpy as np
 from sklearn.exceptions import NotFittedError
 
+from ..decisions.atom_notes import AtomNotes
 from ..evaluation.metrics import balanced_accuracy
 from ..execution.progress import Callback, Progress, ignore
 from ..execution.watching import bar_in_a_line
@@ -29,6 +30,10 @@ from .inputs import Drawn, Labelled, asked, labelled
 from .keeping import read_model
 from .results import Answers
 from .sizes import warn_of_sizes
+from .spoken import Spoken, speak
+
+if TYPE_CHECKING:
+    from .reasons import Reasons
 
 # Parameters that are kept as they are given, under their own names.
 _PLAIN = ("region", "folds", "random_state", "n_jobs", "verbose")
@@ -40,6 +45,7 @@ class Estimator:
     kind: ClassVar[str]
     columns: ClassVar[tuple[str, ...]]
     finds_regions: ClassVar[bool]
+    model_: Any  # what judges the image; of a panel, its first
     recipes: list[Recipe]  # of all models that decide together
     classes_: list[str]
     training_: dict[str, Any]
@@ -128,6 +134,39 @@ class Estimator:
     def with_codes_to(self, codes_to: CodesTo) -> Self:
         """The same model; the listener hears of the codes behind its map, chunk by chunk."""
         raise NotImplementedError
+
+    def with_notes(self, notes: AtomNotes, view: int = 0) -> Self:
+        """The same model with these notes of its atoms, of a panel those of its view at this place.
+
+        Atoms that are switched off take part no longer, as if they had never been: nothing is
+        learnt again.
+        """
+        raise NotImplementedError
+
+    def spoken(
+        self,
+        path: ImageFile,
+        mpp: float | None,
+        callback: Callback = ignore,
+        within: Drawing | None = None,
+    ) -> list[Spoken]:
+        """What the models that decide together say of an image, the one that is shown first."""
+        own = speak(self.model_, path, mpp, callback, within)
+        return [] if own is None else [own]
+
+    def why(
+        self,
+        image: ImageFile | str,
+        *,
+        mpp: Mpp = None,
+        within: Drawing | None = None,
+        callback: Callback = ignore,
+    ) -> Reasons:
+        """The answer for one image in parts of the model's atoms, which add up to its score."""
+        from .reasons import reasons
+
+        self._check_fitted()
+        return reasons(self, image, mpp=mpp, within=within, callback=callback)
 
     def decision_words(self) -> str:
         """How it decides, for a model card."""

@@ -43,9 +43,10 @@ class Gallery:
         records: Sequence[Record],
         seed: int,
         callback: Callback = ignore,
+        n_patches: int = N_PATCHES,
     ) -> Gallery:
-        """About N_PATCHES patches on tissue, as many from every image; the images in parallel."""
-        wanted = -(-N_PATCHES // len(records))
+        """About so many patches on tissue, as many from every image; the images in parallel."""
+        wanted = -(-n_patches // len(records))
         method = copy(model.method_).set_params(n_jobs=1)
 
         def work(place: int) -> Gallery | None:
@@ -116,10 +117,26 @@ class Gallery:
         counts: NDArray[np.float64] = (member @ (self.codes != 0).astype(np.float64)).toarray()
         return counts / np.maximum(np.bincount(groups, minlength=n_groups), 1)[:, None]
 
-    def users_of(self, atom: int, n_patches: int = 8) -> list[tuple[int, float]]:
-        """Patches in whose code the atom weighs most, with the weight; at most two of an image."""
+    def users_of(
+        self, atom: int, n_patches: int = 8, owners: NDArray[np.int64] | None = None
+    ) -> list[tuple[int, float]]:
+        """Patches in whose code the atom weighs most, with the weight; at most two of an image.
+
+        `owners`: the place of every image's patient; where they are known, no more of a patient
+        than are needed.
+        """
         weights = self.codes[:, [atom]].toarray().ravel()
-        return self._first(np.argsort(-np.abs(weights), kind="stable"), weights, n_patches)
+        order = np.argsort(-np.abs(weights), kind="stable")
+        if owners is None:
+            return self._first(order, weights, n_patches)
+        n_users = len(np.unique(owners[self.images[weights != 0]]))
+        most = min(2, -(-n_patches // max(1, n_users)))
+        return self._first(order, weights, n_patches, owners[self.images], most)
+
+    def leaning(self) -> NDArray[np.float64]:
+        """Per atom the sign in which it is used: that of the sum of its weights, 1 if it is 0."""
+        sums = np.asarray(self.codes.sum(axis=0), np.float64).ravel()
+        return np.where(sums < 0, -1.0, 1.0)
 
     def like(self, code: csr_array, n_patches: int = 6) -> list[tuple[int, float]]:
         """Patches whose codes point the same way as this one (1, n_codes), with the cosine."""
@@ -129,16 +146,23 @@ class Gallery:
         return self._first(np.argsort(-likeness, kind="stable"), likeness, n_patches)
 
     def _first(
-        self, order: NDArray[np.int64], values: NDArray[np.float64], n_patches: int
+        self,
+        order: NDArray[np.int64],
+        values: NDArray[np.float64],
+        n_patches: int,
+        owners: NDArray[np.int64] | None = None,
+        most: int = 2,
     ) -> list[tuple[int, float]]:
+        """In this order, at most so many of an owner: of a patch's image, if not said."""
         chosen: list[tuple[int, float]] = []
         seen: dict[int, int] = {}
+        whose = self.images if owners is None else owners
         for patch in order.tolist():
-            image = int(self.images[patch])
+            owner = int(whose[patch])
             if values[patch] == 0 or len(chosen) == n_patches:
                 break
-            if seen.get(image, 0) < 2:
-                seen[image] = seen.get(image, 0) + 1
+            if seen.get(owner, 0) < most:
+                seen[owner] = seen.get(owner, 0) + 1
                 chosen.append((patch, float(values[patch])))
         return chosen
 

@@ -24,7 +24,7 @@ from ..evaluation.protocols import k_folds
 from ..evaluation.splits import Split, SplitError
 from ..execution.executor import Executor
 from ..execution.meanwhile import folder_meanwhile
-from ..execution.progress import Callback, Progress
+from ..execution.progress import Callback, Progress, ignore
 from ..images.in_memory import image_bytes
 from ..images.manifest import Manifest
 from ..images.readers import ImageError
@@ -160,6 +160,17 @@ def _with_fewer_patches(recipe: Recipe) -> Recipe:
 
 def _nothing(manifest: Manifest) -> NDArray[np.float64]:
     return np.full((len(manifest.records), n_scores(len(manifest.classes))), np.nan)
+
+
+def all_the_same(members: Sequence[Any], manifest: Manifest) -> Combination:
+    """Members with the same say, on the scale of what they say of the images they learnt from."""
+    looks = [
+        [scores_if_it_can(m, r.path, r.mpp, ignore, r.within) for m in members]
+        for r in manifest.records
+    ]
+    silent = np.full(n_scores(len(members[0].classes_)), np.nan)
+    parts = np.array([[silent if s is None else s for s in row] for row in looks])
+    return Combination.equal(parts)
 
 
 def scores_if_it_can(member: Any, *image: Any) -> NDArray[np.float64] | None:

@@ -11,6 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
+from ..decisions.atom_evidence import AtomEvidence
+from ..decisions.atom_notes import AtomNotes
 from ..decisions.image_rules import Evidence, ImageRule
 from ..execution.array_cache import ArrayCache
 from ..execution.executor import Executor
@@ -47,11 +49,18 @@ class Atoms:
     """The atoms that codes are over, where the method has such: D (n, n_features), their classes.
 
     `patch_px` is the side of the pictures that they are; None for vectors that are no pictures.
+    `signs`: in which training patches of its class use an atom, where that is known.
     """
 
     D: NDArray[Any]
     classes: NDArray[np.int64]
     patch_px: int | None
+    signs: NDArray[np.float64] | None = None
+
+    @property
+    def as_used(self) -> NDArray[Any]:
+        """The atoms as they are to be drawn: turned round where they are used so."""
+        return self.D if self.signs is None else self.D * self.signs[:, None].astype(self.D.dtype)
 
 
 class ImageModel:
@@ -64,6 +73,9 @@ class ImageModel:
     origin_ : of feature files, how their vectors were made; None where it learnt from images
     rule_ : from the patches' answers to the image's; None for a method of the whole image
     codes_to : who hears of the codes of an image's patches, which nobody keeps
+    notes : what people have said of its atoms
+    typical_ : per class what its training patches say, atom by atom; None of models of before, and
+        of those that have no patches
     """
 
     method_: Any
@@ -71,6 +83,8 @@ class ImageModel:
     origin_: Origin | None = None
     rule_: ImageRule | None = None
     codes_to: CodesTo | None = None
+    notes: AtomNotes = AtomNotes()
+    typical_: list[AtomEvidence] | None = None
 
     def __init__(
         self,
@@ -125,6 +139,10 @@ class ImageModel:
     def why_no_atoms(self) -> str:
         return f"the method {self.recipe.method!r} looks at the image as a whole: it has no atoms"
 
+    def with_notes(self, notes: AtomNotes) -> Self:
+        """The same model with these notes of its atoms; those that are off no longer take part."""
+        raise ValueError(self.why_no_atoms())
+
     def with_jobs(self, n_jobs: int | None) -> Self:
         """The same model, on so many threads."""
         changed = copy(self)
@@ -163,6 +181,7 @@ class ImageModel:
             weights=vectors_named(self.recipe.vectors).weights(),
             decision=decision,
             training=training | ({"vectors": self.origin_.to_dict()} if self.origin_ else {}),
+            atoms=self.notes.to_list(),
             arrays=self.arrays(),
         )
 

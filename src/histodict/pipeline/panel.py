@@ -18,9 +18,9 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from ..decisions.atom_notes import AtomNotes
 from ..decisions.calibration import Calibration
 from ..decisions.combination import Combination
-from ..decisions.image_rules import n_scores
 from ..execution.array_cache import ArrayCache
 from ..execution.executor import Executor
 from ..execution.progress import Callback, Progress, ignore
@@ -33,6 +33,7 @@ from ..model_content import ModelContent, arrays_of
 from ..recipes import Recipe
 from .hearing import (
     Hearing,
+    all_the_same,
     hear,
     kept_meanwhile,
     not_heard,
@@ -44,6 +45,7 @@ from .image_classifier import ImageClassifier
 from .image_model import CodesTo, ImageModel, Look
 from .inputs import Drawn, Labelled, to_learn
 from .results import Answers, probabilities
+from .spoken import Spoken, speak_together
 from .tissue_classifier import TissueClassifier
 from .trials import Trials
 from .views import panel_recipe, views
@@ -186,17 +188,10 @@ class Panel(ImageClassifier):
 
     def _weigh(self, heard: list[Hearing], manifest: Manifest, *, is_heard: bool) -> None:
         """By what was heard; else all the same, on the scale of what they say of these images."""
-        if not is_heard:
-            records = manifest.records
-            looks = [
-                [scores_if_it_can(m, r.path, r.mpp, ignore, r.within) for m in self.members_]
-                for r in records
-            ]
-            silent = np.full(n_scores(len(self.classes_)), np.nan)
-            parts = np.array([[silent if s is None else s for s in row] for row in looks])
-            self.combination_, self.calibration_ = Combination.equal(parts), None
-            return
-        self.combination_, self.calibration_ = weighed(heard, manifest)
+        if is_heard:
+            self.combination_, self.calibration_ = weighed(heard, manifest)
+        else:
+            self.combination_, self.calibration_ = all_the_same(self.members_, manifest), None
 
     def _member(self, recipe: Recipe, cache: Path | None = None) -> TissueClassifier:
         return TissueClassifier(
@@ -291,6 +286,15 @@ class Panel(ImageClassifier):
         changed.members_ = [first.with_codes_to(codes_to), *others]
         return changed
 
+    def with_notes(self, notes: AtomNotes, view: int = 0) -> Self:
+        changed = copy(self)
+        changed.members_ = list(self.members_)
+        changed.members_[view] = self.members_[view].with_notes(notes)
+        return changed
+
+    def spoken(self, *image: Any) -> list[Spoken]:
+        return speak_together(self, *image)
+
     def decision_words(self) -> str:
         if self.n_members == 1:
             return super().decision_words()
@@ -320,6 +324,7 @@ class Panel(ImageClassifier):
             },
             training=self.training_,
             members=members,
+            atoms=[],
             arrays=arrays,
         )
 
@@ -336,14 +341,10 @@ class Panel(ImageClassifier):
         arrays, is_calibrated = content.arrays, "unheard" not in content.training
         parts = ("combination", "calibration") if is_calibrated else ("combination",)
         content.check_arrays(arrays_of(*parts), {})
-        panel.combination_ = Combination(
-            arrays["combination.scales"],
-            arrays["combination.weights"],
-            float(content.decision["offset"]),
-            float(content.decision["bend"]),
-        )
-        names = (f"calibration.{name}" for name in ("slopes", "offsets", "misfits"))
-        panel.calibration_ = None
-        if is_calibrated:
-            panel.calibration_ = Calibration(*(arrays[name] for name in names))
+        say = [arrays[f"combination.{name}"] for name in ("scales", "weights")]
+        numbers = [float(content.decision[name]) for name in ("offset", "bend")]
+        panel.combination_ = Combination(say[0], say[1], *numbers)
+        names = [f"calibration.{name}" for name in ("slopes", "offsets", "misfits")]
+        found = [arrays[name] for name in names] if is_calibrated else None
+        panel.calibration_ = Calibration(*found) if found else None
         return panel

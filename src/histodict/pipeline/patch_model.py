@@ -5,16 +5,18 @@ image ─► reduced, stain-normalised ─► patches on tissue ─► vectors �
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from functools import partial
 from inspect import signature
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
+from ..decisions.atom_notes import AtomNotes
 from ..decisions.image_rules import (
     RULES,
     Evidence,
@@ -41,6 +43,7 @@ from .image_model import Atoms, ImageModel, Look
 from .opening import open_view
 from .reach import Reach
 from .training_patches import PatchSource, for_every, sample_training
+from .typical import read_typical, typical_arrays, typical_use, usual_signs
 from .view import View, nothing_found
 
 Chunk = tuple[slice, slice]
@@ -90,6 +93,12 @@ class PatchModel(ImageModel):
         `start_from`: a model of the same recipe and classes, whose dictionaries are gone on from.
         """
         start = self._start(start_from) if start_from is not None else None
+        if start and start.notes:
+            warnings.warn(
+                "atoms change as training goes on: their names, and what was switched off, are "
+                "not carried over",
+                stacklevel=2,
+            )
         self._look_at_files([source.record for source in sources])
         found = sample_training(
             sources,
@@ -115,6 +124,7 @@ class PatchModel(ImageModel):
         known = signature(self.method_.fit).parameters
         own = {name: options[name] for name in options if name in known}
         self.method_.fit(self.project(X), found.labels, **own)
+        self.typical_ = typical_use(self.method_, found, self.project, len(self.classes))
         return len(X)
 
     def _check_classes(self, labels: NDArray[np.int64]) -> None:
@@ -134,9 +144,28 @@ class PatchModel(ImageModel):
         patch_map, evidence = self.judge(path, mpp, callback, within)
         if not evidence.n_patches:
             return Look(None, patch_map, evidence)
-        scores = self.rule_.scores(evidence)
+        scores = self._scores(evidence)
         check_scores(path, scores)
         return Look(scores, patch_map, evidence)
+
+    def _scores(self, evidence: Evidence) -> NDArray[np.float64]:
+        assert self.rule_ is not None
+        if not self.method_.off_:
+            return self.rule_.scores(evidence)
+        n_codes = self.method_.n_codes_
+        kept = np.delete(np.arange(n_codes), list(self.method_.off_))
+        return self.rule_.in_use(kept, n_codes).scores(evidence.in_use(kept))
+
+    def with_notes(self, notes: AtomNotes) -> Self:
+        atoms = self.atoms()
+        if notes and atoms is None:
+            raise ValueError(self.why_no_atoms())
+        for note in notes.notes:
+            if atoms is not None and note.atom >= len(atoms.D):
+                raise ValueError(f"there is no atom {note.atom}: there are {len(atoms.D)}")
+        changed = copy(self)
+        changed.notes, changed.method_ = notes, self.method_.without_atoms(notes.off)
+        return changed
 
     def judge(
         self,
@@ -239,7 +268,7 @@ class PatchModel(ImageModel):
             return None
         side = self.recipe.patch_px
         is_pixels = self.projection_ is None and vectors_named(self.recipe.vectors).are_pictures
-        return Atoms(D, classes, side if is_pixels else None)
+        return Atoms(D, classes, side if is_pixels else None, usual_signs(self.typical_, classes))
 
     def why_no_atoms(self) -> str:
         return (
@@ -256,7 +285,7 @@ class PatchModel(ImageModel):
             found["projection.components"] = self.projection_.components
         if self.rule_:
             found |= {f"rule.{name}": array for name, array in self.rule_.arrays().items()}
-        return found
+        return found | typical_arrays(self.typical_)
 
     def learnt(self) -> dict[str, Learnt]:
         return arrays_of("projection") if self.recipe.components else {}
@@ -275,13 +304,17 @@ class PatchModel(ImageModel):
         return sizes
 
     def restore(self, content: ModelContent, others: Mapping[str, Learnt] | None = None) -> None:
-        super().restore(content, others)
+        known = arrays_of("use") if "use.shares" in content.arrays else {}
+        super().restore(content, known | dict(others or {}))
         self.method_.check_features(content.n_features)
         arrays = content.arrays
         self.projection_ = None
         if "projection.mean" in arrays:
             mean, components = arrays["projection.mean"], arrays["projection.components"]
             self.projection_ = Projection(mean, components)
+        self.typical_ = read_typical(arrays)
+        noted = self.with_notes(AtomNotes.from_list(content.atoms))
+        self.notes, self.method_ = noted.notes, noted.method_
         learnt = {k.removeprefix("rule."): v for k, v in arrays.items() if k.startswith("rule.")}
         if learnt:
             name = self.recipe.rule

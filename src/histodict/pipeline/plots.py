@@ -29,7 +29,7 @@ def plot_atoms(model: Any, n_atoms: int, axes: Sequence[Any] | None) -> Any:
 
         axes = list(pyplot.subplots(len(classes), 1, squeeze=False)[1][:, 0])
     for place, (name, ax) in enumerate(zip(classes, axes, strict=True)):
-        own = atoms.D[atoms.classes == place]
+        own = atoms.as_used[atoms.classes == place]
         ax.imshow(atom_sheet(own, atoms.patch_px, n_atoms, min(n_atoms, _ACROSS)))
         ax.set_title(f"{name}: {min(n_atoms, len(own))} of {len(own)} atoms", parse_math=False)
         ax.set_axis_off()

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from ..decisions.atom_notes import AtomNotes
 from ..decisions.image_rules import Evidence
 from ..decisions.operating_point import OperatingPoint
 from ..decisions.regions import Findings, SizeCurve, best_margin, compare, decision_words
@@ -33,6 +34,7 @@ from .inputs import Drawn, Labelled, to_learn
 from .patch_model import PatchModel
 from .region_truth import image_truth, in_region, known_patches, region_classes, true_patches
 from .sizes import check_training_images, left_out
+from .spoken import Spoken, speak_of_regions
 from .tissue_classifier import recipe_facts
 from .training_patches import PatchSource
 
@@ -236,6 +238,15 @@ class RegionDetector(Estimator):
         changed = copy(self)
         changed.n_jobs, changed.model_ = n_jobs, self.model_.with_jobs(n_jobs)
         return changed
+
+    def with_notes(self, notes: AtomNotes, view: int = 0) -> Self:
+        changed = copy(self)
+        changed.model_ = self.model_.with_notes(notes)
+        return changed
+
+    def spoken(self, *image: Any) -> list[Spoken]:
+        own = speak_of_regions(self, *image)
+        return [] if own is None else [own]
 
     def with_codes_to(self, codes_to: CodesTo) -> Self:
         changed = copy(self)

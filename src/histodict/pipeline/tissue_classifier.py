@@ -6,6 +6,7 @@ from copy import copy
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
+from ..decisions.atom_notes import AtomNotes
 from ..execution.array_cache import ArrayCache
 from ..execution.executor import Executor
 from ..execution.progress import Callback, ignore
@@ -131,6 +132,11 @@ class TissueClassifier(ImageClassifier):
     def with_codes_to(self, codes_to: CodesTo) -> Self:
         changed = copy(self)
         changed._model = self._model.with_codes_to(codes_to)
+        return changed
+
+    def with_notes(self, notes: AtomNotes, view: int = 0) -> Self:
+        changed = copy(self)
+        changed._model = self._model.with_notes(notes)
         return changed
 
     def with_cache(self, cache: ArrayCache | None) -> Self:

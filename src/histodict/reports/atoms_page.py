@@ -3,71 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from copy import copy
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..execution.array_cache import ArrayCache
+import numpy as np
+
 from ..execution.progress import Callback, ignore
+from ..execution.texts import counted
 from ..images.manifest import Manifest, Record
 from ..networks import vectors_named
-from ..parameters import check_whole_number
-from ..patches.patch_map import colour_of
-from ..patches.pictures import png_uri, vector_picture
+from ..patches.grid import PatchGrid
+from ..patches.patch_map import colour_of, rgb_of
+from ..patches.pictures import image_uri, png_uri, vector_picture
 from ..pipeline import Model
-from ..pipeline.atoms import AtomUse, ClassUse, most_used, patch_labels
-from ..pipeline.gallery import Gallery
-from ..pipeline.image_model import Atoms
+from ..pipeline.atom_facts import LEAK_CHANCE, LEAK_SHARE, LEAK_USE, AtomFacts
+from ..pipeline.atoms import AtomUse, ClassUse
+from ..pipeline.reasons import percent
+from ..pipeline.spoken import AtomLook
 from ..recipes import Recipe
+from .atom_maps import maps_of, use_picture
+from .atoms_in_use import AtomsInUse, find_atoms, plain_facts
 from .pages import write_page
 from .patch_pictures import patch_pictures
 
-
-@dataclass(frozen=True)
-class AtomsInUse:
-    """The atoms of a model's classes, and the patches that show how they are used."""
-
-    atoms: Atoms
-    gallery: Gallery
-    labels: list[str]
-    classes: list[ClassUse]
-
-    @classmethod
-    def of(
-        cls, model: Model, gallery: Gallery, records: Sequence[Record], n_atoms: int
-    ) -> AtomsInUse:
-        atoms, labels = _atoms(model), patch_labels(model, gallery, records)
-        classes = most_used(atoms, gallery, labels, model.classes_, n_atoms)
-        return cls(atoms, gallery, labels, classes)
-
-
-def find_atoms(
-    model: Model,
-    manifest: Manifest,
-    *,
-    n_atoms: int = 24,
-    cache: Path | None = None,
-    callback: Callback = ignore,
-) -> AtomsInUse:
-    """The most used atoms of every class, by patches of these images.
-
-    `cache`: the folder of a training, which may know the cells of a network.
-    """
-    check_whole_number("atoms", n_atoms, 1)
-    _atoms(model)
-    patches = copy(model.model_)
-    patches.cache = ArrayCache(cache) if cache else model.model_.cache
-    gallery = Gallery.of(patches, manifest.records, model.random_state, callback)
-    return AtomsInUse.of(model, gallery, manifest.records, n_atoms)
+__all__ = ["AtomsInUse", "atom_rows", "find_atoms", "panel_note", "plain_facts", "write_atoms_page"]
 
 
 def write_atoms_page(
-    path: Path, model: Model, manifest: Manifest, found: AtomsInUse, callback: Callback = ignore
+    path: Path,
+    model: Model,
+    manifest: Manifest,
+    found: AtomsInUse,
+    *,
+    with_maps: bool = True,
+    callback: Callback = ignore,
 ) -> None:
     """Everything in one file: no scripts, nothing fetched."""
     names = [manifest.name(record) for record in manifest.records]
-    shown = atom_rows(found, manifest.records, names, n_jobs=model.n_jobs, callback=callback)
+    maps = find_maps(model, found, manifest.records) if with_maps else []
+    shown = atom_rows(
+        found, manifest.records, names, maps=maps, n_jobs=model.n_jobs, callback=callback
+    )
     recipe = model.recipe
     content = {
         "title": f"Atoms of {' / '.join(model.classes_)}",
@@ -75,8 +52,13 @@ def write_atoms_page(
             {"name": f"atoms of {len(model.classes_)} classes", "value": len(found.atoms.D)},
             {"name": "patches looked at", "value": len(found.labels)},
             {"name": "images they come from", "value": len(set(found.gallery.images.tolist()))},
+            {"name": "patients", "value": found.facts[0].of_patients},
         ],
         "note": panel_note(model),
+        "leak_words": leak_words(found),
+        "leaks": [_leak_row(fact) for fact in found.leaks],
+        "stability": found.stability,
+        "map_names": [names[each.place] for each in maps],
         "are_pictures": found.atoms.patch_px is not None,
         "is_pair": recipe.context > 1,
         "vectors": recipe.vectors,
@@ -84,6 +66,57 @@ def write_atoms_page(
         "settings": f"Method {recipe.method}; {_patch_words(recipe)}",
     }
     write_page(path, "reports/atoms.html.j2", content)
+
+
+def leak_words(found: AtomsInUse) -> str:
+    """What was looked for, and what came of it."""
+    if np.isnan(found.facts[0].site_chance):
+        return (
+            "Whether atoms tell sites apart cannot be said: no class has patients of two sites. "
+            "A column site in the table of images says where each is from."
+        )
+    rule = (
+        f"An atom looks like a leak if, among patients of the same class, {percent(LEAK_SHARE)} or "
+        "more of the variance of its use lies between sites, a difference that large in any atom "
+        f"would come about by chance in {percent(LEAK_CHANCE)} of shufflings or fewer, and one "
+        f"site uses it in at least {percent(LEAK_USE)} more of its patches than the others."
+    )
+    n = len(found.leaks)
+    said = f"{counted(n, 'atom')} {'looks' if n == 1 else 'look'} like a leak." if n else "None is."
+    return f"{said} {rule}"
+
+
+def _leak_row(fact: AtomFacts) -> dict[str, str]:
+    return {
+        "label": fact.name or fact.label,
+        "words": f"patches from {fact.site} use it in {percent(fact.site_excess)} more of cases "
+        f"than others of the same class (η² {fact.site_share:.2f}, chance {fact.site_chance:.3f})",
+    }
+
+
+@dataclass(frozen=True)
+class _Map:
+    """Where the atoms of a class are used in one image: the place of its record, and the look."""
+
+    owner: int
+    place: int
+    look: AtomLook
+    grid: PatchGrid
+
+
+def find_maps(model: Model, found: AtomsInUse, records: Sequence[Record]) -> list[_Map]:
+    """Per class, of the image whose patches use its shown atoms most, where they are used."""
+    maps = []
+    for owner, use in enumerate(found.classes):
+        atoms = [line.atom for line in use.atoms]
+        if not atoms:
+            continue
+        counts = (found.gallery.codes[:, atoms] != 0).sum(axis=1)
+        totals = np.bincount(found.gallery.images, np.asarray(counts).ravel(), len(records))
+        shown = maps_of(model, records[int(totals.argmax())])
+        if shown is not None:
+            maps.append(_Map(owner, int(totals.argmax()), *shown))
+    return maps
 
 
 def _patch_words(recipe: Recipe) -> str:
@@ -103,6 +136,7 @@ def atom_rows(
     records: Sequence[Record],
     names: Sequence[str],
     *,
+    maps: Sequence[_Map] = (),
     n_jobs: int | None = None,
     callback: Callback = ignore,
 ) -> list[dict[str, Any]]:
@@ -124,10 +158,24 @@ def atom_rows(
             "colours": colours,
             "top": top,
             "words": _words(use),
-            "rows": [_row(found, line, uris, names) for line in use.atoms],
+            "rows": [
+                _row(found, line, uris, names)
+                | {"map": _map_uri(maps, owner, line.atom, records, rgb_of(owner))}
+                for line in use.atoms
+            ],
         }
-        for use in found.classes
+        for owner, use in enumerate(found.classes)
     ]
+
+
+def _map_uri(
+    maps: Sequence[_Map], owner: int, atom: int, records: Sequence[Record], colour: Any
+) -> str:
+    own = next((each for each in maps if each.owner == owner), None)
+    if own is None:
+        return ""
+    share = np.where(own.look.tissue, own.look.where[atom], np.nan)
+    return image_uri(use_picture(records[own.place].picture, own.grid, share, colour))
 
 
 def panel_note(model: Model) -> str:
@@ -138,30 +186,6 @@ def panel_note(model: Model) -> str:
         f"This model is a panel of {model.n_members} that decide together: these are the atoms of "
         "its first member."
     )
-
-
-def plain_facts(found: AtomsInUse, names: Sequence[str]) -> dict[str, Any]:
-    """What was found, for programs; an atom goes by its place in the codes."""
-    gallery = found.gallery
-
-    def place(patch: int, weight: float) -> dict[str, Any]:
-        x, y = gallery.corners[patch].tolist()
-        image = names[int(gallery.images[patch])]
-        side = float(gallery.side[patch])
-        return {"image": image, "x": x, "y": y, "side": side, "weight": weight}
-
-    classes = [asdict(use) for use in found.classes]
-    for line in (line for use in classes for line in use["atoms"]):
-        line["patches"] = [place(*patch) for patch in line["patches"]]
-    return {"n_patches": len(found.labels), "classes": classes}
-
-
-def _atoms(model: Model) -> Atoms:
-    """The model's atoms; a ValueError says why there are none."""
-    atoms = model.model_.atoms()
-    if atoms is None:
-        raise ValueError(model.model_.why_no_atoms())
-    return atoms
 
 
 def _words(use: ClassUse) -> str:
@@ -176,10 +200,16 @@ def _words(use: ClassUse) -> str:
 def _row(
     found: AtomsInUse, line: AtomUse, uris: Mapping[int, str], names: Sequence[str]
 ) -> dict[str, Any]:
-    side = found.atoms.patch_px
+    side, fact = found.atoms.patch_px, found.facts[line.atom]
+    sign = float(found.gallery.leaning()[line.atom])
+    atom = sign * found.atoms.D[line.atom]
     return {
-        "number": line.atom + 1,
-        "uri": png_uri(vector_picture(found.atoms.D[line.atom], side)) if side else "",
+        "label": fact.label,
+        "name": fact.name,
+        "marks": [word for word in ("artefact", "off") if getattr(fact, word)],
+        "facts": fact_words(fact),
+        "is_leak": fact.is_leak,
+        "uri": png_uri(vector_picture(atom, side)) if side else "",
         "shares": line.shares,
         "patches": [
             {
@@ -187,8 +217,21 @@ def _row(
                 **dict(zip("xy", found.gallery.corners[patch].tolist(), strict=True)),
                 "image": names[int(found.gallery.images[patch])],
                 "label": found.labels[patch],
-                "weight": weight,
+                "weight": sign * weight,
             }
             for patch, weight in line.patches
         ],
     }
+
+
+def fact_words(fact: AtomFacts) -> list[str]:
+    """What is known of an atom, in a few words each."""
+    words = [f"in {fact.n_patients} of {counted(fact.of_patients, 'patient')}"]
+    if not np.isnan(fact.auc):
+        ends = f" ({fact.auc_low:.2f} to {fact.auc_high:.2f})" * (not np.isnan(fact.auc_low))
+        words.append(f"AUC {fact.auc:.2f}{ends}")
+    if not np.isnan(fact.seeds):
+        words.append(f"found again {fact.seeds:.2f}, by half the patients {fact.halves:.2f}")
+    if fact.is_leak:
+        words.append(f"looks like a leak of {fact.site}")
+    return words

@@ -48,6 +48,7 @@ def describe_model(header: Mapping[str, Any]) -> list[Fact]:
         ("Patches", "" if given else _patch_words(recipe)),
         ("Stain correction", "" if given else recipe.stain),
         ("Decision", _decision_words(header, recipe)),
+        ("Atoms", _note_words(header)),
         ("Adapted to", f"{adapted} without labels" if "adapted" in training else ""),
         ("Pixel size", "" if given else _size_words(header["mpp"])),
         ("Seed", str(training["random_state"])),
@@ -74,6 +75,17 @@ def describe_members(header: Mapping[str, Any]) -> list[Fact]:
             words = f"{heard['weight']:4.0%}  {words}"
         members.append((value, words))
     return members
+
+
+def _note_words(header: Mapping[str, Any]) -> str:
+    """What people have said of its atoms, of all members of a panel."""
+    notes = [note for home in (header, *header["members"]) for note in home["atoms"]]
+    counts = {
+        "named": sum(bool(note["name"]) for note in notes),
+        "marked as artefacts": sum(note["artefact"] for note in notes),
+        "switched off": sum(note["off"] for note in notes),
+    }
+    return ", ".join(f"{count} {what}" for what, count in counts.items() if count)
 
 
 def _size_words(mpp: float | None) -> str:

@@ -6,7 +6,9 @@
     obsm["spatial"]   x and y of the patches' centres, in level-0 pixels of the image
     var               class of each atom, usage: the share of this image's patches that use it, and
                       usage_CLASS: of the patches that CLASS won
+                      concept: the name people gave it, else CLASS:NUMBER; group, artefact, off
     varm["atoms"]     the atoms
+    varm["usual_use"] share of the training patches of each class that use an atom, where known
     uns["spatial"]    as squidpy and scanpy expect it: a small picture, its scale, the patches' side
     uns["histodict"]  image, answer, model
 
@@ -28,11 +30,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
+from ..decisions.atom_notes import atom_labels
 from ..execution.files import written_whole
 from ..images.manifest import Record
 from ..images.readers import open_image
 from ..patches.patch_map import COLOURS, PatchMap
 from ..pipeline import NO_TISSUE, Answer, Model
+from ..pipeline.image_model import Atoms
 from ..pipeline.region_truth import moved_by
 from .h5ad import Categorical, Names, SparseRows, load_h5py, mark, write, write_frame
 
@@ -108,6 +112,9 @@ class _Table:
         sizes = np.bincount(winners, minlength=n_classes)
         write_frame(file, "var", Names(len(names), lambda rows: names[rows]), self._var(use, sizes))
         atom_rows = {} if atoms is None else {"atoms": np.asarray(atoms.D)}
+        typical = self.model.model_.typical_
+        if atoms is not None and typical is not None:
+            atom_rows["usual_use"] = np.stack([each.shares for each in typical], axis=1)
         write(atom_rows, file, "varm")
         write(self._uns(), file, "uns")
         for part in _EMPTY:
@@ -168,12 +175,23 @@ class _Table:
     def _var(self, use: NDArray[np.int64], sizes: NDArray[np.int64]) -> dict[str, Any]:
         """`use` : (n_classes, n_atoms), patches that each class won and that use the atom"""
         atoms, classes = self.model.model_.atoms(), list(self.patch_map.classes)
-        own = (
-            {} if atoms is None else {"class": Categorical(atoms.classes.astype(np.int16), classes)}
-        )
+        own = {} if atoms is None else self._notes(atoms, classes)
         shares = use / np.maximum(sizes, 1)[:, None]
         by_class = {f"usage_{name}": shares[place] for place, name in enumerate(classes)}
         return own | {"usage": use.sum(axis=0) / max(1, int(sizes.sum()))} | by_class
+
+    def _notes(self, atoms: Atoms, classes: list[str]) -> dict[str, Any]:
+        """What each atom goes by, and what people have said of it."""
+        labels, model = atom_labels(atoms.classes, classes), self.model.model_
+        notes = [model.notes.of(atom) for atom in range(len(labels))]
+        names = [note.name or label for note, label in zip(notes, labels, strict=True)]
+        return {
+            "class": Categorical(atoms.classes.astype(np.int16), classes),
+            "concept": Categorical.of(names),
+            "group": Categorical.of(note.group for note in notes),
+            "artefact": np.array([note.artefact for note in notes]),
+            "off": np.array([note.off for note in notes]),
+        }
 
     # --- the image and the model ----------------------------------------------------------------
 

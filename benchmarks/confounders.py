@@ -1,0 +1,252 @@
+"""Are planted confounders found among the atoms, and does switching these off undo the harm?
+
+    python -m benchmarks.confounders                      drawn tissue, cells of a network
+    python -m benchmarks.confounders --preset fast        drawn tissue, pixels
+    python -m benchmarks.confounders --set ucsb-breast    a real set of HISTODICT_DATA
+
+Patients are of two sites at random. In the training images of one class from one site something is
+planted that is no tissue: a tint, strong JPEG compression, a pen mark, or a blur; five times each.
+The model of these images is asked for atoms that look like a leak, by the rule of `histodict
+atoms`; they are switched off, and nothing is learnt again. Accuracies are of other patients, as
+they are, and with the same planted in the other class alone. The model of the same images without
+it is asked, too: what is flagged there is a false alarm. Neither stain correction nor a look at the
+quality of tissue stands in the way, which would take away much of it before.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw, ImageFilter
+
+from histodict.decisions.atom_notes import AtomNotes
+from histodict.demo.sets import write_synthetic_set
+from histodict.images.manifest import Manifest, Record, read_manifest
+from histodict.pipeline import TissueClassifier
+from histodict.presets import preset
+from histodict.reports.atoms_in_use import find_atoms
+
+from .machine import machine_facts
+from .report import print_facts
+
+_RECIPE = {"stain": "none", "quality": "none"}
+_SMALL = {"n_atoms": "60", "n_iter": "10", "patches_per_class": "3000"}
+# Cells of a network; or pixels, at full resolution and with codes that are less sparse than the
+# preset's, so that what is fine can be seen at all.
+_SETTINGS = {
+    "embeddings": _SMALL | {"components": "60"},
+    "fast": _SMALL | {"downsample": "1", "context": "1", "penalty": "0.15"},
+}
+Pixels = NDArray[np.uint8]
+
+
+# --- what is planted ----------------------------------------------------------------------------
+
+
+def tint(image: Image.Image, rng: np.random.Generator) -> Image.Image:
+    """A cast of colour, as of another lamp."""
+    pixels = np.asarray(image, np.float64) * [0.88, 1.0, 0.80]
+    return Image.fromarray(pixels.clip(0, 255).astype(np.uint8))
+
+
+def jpeg(image: Image.Image, rng: np.random.Generator) -> Image.Image:
+    """Compression so strong that its squares can be seen."""
+    buffer = io.BytesIO()
+    image.save(buffer, "JPEG", quality=8)
+    return Image.open(buffer).convert("RGB")
+
+
+def pen(image: Image.Image, rng: np.random.Generator) -> Image.Image:
+    """A line of a felt pen across the image."""
+    marked = image.copy()
+    width, height = marked.size
+    points = [(0, rng.uniform(0, height)), (width / 2, rng.uniform(0, height))]
+    points.append((width, rng.uniform(0, height)))
+    ImageDraw.Draw(marked).line(points, fill=(30, 60, 190), width=max(8, height // 6))
+    return Image.blend(image, marked, 0.8)
+
+
+def blur(image: Image.Image, rng: np.random.Generator) -> Image.Image:
+    """Out of focus."""
+    return image.filter(ImageFilter.GaussianBlur(3.0))
+
+
+KINDS: dict[str, Callable[[Image.Image, np.random.Generator], Image.Image]] = {
+    "tint": tint,
+    "jpeg": jpeg,
+    "pen": pen,
+    "blur": blur,
+}
+
+
+def planted(
+    manifest: Manifest, folder: Path, kind: str, where: Callable[[Record], bool], seed: int
+) -> Manifest:
+    """Copies of the images, changed where that is asked for."""
+    folder.mkdir(parents=True)
+    rng, records = np.random.default_rng(seed), []
+    for place, record in enumerate(manifest.records):
+        with Image.open(record.path) as opened:
+            image = opened.convert("RGB")
+        if where(record):
+            image = KINDS[kind](image, rng)
+        path = folder / f"{place}.png"
+        image.save(path)
+        records.append(replace(record, path=path))
+    return replace(manifest, records=tuple(records), root=folder)
+
+
+# --- one planting -------------------------------------------------------------------------------
+
+
+def with_sites(manifest: Manifest, seed: int) -> Manifest:
+    """Half of the patients at random are of site B."""
+    patients = np.random.default_rng(seed).permutation(sorted(set(manifest.patients)))
+    at_b = set(patients[: len(patients) // 2].tolist())
+    records = [replace(r, site="B" if r.patient in at_b else "A") for r in manifest.records]
+    return replace(manifest, records=tuple(records))
+
+
+def accuracy(model: TissueClassifier, manifest: Manifest) -> float:
+    answers = model.predict(manifest)
+    pairs = zip(answers.labels, manifest.labels, strict=True)
+    return float(np.mean([said == truth for said, truth in pairs]))
+
+
+def trained(manifest: Manifest, seed: int, preset_name: str) -> TissueClassifier:
+    recipe = preset(preset_name).with_changes(**_RECIPE).with_settings(_SETTINGS[preset_name])
+    return TissueClassifier(recipe, random_state=seed, n_jobs=2).fit(manifest)
+
+
+def leaks_of(model: TissueClassifier, manifest: Manifest) -> list[Any]:
+    return find_atoms(model, manifest, n_atoms=1).leaks
+
+
+def try_planting(
+    clean: TissueClassifier,
+    learn: Manifest,
+    test: Manifest,
+    kind: str,
+    seed: int,
+    preset_name: str,
+    folder: Path,
+) -> dict[str, Any]:
+    """Train with it, look for leaks with and without, and switch off what is flagged.
+
+    `clean`: the model of the same images without it.
+    """
+    other, positive = learn.classes
+    dirty = planted(
+        learn, folder / f"{kind}-dirty", kind, lambda r: r.label == positive and r.site == "B", seed
+    )
+    swapped = planted(test, folder / f"{kind}-swapped", kind, lambda r: r.label == other, seed)
+    harmed = trained(dirty, seed, preset_name)
+    flagged = leaks_of(harmed, dirty)
+    off = [fact.atom for fact in flagged]
+    mended = harmed.with_notes(AtomNotes().changed(off, off=True)) if off else harmed
+    found: dict[str, Any] = {"kind": kind, "seed": seed, "flagged": len(flagged)}
+    found["of_b"] = sum(fact.site == "B" for fact in flagged)
+    found["false"] = len(leaks_of(clean, learn))
+    for name, model in (("clean", clean), ("planted", harmed), ("off", mended)):
+        found[f"{name}_on_clean"] = accuracy(model, test)
+        found[f"{name}_on_swapped"] = accuracy(model, swapped)
+    return found
+
+
+def drawn(seed: int, folder: Path) -> tuple[Manifest, Manifest]:
+    """Sixteen drawn patients to learn from, eight others to test on; both classes of each."""
+    sets = []
+    for name, n_patients, own in (("learn", 16, seed), ("test", 8, seed + 1000)):
+        made = write_synthetic_set(folder / name, n_patients, 2, size=(480, 360), seed=own)
+        sets.append(read_manifest(made / "manifest.csv"))
+    return sets[0], sets[1]
+
+
+def real(name: str, seed: int) -> tuple[Manifest, Manifest]:
+    """Two thirds of the patients of each class to learn from, the others to test on."""
+    manifest = read_manifest(Path(os.environ["HISTODICT_DATA"]) / name / "manifest.csv")
+    rng, learn = np.random.default_rng(seed), set()
+    for label in manifest.classes:
+        own = sorted({r.patient for r in manifest.records if r.label == label} - learn)
+        learn |= set(rng.permutation(own)[: 2 * len(own) // 3].tolist())
+    sides = [
+        [p for p, r in enumerate(manifest.records) if (r.patient in learn) == s] for s in (1, 0)
+    ]
+    return manifest.select(sides[0]), manifest.select(sides[1])
+
+
+# --- all of them --------------------------------------------------------------------------------
+
+
+def tables(rows: Sequence[dict[str, Any]]) -> None:
+    print(
+        "| planted | found | false alarms | accuracy on clean patients: clean model, planted, "
+        "switched off | on patients with it in the other class |"
+    )
+    print("|---|---|---|---|---|")
+    for kind in (*KINDS, "all"):
+        own = [row for row in rows if kind in (row["kind"], "all")]
+        if not own:
+            continue
+        means = {key: np.mean([row[key] for row in own]) for key in own[0] if "_on_" in key}
+        cells = [
+            ", ".join(f"{means[f'{name}_on_{side}']:.3f}" for name in ("clean", "planted", "off"))
+            for side in ("clean", "swapped")
+        ]
+        found, false = (sum(row[key] > 0 for row in own) for key in ("flagged", "false"))
+        print(f"| {kind} | {found} of {len(own)} | {false} of {len(own)} | {' | '.join(cells)} |")
+
+
+def try_all(
+    name: str | None, preset_name: str, kinds: list[str], seed: int, output: Path | None
+) -> list[Any]:
+    """One set of patients: a clean model, and every kind planted at other sites drawn at random."""
+    rows = []
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        learn, test = real(name, seed) if name else drawn(seed, folder)
+        clean = trained(learn, seed, preset_name)
+        for place, kind in enumerate(KINDS):
+            if kind not in kinds:
+                continue
+            sites = with_sites(learn, 100 * seed + place)
+            rows.append(try_planting(clean, sites, test, kind, seed, preset_name, folder))
+            print(json.dumps(rows[-1]), flush=True)
+            if output:
+                with output.open("a") as file:
+                    file.write(json.dumps(rows[-1]) + "\n")
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--set", help="a real set, by the name of its folder; else drawn tissue")
+    parser.add_argument("--preset", default="embeddings", choices=list(_SETTINGS))
+    parser.add_argument("--times", type=int, default=5, help="plantings of every kind")
+    parser.add_argument("--kinds", nargs="*", default=list(KINDS), choices=list(KINDS))
+    parser.add_argument("--output", type=Path, help="JSON lines, a planting each; goes on from it")
+    given = parser.parse_args()
+    print_facts(machine_facts())
+    rows = []
+    if given.output and given.output.exists():
+        rows = [json.loads(line) for line in given.output.read_text().splitlines()]
+    done = {(row["kind"], row["seed"]) for row in rows}
+    for seed in range(given.times):
+        left = [kind for kind in given.kinds if (kind, seed) not in done]
+        if left:
+            rows += try_all(given.set, given.preset, left, seed, given.output)
+    tables(rows)
+
+
+if __name__ == "__main__":
+    main()

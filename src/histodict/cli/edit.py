@@ -1,0 +1,296 @@
+"""What people make of atoms: `edit` names them and switches them off, `why` tells by them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..execution.outputs import check_new_file, check_room
+from .console import plain_errors, print_json, print_table, progress_bars, warn
+from .image_options import AskedOptions
+from .options import JsonOption, ModelOptions, ViewOption, view_of
+from .reading import warn_of_sizes
+from .work import JobsOption
+
+if TYPE_CHECKING:
+    from ..decisions.atom_notes import AtomNotes
+    from ..images.manifest import Record
+    from ..pipeline import Model
+
+_PAGE_BYTES = 5 * 2**20
+_NAMED = "ATOMS=TEXT"
+_ATOMS = "ATOMS"
+
+
+def edit(
+    *,
+    used: ModelOptions,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Model file to write: a new one.")
+    ] = None,
+    name: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar=_NAMED,
+            help='Name atoms, as in "inflamed:3=crowded dark nuclei". Atoms of one name are one '
+            'concept: "inflamed:3,inflamed:9=…" merges two. An empty name takes it away.',
+        ),
+    ] = None,
+    group: Annotated[
+        list[str] | None,
+        typer.Option(metavar=_NAMED, help="Put atoms under a heading, such as nuclei."),
+    ] = None,
+    artefact: Annotated[
+        list[str] | None,
+        typer.Option(metavar=_ATOMS, help="Mark atoms as no tissue; they still take part."),
+    ] = None,
+    tissue: Annotated[
+        list[str] | None, typer.Option(metavar=_ATOMS, help="Take that mark away.")
+    ] = None,
+    off: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar=_ATOMS,
+            help="Switch atoms off: the model answers as if it had never had them. Nothing is "
+            "learnt again.",
+        ),
+    ] = None,
+    on: Annotated[
+        list[str] | None, typer.Option(metavar=_ATOMS, help="Switch atoms on again.")
+    ] = None,
+    show: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="IMAGES",
+            help="An image, a folder or a CSV: say what the changes change in the answers.",
+        ),
+    ] = None,
+    view: ViewOption = 1,
+    jobs: JobsOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Name, group and switch off the atoms of a model, in a new model file.
+
+    ATOMS go by CLASS:NUMBER, as `histodict atoms` shows them, or by a name they have; several
+    with commas between them. Every option may be repeated. What is said is kept in the model with
+    the date, and appears wherever its atoms do:
+
+        histodict edit m.histodict --name "inflamed:3=dark nuclei" --off inflamed:7 -o n.histodict
+
+    Without a change it lists what has been said so far.
+    """
+    from ..decisions.atom_notes import find_atoms
+    from ..pipeline import save_model
+
+    with plain_errors():
+        if output is not None:
+            check_new_file(output)
+            if output.exists() and output.samefile(used.model):
+                raise ValueError(f"{output}: is the model itself: write to another file")
+        model = used.load(jobs)
+        own = view_of(model, view).model_
+        labels = labels_of(own, model.classes_)
+        notes = own.notes
+        for atoms, values in _wanted(name, group, artefact, tissue, off, on, labels):
+            notes = notes.changed(find_atoms(atoms, labels, notes), **values)
+        changed = model.with_notes(notes, view - 1)
+        if notes != own.notes and output is None and show is None:
+            raise ValueError("say where the changed model goes, with --output")
+        if output is not None:
+            save_model(changed, output)
+        rows = _compared(model, changed, _images(show)) if show else []
+    if as_json:
+        told = {"model": str(output or used.model), "atoms": _told(notes, labels)}
+        print_json(told | ({"images": rows} if rows else {}))
+        return
+    _say(notes, labels, rows)
+    if output is not None:
+        typer.echo(f"Wrote {output}")
+
+
+def labels_of(own: Any, classes: list[str]) -> list[str]:
+    """CLASS:NUMBER of every atom of a view."""
+    from ..decisions.atom_notes import atom_labels
+
+    atoms = own.atoms()
+    if atoms is None:
+        raise ValueError(own.why_no_atoms())
+    return atom_labels(atoms.classes, classes)
+
+
+def _wanted(
+    name: list[str] | None,
+    group: list[str] | None,
+    artefact: list[str] | None,
+    tissue: list[str] | None,
+    off: list[str] | None,
+    on: list[str] | None,
+    labels: list[str],
+) -> list[tuple[str, dict[str, Any]]]:
+    """Atoms and what is changed of them, names first: what follows may go by them."""
+    from ..decisions.atom_notes import check_name
+
+    found: list[tuple[str, dict[str, Any]]] = []
+    for option, texts in (("name", name), ("group", group)):
+        for text in texts or ():
+            atoms, sign, words = text.partition("=")
+            if not sign:
+                raise ValueError(f'--{option} "{text}": write ATOMS=TEXT, as in "{labels[0]}=fat"')
+            if words.strip() in labels:
+                raise ValueError(f"--{option}: {words.strip()!r} is what another atom goes by")
+            check_name(words.strip())
+            found.append((atoms, {option: words.strip()}))
+    switches = (("artefact", artefact, True), ("artefact", tissue, False))
+    for word, texts, value in (*switches, ("off", off, True), ("off", on, False)):
+        found += [(text, {word: value}) for text in texts or ()]
+    return found
+
+
+def _images(source: Path) -> list[Record]:
+    from .image_options import ImageOptions
+
+    return ImageOptions([source]).find()
+
+
+def _compared(before: Model, after: Model, records: list[Record]) -> list[dict[str, Any]]:
+    """Per image the answer of both models, and what it should be where that is known."""
+    from ..images.pixel_size import GivenSize
+
+    rows = []
+    sizes = [GivenSize(table=record.mpp).at(record.path) for record in records]
+    warn_of_sizes(before, [size.beside(before.model_.mpp_) for size in sizes])
+    with progress_bars() as callback:
+        for record in records:
+            size = GivenSize(table=record.mpp)
+            asked: dict[str, Any] = {"mpp": size, "callback": callback, "within": record.within}
+            one, two = (m.answer(record.path, **asked) for m in (before, after))
+            row = {"path": str(record.path), "before": one.row()["label"]}
+            row |= {"score_before": one.row()["score"], "after": two.row()["label"]}
+            row |= {"score_after": two.row()["score"], "truth": record.label or None}
+            rows.append(row)
+    return rows
+
+
+def _told(notes: AtomNotes, labels: list[str]) -> list[dict[str, Any]]:
+    return [{"label": labels[note["atom"]]} | note for note in notes.to_list()]
+
+
+def _say(notes: AtomNotes, labels: list[str], rows: list[dict[str, Any]]) -> None:
+    if notes:
+        lines = [
+            [
+                labels[note.atom],
+                note.name,
+                note.group,
+                ", ".join(word for word in ("artefact", "off") if getattr(note, word)),
+                note.date,
+            ]
+            for note in notes.notes
+        ]
+        print_table(("atom", "name", "group", "", "since"), lines)
+    else:
+        typer.echo("Nothing has been said of its atoms.")
+    if rows:
+        table = [
+            [
+                Path(row["path"]).name,
+                *_answer(row["before"], row["score_before"]),
+                "->",
+                *_answer(row["after"], row["score_after"]),
+                "changed" if row["before"] != row["after"] else "",
+            ]
+            for row in rows
+        ]
+        print_table(("image", "before", "score", "", "after", "score", ""), table)
+        changed = [row for row in rows if row["before"] != row["after"]]
+        typer.echo(f"{len(changed)} of {len(rows)} answers change{_right_words(rows)}.")
+
+
+def _answer(label: str, score: float | None) -> tuple[str, str]:
+    return label, "" if score is None else f"{score:.3g}"
+
+
+def _right_words(rows: list[dict[str, Any]]) -> str:
+    known = [row for row in rows if row["truth"]]
+    if not known:
+        return ""
+    before, after = (sum(row[key] == row["truth"] for row in known) for key in ("before", "after"))
+    return f"; right before {before}, now {after} of {len(known)}"
+
+
+def why(
+    *,
+    used: ModelOptions,
+    asked: AskedOptions,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Page (.html) to write.")
+    ] = None,
+    number: Annotated[int, typer.Option("--atoms", help="Concepts to show of an image.")] = 8,
+    jobs: JobsOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Say why: an image's answer in the atoms of the model, whose parts add up to its score.
+
+        histodict why tissue.histodict image.png --output why.html
+
+    Atoms go by the names that `histodict edit` gave them, else by CLASS:NUMBER. "healthy 4 %" is
+    what is usual in the training patches of that class.
+    """
+    from ..images.pixel_size import GivenSize
+    from ..reports.why_page import write_why_page
+
+    with plain_errors():
+        if output is not None:
+            check_new_file(output)
+            check_room(output, _PAGE_BYTES)
+        model, given = used.load(jobs), asked.size
+        records = asked.find()
+        sizes = [given.with_table(record.mpp).at(record.path) for record in records]
+        warn_of_sizes(model, [size.beside(model.model_.mpp_) for size in sizes])
+        found = []
+        with progress_bars() as callback:
+            for record in records:
+                size: GivenSize = given.with_table(record.mpp)
+                found.append(
+                    model.why(record.path, mpp=size, within=record.within, callback=callback)
+                )
+        if output is not None:
+            write_why_page(output, model, found, records, n_parts=number)
+    if any(view.typical_ is None and view.atoms() for view in [model.model_]):
+        warn("this model is from before: what is usual in its classes is not known", "Note")
+    if as_json:
+        print_json({"images": [each.to_dict() for each in found]})
+        return
+    for each in found:
+        _say_why(each, number)
+    if output is not None:
+        typer.echo(f"Open {output}")
+
+
+def _say_why(found: Any, number: int) -> None:
+    from ..pipeline.reasons import percent
+
+    typer.echo(f"{found.answer.path}: {found.words()}")
+    if found.answer.label is None:
+        return
+    typer.echo(found.change_words())
+    rival = found.classes[found.rival]
+    rows = [
+        [
+            part.name,
+            "" if part.use is None else percent(part.use),
+            part.usual_words(rival),
+            f"{found.lead(part.adds):+.3g}",
+            f"{found.beyond(part):+.3g}",
+        ]
+        for part in found.ordered[:number]
+    ]
+    print_table(("concept", "use", f"in {rival}", "adds", f"beyond {rival}"), rows)
+    rest = found.ordered[number:]
+    others = sum(found.lead(part.adds) for part in rest)
+    typer.echo(
+        f"{len(rest)} others add {others:+.3g}, the rule's constant "
+        f"{found.lead(found.constant):+.3g}; together {found.lead(found.scores):+.3g}."
+    )

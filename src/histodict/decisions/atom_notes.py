@@ -1,0 +1,173 @@
+"""What people have said of a model's atoms: names, groups, artefacts, and which are switched off.
+
+Atoms of the same name are one concept: what they do is added up. An atom goes by CLASS:NUMBER, the
+number counted from 1 within its class, or by its name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import date
+from itertools import count
+from reprlib import repr as short
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..parameters import check_kind, check_whole_number
+
+_MOST_LETTERS = 80
+_KINDS = {
+    "atom": "int",
+    "name": "str",
+    "group": "str",
+    "artefact": "bool",
+    "off": "bool",
+    "date": "str",
+}
+
+
+@dataclass(frozen=True)
+class AtomNote:
+    """Of one atom, by its place in the codes.
+
+    date : of the last change, as 2026-11-18
+    """
+
+    atom: int
+    name: str = ""
+    group: str = ""
+    artefact: bool = False
+    off: bool = False
+    date: str = ""
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.name or self.group or self.artefact or self.off)
+
+
+@dataclass(frozen=True)
+class Concept:
+    """Atoms that are spoken of as one: those of a name, or one alone.
+
+    name : as people named it, else CLASS:NUMBER
+    """
+
+    name: str
+    atoms: tuple[int, ...]
+    group: str = ""
+    artefact: bool = False
+    is_named: bool = False
+
+
+@dataclass(frozen=True)
+class AtomNotes:
+    """The notes of a model, in the order of its atoms."""
+
+    notes: tuple[AtomNote, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.notes)
+
+    @property
+    def off(self) -> list[int]:
+        return [note.atom for note in self.notes if note.off]
+
+    def of(self, atom: int) -> AtomNote:
+        return next((note for note in self.notes if note.atom == atom), AtomNote(atom))
+
+    def named(self, name: str) -> list[int]:
+        return [note.atom for note in self.notes if note.name == name]
+
+    def merged(self) -> list[tuple[int, ...]]:
+        """The atoms of every name that several have, without those that are off."""
+        names = dict.fromkeys(note.name for note in self.notes if note.name)
+        found = [tuple(a for a in self.named(name) if not self.of(a).off) for name in names]
+        return [atoms for atoms in found if len(atoms) > 1]
+
+    def changed(self, atoms: Iterable[int], **values: Any) -> AtomNotes:
+        """With these values for these atoms, dated today; a note that says nothing is left out."""
+        found = {note.atom: note for note in self.notes}
+        for atom in atoms:
+            new = replace(self.of(atom), **values)
+            if new != self.of(atom):
+                found[atom] = replace(new, date=date.today().isoformat())
+        kept = sorted(found.values(), key=lambda note: note.atom)
+        return AtomNotes(tuple(note for note in kept if not note.is_empty))
+
+    def to_list(self) -> list[dict[str, Any]]:
+        return [asdict(note) for note in self.notes]
+
+    @classmethod
+    def from_list(cls, notes: Sequence[Mapping[str, Any]]) -> AtomNotes:
+        return cls(tuple(AtomNote(**note) for note in notes))
+
+    def concepts(self, labels: Sequence[str]) -> list[Concept]:
+        """All atoms, those of a name together; `labels`: of every atom, from `atom_labels`."""
+        found: dict[str, Concept] = {}
+        for atom, label in enumerate(labels):
+            note = self.of(atom)
+            key = note.name or label
+            before = found.get(key, Concept(key, (), note.group, is_named=bool(note.name)))
+            found[key] = replace(
+                before,
+                atoms=(*before.atoms, atom),
+                group=before.group or note.group,
+                artefact=before.artefact or note.artefact,
+            )
+        return list(found.values())
+
+
+def atom_labels(atom_classes: NDArray[np.int64], classes: Sequence[str]) -> list[str]:
+    """CLASS:NUMBER of every atom, by the place of its class."""
+    numbers = [count(1) for _ in classes]
+    return [f"{classes[own]}:{next(numbers[own])}" for own in atom_classes.tolist()]
+
+
+def find_atoms(text: str, labels: Sequence[str], notes: AtomNotes) -> list[int]:
+    """The atoms that a text names: CLASS:NUMBER, a name, or several with commas between them."""
+    whole = notes.named(text.strip())
+    if whole:
+        return whole
+    found: list[int] = []
+    for part in text.split(","):
+        own = part.strip()
+        places = [labels.index(own)] if own in labels else notes.named(own)
+        if not places:
+            first, last = labels[0], labels[-1]
+            raise ValueError(
+                f"there is no atom {own!r}: atoms go by CLASS:NUMBER, here {first} to {last}, or "
+                "by a name that was given to them"
+            )
+        found += places
+    return found
+
+
+def check_notes(notes: object) -> None:
+    """Refuses what cannot be notes of a model's atoms."""
+    if not isinstance(notes, list):
+        raise ValueError(f"atoms must be a list of notes, not {short(notes)}")
+    for note in notes:
+        check_kind("a note of an atom", note, "dict[str, Any]")
+        if set(note) != set(_KINDS):
+            raise ValueError(f"a note of an atom has {sorted(_KINDS)}, not {short(sorted(note))}")
+        for name, kind in _KINDS.items():
+            check_kind(f"atoms: {name}", note[name], kind)
+        check_whole_number("atoms: atom", note["atom"], 0)
+        check_name(note["name"])
+        check_name(note["group"])
+        date.fromisoformat(note["date"])
+    places = [note["atom"] for note in notes]
+    if sorted(set(places)) != places:
+        raise ValueError("atoms: every atom has one note, in their order")
+
+
+def check_name(name: str) -> None:
+    """Refuses a name that would not be shown as it is, or that is too long for a legend."""
+    if name != " ".join(name.split()) or not name.isprintable() or len(name) > _MOST_LETTERS:
+        raise ValueError(
+            f"a name is one line of at most {_MOST_LETTERS} letters, without spaces around it, "
+            f"not {short(name)}"
+        )

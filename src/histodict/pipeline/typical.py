@@ -1,0 +1,70 @@
+"""What training patches of each class typically say, atom by atom: what an image is held against.
+
+A model keeps it, so that an answer can be explained without the training images.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..decisions.atom_evidence import AtomEvidence, AtomSums
+from ..methods.patch_classifier import PatchClassifier
+from .training_patches import TrainingPatches
+
+_NAMES = ("shares", "codes", "leaning", "margins", "wins")
+_N_PATCHES = 1000  # of a class, about
+
+
+def typical_use(
+    method: PatchClassifier,
+    patches: TrainingPatches,
+    project: Callable[[NDArray[np.float32]], NDArray[np.float32]],
+    n_classes: int,
+) -> list[AtomEvidence]:
+    """Of some patches of every class, spread over all of its images."""
+    found = []
+    for place in range(n_classes):
+        rows = np.flatnonzero(patches.labels == place)
+        rows = rows[:: max(1, len(rows) // _N_PATCHES)]
+        vectors = project(patches.vectors[rows])
+        sums = AtomSums(n_classes, method.n_codes_)
+        codes, distances = method.encode(vectors)
+        parts = method.distance_parts(vectors, codes, distances)
+        every = np.ones(len(rows))
+        sums.add(codes, parts, distances.argmin(axis=1), every, every > 0)
+        found.append(sums.mean())
+    return found
+
+
+def typical_arrays(typical: Sequence[AtomEvidence] | None) -> dict[str, NDArray[Any]]:
+    """For a model file."""
+    if not typical:
+        return {}
+    return {f"use.{name}": np.stack([getattr(each, name) for each in typical]) for name in _NAMES}
+
+
+def read_typical(arrays: Mapping[str, NDArray[Any]]) -> list[AtomEvidence] | None:
+    """The reverse of `typical_arrays`; None of models of before."""
+    if "use.shares" not in arrays:
+        return None
+    by_name = [arrays[f"use.{name}"] for name in _NAMES]
+    return [AtomEvidence(*of_class) for of_class in zip(*by_name, strict=True)]
+
+
+def usual_signs(
+    typical: Sequence[AtomEvidence] | None, atom_classes: NDArray[np.int64]
+) -> NDArray[np.float64] | None:
+    """Per atom the sign of the sum of its codes in patches of its own class; 1 where it is 0.
+
+    Training leaves an atom in the sign in which codes over its own class's atoms have it more
+    often; here all classes' atoms compete, and weights count.
+    """
+    if typical is None:
+        return None
+    leaning = np.stack([of_class.leaning for of_class in typical])
+    own = leaning[atom_classes, np.arange(len(atom_classes))]
+    return np.where(own < 0, -1.0, 1.0)

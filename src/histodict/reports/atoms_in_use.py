@@ -1,0 +1,128 @@
+"""Which atoms a model's patches use, by patches of labelled images, and facts of all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import copy
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ..execution.array_cache import ArrayCache
+from ..execution.progress import Callback, ignore
+from ..images.manifest import Manifest, Record
+from ..parameters import check_whole_number
+from ..pipeline import Model, Plan
+from ..pipeline.atom_facts import AtomFacts, atom_facts
+from ..pipeline.atoms import ClassUse, most_used, owners_of, patch_labels
+from ..pipeline.gallery import N_PATCHES, Gallery
+from ..pipeline.image_model import Atoms
+from ..pipeline.stability import Stability, measure_stability
+
+_LEAST_PATCHES = 200  # of every image: facts are about patients
+
+
+@dataclass(frozen=True)
+class AtomsInUse:
+    """The atoms of a model's classes, and the patches that show how they are used.
+
+    facts : of all atoms, by their place
+    """
+
+    atoms: Atoms
+    gallery: Gallery
+    labels: list[str]
+    classes: list[ClassUse]
+    facts: list[AtomFacts]
+    stability: Stability | None = None
+
+    @classmethod
+    def of(
+        cls,
+        model: Model,
+        gallery: Gallery,
+        records: Sequence[Record],
+        n_atoms: int,
+        stability: Stability | None = None,
+    ) -> AtomsInUse:
+        atoms, labels = _atoms(model), patch_labels(model, gallery, records)
+        owners, names = owners_of(records), model.classes_
+        classes = most_used(atoms, gallery, labels, names, n_atoms, owners)
+        notes = model.model_.notes
+        facts = atom_facts(atoms, notes, gallery, labels, records, names, stability)
+        return cls(atoms, gallery, labels, classes, facts, stability)
+
+    @property
+    def leaks(self) -> list[AtomFacts]:
+        """Atoms that look like a leak, the most used first."""
+        found = [fact for fact in self.facts if fact.is_leak]
+        return sorted(found, key=lambda fact: -fact.site_excess)
+
+
+def find_atoms(
+    model: Model,
+    manifest: Manifest,
+    *,
+    n_atoms: int = 24,
+    cache: Path | None = None,
+    n_trainings: int = 0,
+    callback: Callback = ignore,
+) -> AtomsInUse:
+    """The most used atoms of every class, by patches of these images, and facts of all atoms.
+
+    `cache`: the folder of a training, which may know the cells of a network. `n_trainings`: how
+    often to train again, by other seeds and on halves of the patients, to see which atoms last.
+    """
+    check_whole_number("atoms", n_atoms, 1)
+    check_whole_number("stability", n_trainings, 0)
+    _atoms(model)
+    records, patches = manifest.records, copy(model.model_)
+    patches.cache = ArrayCache(cache) if cache else model.model_.cache
+    n_patches = max(N_PATCHES, _LEAST_PATCHES * len(records))
+    gallery = Gallery.of(patches, records, model.random_state, callback, n_patches)
+    stability = None
+    if n_trainings:
+        stability = measure_stability(
+            model, manifest, n_trainings, partial(_train_again, model, cache), callback
+        )
+    return AtomsInUse.of(model, gallery, records, n_atoms, stability)
+
+
+def _train_again(model: Model, cache: Path | None, seed: int, manifest: Manifest) -> Model:
+    """One model by the recipe of what is shown, on these images."""
+    region = model.classes_[1] if model.finds_regions else None
+    plan, n_jobs = Plan(model.recipe), model.n_jobs
+    new = plan.model(region=region, random_state=seed, n_jobs=n_jobs, cache=cache)
+    return new.fit(manifest)
+
+
+def plain_facts(found: AtomsInUse, names: Sequence[str]) -> dict[str, Any]:
+    """What was found, for programs; an atom goes by its place in the codes."""
+    gallery = found.gallery
+
+    def place(patch: int, weight: float) -> dict[str, Any]:
+        x, y = gallery.corners[patch].tolist()
+        image = names[int(gallery.images[patch])]
+        side = float(gallery.side[patch])
+        return {"image": image, "x": x, "y": y, "side": side, "weight": weight}
+
+    classes = [asdict(use) for use in found.classes]
+    for line in (line for use in classes for line in use["atoms"]):
+        line["patches"] = [place(*patch) for patch in line["patches"]]
+    known: dict[str, Any] = {"atoms": [fact.row() for fact in found.facts]}
+    if found.stability is not None:
+        known["stability"] = {
+            "trainings": found.stability.n_trainings,
+            "matched_seeds": found.stability.matched_seeds,
+            "matched_halves": found.stability.matched_halves,
+        }
+    return {"n_patches": len(found.labels), "classes": classes} | known
+
+
+def _atoms(model: Model) -> Atoms:
+    """The model's atoms; a ValueError says why there are none."""
+    atoms = model.model_.atoms()
+    if atoms is None:
+        raise ValueError(model.model_.why_no_atoms())
+    return atoms

@@ -1,0 +1,128 @@
+"""`edit` and `why` as a user meets them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from histodict import TissueClassifier, load
+from histodict.cli import app
+from histodict.demo.sets import write_synthetic_set
+from histodict.recipes import Recipe
+
+SMALL = Recipe(
+    method_parameters={"n_atoms": 8, "n_iter": 2},
+    patch_px=12,
+    patches_per_class=150,
+    vectors="centred",
+    rule="margin",
+)
+MODELS = Path(__file__).parents[1] / "data" / "models"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    home = tmp_path_factory.mktemp("edit")
+    write_synthetic_set(home / "set", 3, 2, size=(120, 96))
+    TissueClassifier(SMALL).fit(home / "set" / "manifest.csv").save(home / "m.histodict")
+    return home
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, [*map(str, arguments)])
+
+
+def test_names_are_kept_and_appear_in_why_atoms_and_info(folder, tmp_path):
+    new = tmp_path / "new.histodict"
+    before = (folder / "m.histodict").read_bytes()
+    done = run(
+        *("edit", folder / "m.histodict", "--name", "inflamed:1,inflamed:2=dark nuclei"),
+        *(
+            "--group",
+            "dark nuclei=nuclei",
+            "--off",
+            "healthy:3",
+            "--artefact",
+            "healthy:4",
+            "--output",
+            new,
+            "--json",
+        ),
+    )
+    assert done.exit_code == 0, done.output
+    notes = {note["label"]: note for note in json.loads(done.stdout)["atoms"]}
+    assert notes["inflamed:2"]["group"] == "nuclei"  # by the name that it has just got
+    assert notes["inflamed:2"]["name"] == "dark nuclei" and notes["healthy:3"]["off"]
+    assert notes["healthy:4"]["artefact"] and not notes["healthy:4"]["off"]
+    assert (folder / "m.histodict").read_bytes() == before
+    assert "2 named, 1 marked as artefacts, 1 switched off" in run("info", new).output
+    image = next((folder / "set" / "inflamed").iterdir())
+    told = json.loads(run("why", new, image, "--mpp", 0.5, "--json").stdout)["images"][0]
+    names = [part["name"] for part in told["parts"]]
+    assert "dark nuclei" in names and "healthy:3" not in names and "inflamed:1" not in names
+    total = told["constant"][0] + sum(part["adds"][0] for part in told["parts"])
+    assert total == pytest.approx(told["scores"][0], abs=1e-6)
+    page = tmp_path / "atoms.html"
+    said = run("atoms", new, folder / "set" / "manifest.csv", "--output", page, "--no-maps")
+    assert said.exit_code == 0, said.output
+    assert "<b>dark nuclei</b>" in page.read_text()
+    # By its name, and back.
+    again = tmp_path / "again.histodict"
+    back = ("--name", "dark nuclei=", "--group", "inflamed:1,inflamed:2=", "--on", "healthy:3")
+    run("edit", new, *back, "--tissue", "healthy:4", "--output", again)
+    assert "Nothing has been said" in run("edit", again).output
+    assert load(again).answer(image).row() == load(folder / "m.histodict").answer(image).row()
+
+
+def test_what_a_switch_changes_is_shown(folder):
+    done = run("edit", folder / "m.histodict", "--off", "inflamed:1,inflamed:2,inflamed:3",
+               "--show", folder / "set" / "manifest.csv", "--json")  # fmt: skip
+    assert done.exit_code == 0, done.output
+    rows = json.loads(done.stdout)["images"]
+    assert len(rows) == 6
+    assert any(row["score_before"] != row["score_after"] for row in rows)
+    plain = run("edit", folder / "m.histodict", "--off", "inflamed:1", "--show",
+                folder / "set" / "manifest.csv").output  # fmt: skip
+    assert "of 6 answers change; right before" in plain
+
+
+def test_why_in_words_and_on_a_page(folder, tmp_path):
+    image = next((folder / "set" / "inflamed").iterdir())
+    page = tmp_path / "why.html"
+    done = run("why", folder / "m.histodict", image, "--mpp", 0.5, "--output", page)
+    assert done.exit_code == 0, done.output
+    assert ", because " in done.output and "of its tissue is" in done.output
+    text = page.read_text()
+    assert "<script" not in text and "http" not in text and ", because " in text
+
+
+def test_a_model_of_before_says_what_it_does_not_know(folder):
+    image = next((folder / "set" / "inflamed").iterdir())
+    done = run("why", MODELS / "schema-4-dfdl.histodict", image, "--mpp", 0.5)
+    assert done.exit_code == 0, done.output
+    assert "is from before" in done.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--name", "inflamed:1"], "write ATOMS=TEXT"),
+        (["--name", "inflamed:99=x"], "there is no atom 'inflamed:99'"),
+        (["--name", "inflamed:1=inflamed:2"], "is what another atom goes by"),
+        (["--off", ",".join(f"healthy:{n}" for n in range(1, 9))], "must keep an atom"),
+        (["--off", "healthy:1"], "with --output"),
+        (["--view", "2"], "--view: there is 1"),
+    ],
+)
+def test_what_cannot_be_done_is_said(folder, arguments, words):
+    done = run("edit", folder / "m.histodict", *arguments)
+    assert done.exit_code != 0 and words in " ".join(done.output.split())
+
+
+def test_an_old_file_is_not_overwritten(folder):
+    old = folder / "m.histodict"
+    done = run("edit", old, "--off", "healthy:1", "--output", old)
+    assert done.exit_code != 0 and load(old).model_.notes.off == []

@@ -1,0 +1,158 @@
+"""Parts of distances: they add up, are Shapley's, and atoms switched off were never there."""
+
+from itertools import combinations
+from math import factorial
+
+import numpy as np
+import pytest
+from scipy.sparse import csr_array
+
+from histodict.methods.atom_parts import residual_squares
+from histodict.methods.dfdl import DFDL
+from histodict.methods.fddl import FDDL
+from histodict.methods.lcksvd import LCKSVD
+from histodict.methods.nayak import Nayak
+from histodict.methods.odl import ODL
+from histodict.methods.shirc import SHIRC
+from histodict.methods.src import SRC
+from histodict.methods.vector_heads import LogisticPatches, NearestMean
+
+WITH_ATOMS = [
+    DFDL(6, n_iter=2, random_state=0),
+    ODL(6, n_epochs=1, random_state=0),
+    SRC(20, random_state=0),
+    FDDL(5, n_iter=2, random_state=0, decision="global"),
+    LCKSVD(5, n_iter=2, n_nonzero=3, random_state=0),
+    LCKSVD(5, n_iter=2, n_nonzero=3, random_state=0, decision="residual"),
+]
+WHOLE = [
+    Nayak(6, n_iter=2, random_state=0),
+    NearestMean(),
+    LogisticPatches(),
+    FDDL(5, n_iter=2, random_state=0, decision="local"),
+    SHIRC(20, n_channels=3, random_state=0),
+]
+
+
+def samples(n_classes=2, dtype=np.float64):
+    rng = np.random.default_rng(1)
+    centres = rng.normal(size=(n_classes, 12))
+    y = np.arange(90) % n_classes
+    return (centres[y] + 0.6 * rng.normal(size=(90, 12))).astype(dtype), y
+
+
+def names(method):
+    return f"{type(method).__name__}-{getattr(method, 'decision', '')}"
+
+
+def fitted(method, X, y):
+    return type(method)(**method.get_params()).fit(X, y)
+
+
+def test_squares_are_shapley_values():
+    """Against the definition: the mean over all orders of what an atom takes from ‖y − …‖²."""
+    rng = np.random.default_rng(0)
+    D, y, s = rng.normal(size=(4, 6)), rng.normal(size=6), rng.normal(size=4)
+
+    def left(atoms):
+        return float(np.sum((y - sum((s[j] * D[j] for j in atoms), np.zeros(6))) ** 2))
+
+    expected = np.zeros(4)
+    for j in range(4):
+        others = [k for k in range(4) if k != j]
+        for size in range(4):
+            share = factorial(size) * factorial(3 - size) / factorial(4)
+            for before in combinations(others, size):
+                expected[j] += share * (left((*before, j)) - left(before))
+    found = residual_squares(D, y[None], csr_array(s[None])).toarray()[0]
+    np.testing.assert_allclose(found, expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+@pytest.mark.parametrize("method", [*WITH_ATOMS, *WHOLE], ids=names)
+def test_parts_and_rest_add_up_to_what_is_compared(method, n_classes):
+    X, y = samples(n_classes)
+    model = fitted(method, X, y)
+    codes, distances = model.encode(X)
+    parts = model.distance_parts(X, codes, distances)
+    for place in range(n_classes):
+        others = (distances.sum(axis=1) - distances[:, place]) / (n_classes - 1)
+        rest = (parts.rest.sum(axis=1) - parts.rest[:, place]) / (n_classes - 1)
+        told = parts.of_margin(place).sum(axis=1) + rest - parts.rest[:, place]
+        np.testing.assert_allclose(told, others - distances[:, place], atol=1e-9)
+
+
+@pytest.mark.parametrize("method", WITH_ATOMS, ids=names)
+def test_nothing_is_left_where_residuals_or_scores_decide(method):
+    X, y = samples()
+    model = fitted(method, X, y)
+    codes, distances = model.encode(X)
+    rest = model.distance_parts(X, codes, distances).rest
+    # What FDDL's mean codes add by themselves belongs to no atom, and depends on the class alone.
+    if isinstance(model, FDDL):
+        means = (model.code_means_**2).sum(axis=1) * model.mean_weight
+        rest = rest - means / (distances + np.linalg.norm(X, axis=1)[:, None])
+    np.testing.assert_allclose(rest, 0, atol=1e-9)
+
+
+def test_parts_of_an_atom_that_is_not_used_are_nothing():
+    X, y = samples()
+    model = fitted(WITH_ATOMS[0], X, y)
+    codes, distances = model.encode(X)
+    margin = model.distance_parts(X, codes, distances).of_margin(1)
+    assert not margin.toarray()[codes.toarray() == 0].any()
+
+
+# --- switched off -------------------------------------------------------------------------------
+
+
+def reduced(model, off):
+    """A method that never had these atoms: its arrays without them."""
+    D, classes = model.labelled_atoms()
+    kept = np.setdiff1d(np.arange(len(D)), off)
+    other = type(model)(**model.get_params())
+    other.__dict__ |= {k: v for k, v in model.__dict__.items() if k.endswith("_")}
+    other.labelled_atoms = lambda: (np.ascontiguousarray(D[kept]), classes[kept])
+    if isinstance(model, LCKSVD):
+        other.classifier_ = model.classifier_[kept]
+    if isinstance(model, FDDL):
+        other.code_means_ = model.code_means_[:, kept]
+    return other, kept
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("method", WITH_ATOMS, ids=names)
+def test_switched_off_is_as_if_never_there_bit_for_bit(method, dtype):
+    X, y = samples(dtype=dtype)
+    model = fitted(method, X, y)
+    off = [1, 3, 7]
+    without, kept = reduced(model, off)
+    codes, distances = model.without_atoms(off).encode(X)
+    expected, expected_distances = without.encode(X)
+    np.testing.assert_array_equal(codes.toarray()[:, kept], expected.toarray())
+    np.testing.assert_array_equal(distances, expected_distances)
+    assert not codes.toarray()[:, off].any() and codes.shape[1] == model.n_codes_
+    assert not np.array_equal(distances, model.encode(X)[1])  # and it makes a difference
+    np.testing.assert_array_equal(model.without_atoms(off).distances(X), expected_distances)
+    again = model.without_atoms(off).without_atoms([])
+    np.testing.assert_array_equal(again.encode(X)[1], model.encode(X)[1])
+
+
+def test_parts_add_up_with_atoms_off():
+    X, y = samples()
+    model = fitted(WITH_ATOMS[0], X, y).without_atoms([0, 8])
+    codes, distances = model.encode(X)
+    np.testing.assert_allclose(model.distance_parts(X, codes, distances).rest, 0, atol=1e-9)
+
+
+@pytest.mark.parametrize("off", [[99], [-1], [0, 1, 2, 3, 4, 5]])
+def test_what_cannot_be_switched_off_is_refused(off):
+    model = fitted(WITH_ATOMS[0], *samples())
+    with pytest.raises(ValueError, match=r"no such atoms|must keep"):
+        model.without_atoms(off)
+
+
+@pytest.mark.parametrize("method", WHOLE, ids=names)
+def test_methods_that_cannot_say_so(method):
+    with pytest.raises(ValueError, match="no atoms that can be switched off"):
+        fitted(method, *samples()).without_atoms([0])

@@ -1,0 +1,182 @@
+"""Facts of atoms: counted by hand; stability of a dictionary against itself and others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.sparse import csr_array
+
+from histodict import TissueClassifier
+from histodict.decisions.atom_notes import AtomNotes, atom_labels, check_notes, find_atoms
+from histodict.demo.sets import write_synthetic_set
+from histodict.images.manifest import Record, read_manifest
+from histodict.pipeline.atom_facts import atom_facts
+from histodict.pipeline.gallery import Gallery
+from histodict.pipeline.image_model import Atoms
+from histodict.pipeline.stability import measure_stability
+from histodict.recipes import Recipe
+
+CLASSES = ["a", "b"]
+ATOMS = Atoms(np.eye(4), np.array([0, 0, 1, 1]), None)
+
+
+def planted(n_patients=12, n_patches=20, seed=0):
+    """Atom 1 tells classes apart; atom 2 is used by patients of b from site z alone."""
+    rng = np.random.default_rng(seed)
+    records, codes, images, labels = [], [], [], []
+    for place in range(2 * n_patients):
+        label, site = CLASSES[place % 2], "yz"[(place // 2) % 2]
+        records.append(Record(Path(f"{place}.png"), label, f"p{place}", site=site))
+        for _ in range(n_patches):
+            used = rng.random(4) < [0.5, 0.8 if label == "a" else 0.1, 0.0, 0.3]
+            used[2] = label == "b" and site == "z" and rng.random() < 0.6
+            codes.append(used * 1.0)
+            images.append(place)
+            labels.append(label)
+    n = len(codes)
+    return (
+        Gallery(np.array(images), np.zeros((n, 2), int), np.ones(n), csr_array(np.array(codes))),
+        labels,
+        records,
+    )
+
+
+def test_facts_are_what_was_planted():
+    gallery, labels, records = planted()
+    facts = atom_facts(ATOMS, AtomNotes(), gallery, labels, records, CLASSES)
+    assert [fact.label for fact in facts] == ["a:1", "a:2", "b:1", "b:2"]
+    assert [fact.is_leak for fact in facts] == [False, False, True, False]
+    used = gallery.codes.toarray() != 0
+    own = np.array(labels) == "b"
+    assert facts[2].shares["b"] == pytest.approx(used[own, 2].mean())
+    assert facts[2].shares["a"] == 0 and facts[2].n_patients == 6
+    assert facts[0].n_patients == facts[0].of_patients == 24
+    assert facts[1].auc == 1 and facts[1].auc_low > 0.9
+    assert 0.2 < facts[3].auc < 0.8
+    assert facts[2].site == "z" and facts[2].site_excess == pytest.approx(0.6, abs=0.15)
+    assert facts[2].site_chance <= 0.01 and facts[2].site_share > 0.8
+    assert facts[2].row()["seeds"] is None and facts[2].row()["use_b"] > 0
+
+
+def test_without_sites_nothing_looks_like_a_leak():
+    gallery, labels, records = planted()
+    bare = [Record(r.path, r.label, r.patient) for r in records]
+    facts = atom_facts(ATOMS, AtomNotes(), gallery, labels, bare, CLASSES)
+    assert not any(fact.is_leak for fact in facts)
+    assert all(np.isnan(fact.site_chance) for fact in facts)
+
+
+def test_sets_without_a_leak_are_hardly_ever_flagged():
+    flagged = 0
+    for seed in range(20):
+        gallery, labels, records = planted(seed=seed)
+        rng = np.random.default_rng(seed)
+        sites = rng.permutation([record.site for record in records])
+        mixed = [
+            Record(r.path, r.label, r.patient, site=s) for r, s in zip(records, sites, strict=True)
+        ]
+        facts = atom_facts(ATOMS, AtomNotes(), gallery, labels, mixed, CLASSES)
+        flagged += any(fact.is_leak for fact in facts)
+    assert flagged <= 1
+
+
+def test_users_are_of_different_patients():
+    gallery, _, records = planted()
+    owners = np.arange(len(records))
+    users = gallery.users_of(0, 8, owners)
+    assert len({int(gallery.images[patch]) for patch, _ in users}) == 8
+
+
+# --- stability ----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def manifest(tmp_path_factory):
+    folder = write_synthetic_set(tmp_path_factory.mktemp("set") / "t", 4, 2, size=(120, 96))
+    return read_manifest(folder / "manifest.csv")
+
+
+SMALL = Recipe(
+    method_parameters={"n_atoms": 6, "n_iter": 2},
+    patch_px=12,
+    patches_per_class=150,
+    vectors="centred",
+    rule="margin",
+)
+
+
+def test_stability_is_1_of_the_same_training_and_less_of_others(manifest):
+    model = TissueClassifier(SMALL).fit(manifest)
+    same = measure_stability(model, manifest, 1, lambda seed, images: model)
+    np.testing.assert_allclose(same.seeds, 1, atol=1e-6)
+    assert same.matched_halves == pytest.approx(1)
+    asked = []
+
+    def train(seed, images):
+        asked.append((seed, len(images.records)))
+        return TissueClassifier(SMALL, random_state=seed).fit(images)
+
+    other = measure_stability(model, manifest, 2, train)
+    assert {seed for seed, _ in asked} == {0, 1, 2}
+    assert min(n for _, n in asked) < len(manifest.records)
+    assert 0.2 < other.matched_seeds < 1 and (other.seeds >= 0).all()
+    assert other.halves.shape == (12,) and other.seeds.mean() >= other.matched_seeds - 1e-9
+
+
+def test_projected_atoms_are_compared_as_what_they_stand_for(manifest):
+    from dataclasses import replace
+
+    recipe = replace(SMALL, components=8, whiten=True)
+    model = TissueClassifier(recipe).fit(manifest)
+    same = measure_stability(
+        model, manifest, 1, lambda seed, images: TissueClassifier(recipe).fit(manifest)
+    )
+    np.testing.assert_allclose(same.seeds, 1, atol=1e-5)
+
+
+# --- notes --------------------------------------------------------------------------------------
+
+
+def test_atoms_go_by_class_and_number_or_by_name():
+    labels = atom_labels(np.array([0, 1, 1]), ["a, b", "c:d"])
+    assert labels == ["a, b:1", "c:d:1", "c:d:2"]
+    notes = AtomNotes().changed([1, 2], name="fat, lots")
+    assert find_atoms("c:d:2", labels, notes) == [2]
+    assert find_atoms("fat, lots", labels, notes) == [1, 2]
+    assert find_atoms("c:d:1, c:d:2", labels, notes) == [1, 2]
+    with pytest.raises(ValueError, match="there is no atom 'x:1'"):
+        find_atoms("x:1", labels, notes)
+
+
+def test_notes_are_dated_and_go_when_they_say_nothing():
+    notes = AtomNotes().changed([3], name="fat", off=True)
+    (note,) = notes.to_list()
+    assert note["atom"] == 3 and len(note["date"]) == 10
+    check_notes(notes.to_list())
+    assert AtomNotes.from_list(notes.to_list()) == notes
+    assert not notes.changed([3], name="", off=False)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"atom": -1},
+        {"atom": True},
+        {"name": "two\nlines"},
+        {"name": " padded"},
+        {"name": "x" * 81},
+        {"off": 1},
+        {"date": "yesterday"},
+        {"more": 1},
+    ],
+)
+def test_what_is_no_note_is_refused(change):
+    (note,) = AtomNotes().changed([3], name="fat").to_list()
+    with pytest.raises(ValueError):
+        check_notes([note | change])
+    with pytest.raises(ValueError, match="one note"):
+        check_notes([note, note])
+    with pytest.raises(ValueError):
+        check_notes({})

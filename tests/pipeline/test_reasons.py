@@ -1,0 +1,219 @@
+"""Answers in parts of atoms, which add up to the score of every kind of model; atoms off."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from histodict import Panel, RegionDetector, TissueClassifier, load
+from histodict.decisions.atom_evidence import patch_weights
+from histodict.decisions.atom_notes import AtomNotes
+from histodict.decisions.image_rules import mean_of_neighbours
+from histodict.demo.sets import write_synthetic_set
+from histodict.images.manifest import read_manifest
+from histodict.recipes import Recipe
+
+SMALL = Recipe(
+    method_parameters={"n_atoms": 12, "n_iter": 3},
+    patch_px=12,
+    patches_per_class=200,
+    vectors="centred",
+    rule="margin",
+)
+KINDS = {
+    "margin": TissueClassifier(SMALL),
+    "proportion": TissueClassifier(replace(SMALL, rule="proportion")),
+    "codes": TissueClassifier(replace(SMALL, rule="codes")),
+    "both": TissueClassifier(replace(SMALL, rule="margin-and-codes")),
+    "neighbours": TissueClassifier(replace(SMALL, rule="proportion", neighbours=1)),
+    "smooth": TissueClassifier(replace(SMALL, neighbours=2)),
+    "components": TissueClassifier(replace(SMALL, components=10)),
+    "src": TissueClassifier(replace(SMALL, method="src", method_parameters={"n_atoms": 40})),
+    "logistic": TissueClassifier(replace(SMALL, method="logistic", method_parameters={})),
+    "whole": TissueClassifier(replace(SMALL, method="mean-logistic", method_parameters={})),
+    "panel": Panel([SMALL, replace(SMALL, rule="codes")], folds=2),
+    "regions": RegionDetector(SMALL, region="inflamed"),
+}
+
+
+@pytest.fixture(scope="module")
+def manifest(tmp_path_factory):
+    folder = write_synthetic_set(tmp_path_factory.mktemp("set") / "t", 4, 2, size=(120, 96))
+    return read_manifest(folder / "manifest.csv")
+
+
+@pytest.fixture(scope="module")
+def models(manifest):
+    made = {}
+
+    def get(kind):
+        if kind not in made:
+            made[kind] = KINDS[kind].fit(manifest)
+        return made[kind]
+
+    return get
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_parts_add_up_to_the_score_of_every_kind_of_model(models, manifest, kind, tmp_path):
+    model = models(kind)
+    path = manifest.records[-1].path
+    why = model.why(path)
+    total = why.constant + sum(part.adds for part in why.parts)
+    np.testing.assert_allclose(total, why.scores, atol=1e-6, rtol=0)
+    answer = model.answer(path)
+    if kind != "regions":
+        assert why.scores.tolist() == list(answer.scores)
+    again = load(model.save(tmp_path / "m.histodict")).why(path)
+    np.testing.assert_allclose([p.adds for p in again.parts], [p.adds for p in why.parts])
+    assert again.words() == why.words()
+
+
+@pytest.mark.parametrize("kind", ["margin", "codes", "both", "smooth", "components", "src"])
+def test_the_constant_is_the_rule_s_own(models, manifest, kind):
+    """Nothing of the score hides in the constant but the bias, and what single precision loses."""
+    model = models(kind)
+    why = model.why(manifest.records[0].path)
+    np.testing.assert_allclose(why.constant, model.rule_.bias - model.shift_, atol=1e-3)
+
+
+def test_of_proportions_the_constant_has_the_votes_nobody_spoke_for(models, manifest):
+    model = models("proportion")
+    why = model.why(manifest.records[0].path)
+    np.testing.assert_allclose(why.constant, model.rule_.bias, atol=1e-3)
+    weight = model.rule_.weights[0, 0]
+    shares = np.array([part.adds[0] / weight for part in why.parts])
+    assert (shares >= -1e-9).all() and shares.sum() == pytest.approx(
+        model.answer(manifest.records[0].path).proportions[model.classes_[1]], abs=1e-6
+    )
+
+
+def test_weights_of_patches_are_the_neighbours_mean_turned_round(tmp_path):
+    rng = np.random.default_rng(0)
+    tissue, chosen = rng.random((9, 7)) > 0.3, rng.random((9, 7)) > 0.5
+    chosen &= tissue
+    margins = rng.normal(size=(9, 7, 2)).astype(np.float32) * tissue[..., None]
+    smooth = mean_of_neighbours(margins, tissue, 2)
+    expected = smooth[chosen].sum(axis=0)
+    found = (patch_weights(tissue, chosen, 2)[..., None] * margins).sum(axis=(0, 1))
+    np.testing.assert_allclose(found, expected, atol=1e-4)
+
+
+def test_use_is_the_share_of_patches_and_where_it_is_agrees(models, manifest):
+    model = models("margin")
+    path, seen = manifest.records[0].path, []
+    model.with_codes_to(lambda cells, codes: seen.append(codes)).answer(path)
+    shares = np.mean(np.concatenate([codes.toarray() != 0 for codes in seen]), axis=0)
+    why = model.why(path)
+    by_name = {part.name: part for part in why.parts}
+    first = f"{model.classes_[0]}:1"
+    assert by_name[first].use == pytest.approx(shares[0])
+    assert np.nanmax(by_name[first].where) > 0
+
+
+def test_words_say_what_speaks_for_it_and_what_would_change_it(models, manifest):
+    model = models("margin")
+    why = model.why(manifest.records[-1].path)
+    assert why.words().startswith(f"{why.label}, because ")
+    rival = model.classes_[why.rival]
+    assert f"({rival} " in why.words()
+    if why.changes is not None:
+        left = why.lead(why.scores) - sum(map(why.beyond, why.changes))
+        assert left < 0 <= left + why.beyond(why.changes[-1])
+        assert rival in why.change_words()
+    assert why.to_dict()["parts"][0]["name"] in why.words()
+
+
+# --- names and switches -------------------------------------------------------------------------
+
+
+def test_atoms_of_one_name_are_one_concept(models, manifest):
+    model = models("margin")
+    path = manifest.records[-1].path
+    before = {part.name: part for part in model.why(path).parts}
+    used = [name for name in before if name.startswith(f"{model.classes_[1]}:")][:2]
+    places = [12 + int(name.rpartition(":")[2]) - 1 for name in used]
+    named = model.with_notes(AtomNotes().changed(places, name="dark nuclei", group="nuclei"))
+    why = named.why(path)
+    merged = next(part for part in why.parts if part.name == "dark nuclei")
+    np.testing.assert_allclose(merged.adds, sum(before[name].adds for name in used))
+    assert merged.group == "nuclei" and merged.owner == model.classes_[1]
+    assert why.scores.tolist() == model.why(path).scores.tolist()
+
+
+@pytest.mark.parametrize("kind", ["margin", "both", "codes", "regions", "panel", "src"])
+def test_switched_off_equals_a_model_without_the_atoms(models, manifest, kind, tmp_path):
+    """A model is made that has no such atoms, of the same arrays; its answers are the same bits."""
+    model = models(kind)
+    off = [0, 3, 14]
+    path = manifest.records[-1].path
+    switched = model.with_notes(AtomNotes().changed(off, off=True))
+    without = _reduced(model, off)
+    found, expected = switched.answer(path), without.answer(path)
+    assert found.row() == expected.row()
+    np.testing.assert_array_equal(found.patch_map.margins, expected.patch_map.margins)
+    assert not np.array_equal(found.patch_map.margins, model.answer(path).patch_map.margins)
+    loaded = load(switched.save(tmp_path / "off.histodict"))
+    assert loaded.answer(path).row() == found.row()
+    assert [note["atom"] for note in _noted(loaded).content().atoms] == off
+    back = loaded.with_notes(AtomNotes())
+    assert back.answer(path).row() == model.answer(path).row()
+
+
+def _noted(model):
+    return model.members_[0] if model.kind == "panel" else model
+
+
+def _reduced(model, off):
+    from copy import copy
+
+    changed = copy(model)
+    inner = copy(model.model_)
+    D, classes = inner.method_.labelled_atoms()
+    kept = np.setdiff1d(np.arange(len(D)), off)
+    # SRC's residuals are of samples of unit length, so a method is given its own other atoms.
+    method = copy(inner.method_)
+    method.labelled_atoms = lambda: (np.ascontiguousarray(D[kept]), classes[kept])
+    inner.method_ = method
+    if inner.rule_ is not None:
+        n = len(inner.rule_.weights)
+        width = inner.rule_.weights.shape[1]
+        columns = np.arange(width)
+        if width >= len(D):
+            start = width - len(D)
+            columns = np.r_[:start, start + kept]
+        assert width in (n, len(D), n + len(D))
+        inner.rule_ = replace(inner.rule_, weights=inner.rule_.weights[:, columns].copy())
+    if model.kind == "panel":
+        first = copy(model.members_[0])
+        first._model = inner
+        changed.members_ = [first, *model.members_[1:]]
+    elif model.kind == "region-detector":
+        changed.model_ = inner
+    else:
+        changed._model = inner
+    return changed
+
+
+def test_a_class_keeps_an_atom_and_notes_are_of_atoms_that_are_there(models):
+    model = models("margin")
+    with pytest.raises(ValueError, match="must keep"):
+        model.with_notes(AtomNotes().changed(range(12), off=True))
+    with pytest.raises(ValueError, match="there is no atom 99"):
+        model.with_notes(AtomNotes().changed([99], name="x"))
+    with pytest.raises(ValueError, match="no atoms"):
+        models("logistic").with_notes(AtomNotes().changed([0], name="x"))
+    with pytest.raises(ValueError, match="no atoms"):
+        models("whole").with_notes(AtomNotes().changed([0], name="x"))
+
+
+def test_atoms_are_drawn_in_the_sign_in_which_they_are_used(models):
+    inner = models("margin").model_
+    atoms, typical = inner.atoms(), inner.typical_
+    leaning = np.array([typical[c].leaning[j] for j, c in enumerate(atoms.classes)])
+    turned = np.sign(np.sum(atoms.as_used * atoms.D, axis=1))
+    assert (turned * leaning >= 0).all() and set(turned) <= {-1, 1}
+    changed = replace(atoms, signs=-atoms.signs)
+    np.testing.assert_array_equal(changed.as_used, -atoms.as_used)
