@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
 from histodict.images.feature_file import open_features
 from histodict.images.manifest import Manifest, read_manifest
-from histodict.images.masks import read_mask
 from histodict.pipeline.extraction import extract_all, recipe_for
 
 from .regions import tiles
@@ -86,6 +86,6 @@ def _listed(name: str, source: Path) -> Manifest:
 
 
 def _by_mask(path: Path, corners: NDArray[np.int64], side: int) -> list[str]:
-    mask = read_mask(path)
+    mask = np.asarray(Image.open(path)) > 0
     shares = [mask[y : y + side, x : x + side].mean() for x, y in corners.tolist()]
     return ["tumour" if share >= 0.5 else "other" for share in shares]

@@ -76,10 +76,6 @@ def held_to_random(seen: Seen, rng: Any) -> tuple[Array, Encoder | None]:
     return improve_online(start, Y, 0.1, step=lambda: None, **options).atoms, None
 
 
-def without_patients_mean(learn: Learner, seen: Seen, rng: Any) -> tuple[Array, Encoder | None]:
-    return learn(Seen.of(patients_mean_out(seen.cells), np.float32(0)), rng)
-
-
 def patients_mean_out(cells: Cells) -> Cells:
     X = cells.X.copy()
     for patient in np.unique(cells.patients):
@@ -221,7 +217,8 @@ RIVALS: dict[str, Learner] = {
 IDEAS: dict[str, Learner] = {
     "ODL λ 0.3, 32 atoms": partial(odl, 0.3, 32),
     "recurring atoms of 12 dictionaries of patients, 32 atoms": partial(consensus, 32, 12),
-    "patient's mean taken out, ODL λ 0.3": partial(without_patients_mean, RIVALS["ODL λ 0.3"]),
+    "ODL λ 0.3, each patient's mean taken out": RIVALS["ODL λ 0.3"],
+    "held to axes, pull 0.5, each patient's mean taken out": partial(held, 0.5, N_ATOMS),
     "held to axes, pull 0.1": partial(held, 0.1, N_ATOMS),
     "held to axes, pull 0.5": partial(held, 0.5, N_ATOMS),
     "held to axes, pull 2": partial(held, 2.0, N_ATOMS),
