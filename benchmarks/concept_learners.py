@@ -1,4 +1,4 @@
-"""Dictionaries and their rivals, by name: each learns unit atoms from the cells of some patients."""
+"""Dictionaries and their rivals, by name: each learns unit atoms from cells of some patients."""
 
 from __future__ import annotations
 
@@ -84,9 +84,7 @@ def patients_mean_out(cells: Cells) -> Cells:
     return replace(cells, X=X)
 
 
-def consensus(
-    n_atoms: int, n_rounds: int, seen: Seen, rng: Any
-) -> tuple[Array, Encoder | None]:
+def consensus(n_atoms: int, n_rounds: int, seen: Seen, rng: Any) -> tuple[Array, Encoder | None]:
     """Atoms that recur best in dictionaries of 70 % of the patients, each the mean of its partners.
 
     The best first; what is nearer than 0.7 to one that was taken is passed over.
@@ -205,9 +203,9 @@ RIVALS: dict[str, Learner] = {
     "ODL λ 0.3": partial(odl, 0.3, N_ATOMS),
     "ODL λ 0.15": partial(odl, 0.15, N_ATOMS),
     "held to axes (`histodict concepts`)": partial(held, 0.5, N_ATOMS),
-    "DFDL ρ 0.001": partial(dfdl, 0.001),
-    "DFDL ρ 0.1": partial(dfdl, 0.1),
-    "DFDL ρ 0.3": partial(dfdl, 0.3),
+    "DFDL rho 0.001": partial(dfdl, 0.001),
+    "DFDL rho 0.1": partial(dfdl, 0.1),
+    "DFDL rho 0.3": partial(dfdl, 0.3),
     "TopK autoencoder": autoencoder,
     "k-means": k_means,
     "Gaussian mixture": mixture,

@@ -17,7 +17,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-
 from .concept_cells import FOLDERS, Cells, read_cells
 from .concept_learners import IDEAS, RIVALS, patients_mean_out
 from .concept_measures import measure

@@ -9,6 +9,7 @@ learn      train
 adapt      adapt
 answer     predict, detect
 extract    features
+concepts   concepts
 look       info, atoms, methods
 compare    evaluate, reproduce
 open       demo, serve
@@ -23,6 +24,7 @@ import typer
 from .adapt import adapt
 from .answer import detect, predict
 from .compare import evaluate, reproduce
+from .concepts import concepts
 from .extract import features
 from .help import WIDTH, Commands
 from .learn import train
@@ -33,6 +35,7 @@ from .options import flat
 _GROUPS = {
     "From images to answers": (train, predict, detect, adapt, features),
     "What is in a model": (info, atoms, methods),
+    "Without labels": (concepts,),
     "How good is it": (evaluate, reproduce),
     "Try it": (demo, serve),
 }

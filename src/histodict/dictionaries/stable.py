@@ -11,8 +11,8 @@ patients, and a good place to start from. Atoms leave it as far as many samples 
 The axes are those that vary in most patients, by the median over patients of the mean square: what
 is large in one patient alone, such as a stain or a fold, gets no atom.
 
-How far atoms can be relied on is measured, not assumed: `recurrence` learns anew from other halves
-of the patients, axes and all, and says how near the nearest partner of each atom is.
+How far atoms can be relied on is measured, not assumed: `recurrence` learns anew from two halves of
+the patients, axes and all, and says how near to each other the partners of each atom are.
 
 Reference: Meinshausen, Bühlmann, "Stability selection", JRSS B 2010 (keep what recurs when learnt
 anew from halves).
@@ -106,10 +106,11 @@ def recurrence(
     n_rounds: int = 4,
     learn: Callable[[NDArray[Any], NDArray[Any], np.random.Generator], NDArray[Any]],
 ) -> NDArray[np.float64] | None:
-    """Mean |cos| (n_atoms,) with the partner in dictionaries learnt from halves of the patients.
+    """|cos| (n_atoms,) between the two atoms that halves of the patients give in an atom's place.
 
     `learn(Y, patients, rng)` gives a dictionary. Each round parts the patients anew and learns from
-    both halves. None where there are too few patients to part.
+    both halves, which share no patient; an atom's partners in the two are held against each other.
+    The mean over the rounds; None where there are too few patients to part.
     """
     everybody = np.unique(patients)
     if len(everybody) < _FEWEST_PATIENTS:
@@ -118,10 +119,18 @@ def recurrence(
     for _ in range(n_rounds):
         half = rng.permutation(everybody)[: len(everybody) // 2]
         inside = np.isin(patients, half)
-        for own in (inside, ~inside):
-            again = learn(np.ascontiguousarray(Y[own]), patients[own], rng)
-            found.append(match_atoms(atoms, again).cosines)
+        first, second = (
+            _in_place_of(atoms, learn(np.ascontiguousarray(Y[own]), patients[own], rng))
+            for own in (inside, ~inside)
+        )
+        found.append(np.abs(np.einsum("ij,ij->i", first, second)))
     return np.asarray(np.mean(found, axis=0), np.float64)
+
+
+def _in_place_of(atoms: NDArray[Any], others: NDArray[Any]) -> NDArray[np.float64]:
+    """The others' atoms in the order of their partners; zeros where there is no partner."""
+    partners = match_atoms(atoms, others).partners
+    return np.where((partners >= 0)[:, None], others[partners], 0.0).astype(np.float64)
 
 
 def _mean_square(Y: NDArray[Any]) -> NDArray[np.float64]:
