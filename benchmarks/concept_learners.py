@@ -15,12 +15,13 @@ from sklearn.mixture import GaussianMixture
 
 from histodict.dictionaries.atoms import normalise
 from histodict.dictionaries.online import improve_online, learn_online
-from histodict.dictionaries.stable import learn_stable
+from histodict.dictionaries.stable import PULL, learn_stable
 from histodict.methods.dfdl import DFDL
 
 from .concept_cells import Cells
 
 N_ATOMS, N_NONZERO = 128, 8
+RHO = "\N{GREEK SMALL LETTER RHO}"
 Array = NDArray[Any]
 # What a method makes of vectors by itself, without pursuit: their reconstruction.
 Encoder = Callable[[Array], Array]
@@ -64,7 +65,7 @@ def turned(seen: Seen, rng: Any) -> tuple[Array, Encoder | None]:
     n = seen.Y.shape[1]
     turn = np.linalg.qr(np.random.default_rng(0).standard_normal((n, n)))[0].astype(np.float32)
     other = replace(seen, Y=np.ascontiguousarray(seen.Y @ turn))
-    return held(0.5, N_ATOMS, other, rng)[0] @ turn.T, None
+    return held(PULL, N_ATOMS, other, rng)[0] @ turn.T, None
 
 
 def held_to_random(seen: Seen, rng: Any) -> tuple[Array, Encoder | None]:
@@ -72,7 +73,7 @@ def held_to_random(seen: Seen, rng: Any) -> tuple[Array, Encoder | None]:
     start = np.random.default_rng(0).standard_normal((N_ATOMS, seen.Y.shape[1]))
     Y = np.ascontiguousarray(seen.Y[rng.permutation(len(seen.Y))])
     start = np.ascontiguousarray(normalise(start), dtype=Y.dtype)
-    options = {"n_epochs": 5, "n_jobs": 1, "backend": "cpu", "pull": 0.5}
+    options = {"n_epochs": 5, "n_jobs": 1, "backend": "cpu", "pull": PULL}
     return improve_online(start, Y, 0.1, step=lambda: None, **options).atoms, None
 
 
@@ -166,7 +167,8 @@ def autoencoder(seen: Seen, rng: Any) -> tuple[Array, Encoder | None]:
     torch.manual_seed(int(rng.integers(2**31)))
     torch.set_num_threads(1)
     Y = torch.from_numpy(seen.Y)
-    decoder = torch.nn.Parameter(torch.nn.functional.normalize(torch.randn(N_ATOMS, Y.shape[1])))
+    # From samples, as dictionaries start: random directions end in fewer atoms that recur.
+    decoder = torch.nn.Parameter(Y[torch.randperm(len(Y))[:N_ATOMS]].clone())
     encoder = torch.nn.Parameter(decoder.detach().clone())
     bias, centre = torch.nn.Parameter(torch.zeros(N_ATOMS)), torch.nn.Parameter(Y.mean(dim=0))
     optimiser = torch.optim.Adam([encoder, decoder, bias, centre], lr=1e-3)
@@ -202,10 +204,10 @@ def _is_flat(errors: list[float]) -> bool:
 RIVALS: dict[str, Learner] = {
     "ODL λ 0.3": partial(odl, 0.3, N_ATOMS),
     "ODL λ 0.15": partial(odl, 0.15, N_ATOMS),
-    "held to axes (`histodict concepts`)": partial(held, 0.5, N_ATOMS),
-    "DFDL rho 0.001": partial(dfdl, 0.001),
-    "DFDL rho 0.1": partial(dfdl, 0.1),
-    "DFDL rho 0.3": partial(dfdl, 0.3),
+    "held to axes (`histodict concepts`)": partial(held, PULL, N_ATOMS),
+    f"DFDL {RHO} 0.001": partial(dfdl, 0.001),
+    f"DFDL {RHO} 0.1": partial(dfdl, 0.1),
+    f"DFDL {RHO} 0.3": partial(dfdl, 0.3),
     "TopK autoencoder": autoencoder,
     "k-means": k_means,
     "Gaussian mixture": mixture,
@@ -216,13 +218,13 @@ IDEAS: dict[str, Learner] = {
     "ODL λ 0.3, 32 atoms": partial(odl, 0.3, 32),
     "recurring atoms of 12 dictionaries of patients, 32 atoms": partial(consensus, 32, 12),
     "ODL λ 0.3, each patient's mean taken out": RIVALS["ODL λ 0.3"],
-    "held to axes, pull 0.5, each patient's mean taken out": partial(held, 0.5, N_ATOMS),
+    "held to axes, each patient's mean taken out": partial(held, PULL, N_ATOMS),
     "held to axes, pull 0.1": partial(held, 0.1, N_ATOMS),
     "held to axes, pull 0.5": partial(held, 0.5, N_ATOMS),
     "held to axes, pull 2": partial(held, 2.0, N_ATOMS),
     "the axes alone": axes_alone,
-    "held to axes, pull 0.5, 64 atoms": partial(held, 0.5, 64),
-    "held to axes, pull 0.5, 32 atoms": partial(held, 0.5, 32),
+    "held to axes, 64 atoms": partial(held, PULL, 64),
+    "held to axes, 32 atoms": partial(held, PULL, 32),
     "held to axes of a frame turned at random": turned,
     "held to the same random directions": held_to_random,
 }

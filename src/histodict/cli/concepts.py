@@ -125,6 +125,8 @@ def _write(output: Path, source: Source, learnt: Concepts, usage: Usage) -> dict
         concept_folder.write_rows(output / concept_folder.ANSWERS, answers)
         right, asked = concept_answers.unseen_right(usage, labels, patients)
         facts |= {"labelled": sum(map(bool, labels)), "unseen": asked, "unseen_right": right}
+    elif (output / concept_folder.ANSWERS).exists():
+        warn(f"{output / concept_folder.ANSWERS}: is left as it was, as no image has a label now")
     return facts
 
 

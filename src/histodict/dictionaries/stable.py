@@ -31,7 +31,7 @@ from ..parameters import check_number, check_whole_number
 from .matching import match_atoms
 from .online import count_batches, improve_online
 
-PENALTY, PULL, N_EPOCHS = 0.1, 0.5, 5
+PENALTY, PULL, N_EPOCHS = 0.1, 1.0, 5
 _FEWEST_PATIENTS = 4  # of which halves can be learnt from
 
 
