@@ -32,22 +32,28 @@ OURS = "held to axes (`histodict concepts`)"
 _FEW = (3, 5, 10)
 _INTRODUCTION = """# Atoms that other patients would give as well
 
-Made by `python -m benchmarks.concepts`. Cells of EfficientNet-Lite0 as `histodict features` computes
-them (1280 numbers, stain by Reinhard), 120 of each image, centred and of unit norm; {n_atoms} atoms,
-8 of them for a cell, found by pursuit whatever the method. The patients are parted into halves that
-share nobody. Everything is done anew in each half, from the mean of the vectors on, with at most
-4,000 cells; all but the matches is measured on the other half.
+Made by `python -m benchmarks.concepts`. Cells of EfficientNet-Lite0 as `histodict features`
+computes them (1280 numbers, stain by Reinhard), 120 of each image (of a tile of Camelyon 256),
+centred and of unit norm; {n_atoms} atoms, 8 of them for a cell, found by pursuit whatever the
+method. The patients are parted into halves that share nobody. Everything is done anew in each half,
+from the mean of the vectors on, with at most 4,000 cells; all but the matches is measured on the
+other half. What follows from it is said in [concepts without labels](concepts-without-labels.md).
 
 - **explained variance**: of cells of patients not learnt from. *By own encoder*: with the method's
   own codes instead of pursuit (k-means and mixtures: the one nearest centre).
-- **seeds**, **patient halves**, **other tissue**: matched |cos|, mean over all atoms, one to one: of
-  two trainings on the same cells; of the two halves; and with a dictionary of another organ. What an
-  atom shares with the other organ tells nothing of this one. Random directions of the same
+- **seeds**, **patient halves**, **other tissue**: matched |cos|, mean over all atoms, one to one:
+  of two trainings on the same cells; of the two halves; and with a dictionary of another organ.
+  What an atom shares with the other organ tells nothing of this one. Random directions of the same
   covariance match with {chance}.
-- **patients per atom**: share of the unseen patients that use an atom in 1 % of their cells or more.
+- **patients per atom**: share of the unseen patients that use an atom in 1 % of their cells or
+  more.
 - **one atom's AUC**: of the atom that is best on the training half, on the other half.
 - **head**: balanced accuracy of one logistic head on mean codes, by sign, trained in the half.
 - **CPU s**: of one training, on one core of a busy machine.
+
+NMF learns from the cells as they are, which are not negative; its atoms are held against the
+centred cells as directions. DFDL has 64 atoms per class, and knows the labels of its half. The
+autoencoder starts from samples, as dictionaries do, and is trained until its error is flat.
 
 A figure is the mean over the partings, with the lowest and the highest where there are several.
 """

@@ -113,3 +113,17 @@ def test_what_cannot_be_learnt_from_is_refused_in_words(slides, tmp_path):
     assert many.exit_code == 2 and "ask for fewer atoms" in many.output
     one = run(table(tmp_path, slides, (0, 2, 8)), "--output", tmp_path / "b", "--atoms", 4)
     assert one.exit_code == 2 and "only one image has the label 'ill'" in one.output
+
+
+def test_concepts_on_which_patients_disagree_are_doubted(tmp_path):
+    rng = np.random.default_rng(0)
+    x, y = np.meshgrid(np.arange(5), np.arange(5))
+    coords = 64 * np.stack([x.ravel(), y.ravel()], axis=1)
+    features = tmp_path / "features"
+    features.mkdir()
+    for place in range(6):  # all directions alike: there is nothing to agree on
+        vectors = rng.standard_normal((25, 60)).astype(np.float32)
+        np.savez(features / f"s{place}.npz", features=vectors, coords=coords)
+    done = run(features, "--output", tmp_path / "c", "--atoms", 6)
+    assert done.exit_code == 0
+    assert "do not rely on what they are called" in " ".join(done.output.split())

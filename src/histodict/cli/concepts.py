@@ -18,14 +18,17 @@ from .work import WorkOptions
 if TYPE_CHECKING:
     from ..pipeline.concepts import Concepts, Source, Usage
 
+_DOUBTFUL = 0.7  # |cos| of halves of the patients below which concepts are not those of others
+
 
 def concepts(
     *,
     output: FolderOutput,
-    number: Annotated[int, typer.Option("--atoms", help="Concepts to learn.")] = 128,
-    vectors: Annotated[
+    n_concepts: Annotated[int, typer.Option("--atoms", help="Concepts to learn.")] = 128,
+    network: Annotated[
         str,
         typer.Option(
+            "--vectors",
             metavar="NAME",
             help="The network whose cells stand for patches; feature files bring their own.",
         ),
@@ -52,8 +55,8 @@ def concepts(
 
     with plain_errors():
         check_new_folder(output)
-        source = Source.of(_laid_open(images).find(), vectors, images.size)
-        learnt, usage, is_new = _made(source, number, seed, output, work)
+        source = Source.of(_laid_open(images).find(), network, images.size)
+        learnt, usage, is_new = _made(source, n_concepts, seed, output, work)
         facts = _write(output, source, learnt, usage)
     if as_json:
         print_json({"folder": str(output), "concepts": len(learnt.atoms), "new": is_new} | facts)
@@ -117,6 +120,11 @@ def _write(output: Path, source: Source, learnt: Concepts, usage: Usage) -> dict
     concept_folder.write_rows(output / concept_folder.USAGE, used)
     recurs = float(np.mean(learnt.recurrence))
     facts: dict[str, Any] = {"recurrence": None if np.isnan(recurs) else round(recurs, 3)}
+    if recurs < _DOUBTFUL:
+        warn(
+            f"halves of the patients agree on these concepts by {recurs:.2f} only (|cos|): do not "
+            "rely on what they are called; more patients, or fewer atoms, may help"
+        )
     if all(not record.patient for record in source.records):
         warn("no patients are named: every image counts as one, see --column patient=COLUMN")
     labels = [record.label for record in source.records]
