@@ -44,12 +44,11 @@ def concepts(
     concepts.csv (what is known of each; its column name is yours to fill in) and usage.csv (the
     share of each image's patches that use them):
 
-        histodict concepts slides/ --output concepts/
+        histodict concepts slides.csv --atoms 128 --output concepts/
 
-    With a CSV in which some images have a label, also answers.csv: an answer for every image, and
-    the concepts it rests on. The concepts are not learnt again, and your names are kept:
-
-        histodict concepts slides.csv --output concepts/
+    Once some images have a label in the table, the same command also writes answers.csv: an answer
+    for every image, and the concepts it rests on. The concepts are not learnt again, and your names
+    are kept. Best give the patients, too: what all of them share becomes a concept.
     """
     from ..pipeline.concepts import Source
 
@@ -61,7 +60,7 @@ def concepts(
     if as_json:
         print_json({"folder": str(output), "concepts": len(learnt.atoms), "new": is_new} | facts)
         return
-    how = "learnt from" if is_new else "were there already, of"
+    how = "learnt from" if is_new else "as learnt before from"
     typer.echo(f"{len(learnt.atoms)} concepts, {how} {counted(len(usage.patches), 'image')}")
     for line in _said(facts):
         typer.echo(line)
