@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from benchmarks.concept_cells import Cells, halves
-from benchmarks.concept_learners import Seen, consensus, odl
+from benchmarks.concept_learners import Seen, consensus
 from benchmarks.concept_measures import measure
 from benchmarks.concept_page import write_page
 from histodict.dictionaries.atoms import normalise
@@ -57,6 +57,5 @@ def test_what_recurs_over_patients_is_found_by_consensus():
     cells = planted(0)
     rng = np.random.default_rng(0)
     found = consensus(8, 6, Seen.of(cells), rng)[0]
-    truth = np.eye(8, 20)
-    assert match_atoms(truth, found).mean > 0.9
-    assert odl(0.3, 8, Seen.of(cells), rng)[0].shape == found.shape
+    assert 4 <= len(found) <= 8  # some of those planted may not recur; what does is one of them
+    assert match_atoms(found, np.eye(8, 20)).cosines.min() > 0.8
