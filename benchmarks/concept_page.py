@@ -30,6 +30,8 @@ _COLUMNS = {
 _IDEA_COLUMNS = ("explained", "halves", "other tissue", "accuracy")
 OURS = "held to axes (`histodict concepts`)"
 _FEW = (3, 5, 10)
+_DRAWN = [*RIVALS, "held to axes, pull 0.5", "held to axes, pull 2", "the axes alone"]
+_MARKERS = "oo*sssD^vPXhhp"
 _INTRODUCTION = """# Atoms that other patients would give as well
 
 Made by `python -m benchmarks.concepts`. Cells of EfficientNet-Lite0 as `histodict features`
@@ -131,30 +133,27 @@ def _draw(file: Path, facts: Facts) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
-    figure, axes = plt.subplots(1, 2, figsize=(11, 4.6), sharey=True)
+    figure, axes = plt.subplots(1, 2, figsize=(12, 4.6), sharey=True)
     for panel, name in zip(axes, ("ucsb", "glas"), strict=True):
         own = [fact for fact in facts if fact["set"] == name]
-        for learner in [
-            *RIVALS,
-            "held to axes, pull 0.5",
-            "held to axes, pull 2",
-            "the axes alone",
-        ]:
+        for place, learner in enumerate(_DRAWN):
             found = [fact for fact in own if fact["learner"] == learner]
             if found:
                 x, y = (np.mean([fact[k] for fact in found]) for k in ("explained", "halves"))
-                is_ours = learner.startswith("held")
-                panel.plot(x, y, "o", color="tab:red" if is_ours else "tab:blue")
-                label = (
-                    "held to axes" if learner == OURS else learner.removeprefix("held to axes, ")
-                )
-                panel.annotate(label, (x, y), xytext=(4, 4), textcoords="offset points", fontsize=7)
+                style = {"marker": _MARKERS[place], "color": f"C{place % 10}", "label": learner}
+                panel.plot(x, y, linestyle="none", markersize=10 if learner == OURS else 7, **style)
         panel.axhline(np.mean([fact["chance"] for fact in own]), color="grey", ls=":", lw=1)
         panel.axhline(0.8, color="grey", lw=0.5)
         panel.set_title(_SETS[name], fontsize=10)
         panel.set_xlabel("explained variance, unseen patients")
     axes[0].set_ylabel("matched |cos| over patient halves")
     axes[0].text(0.02, 0.02, "dotted: random directions", transform=axes[0].transAxes, fontsize=7)
-    figure.tight_layout()
+    known: dict[str, Any] = {}
+    for panel in axes:
+        known |= {mark.get_label(): mark for mark in panel.get_legend_handles_labels()[0]}
+    names = [word for word in _DRAWN if word in known]
+    words = [word.replace("`", "") for word in names]
+    figure.legend([known[word] for word in names], words, loc="center right", fontsize=8)
+    figure.tight_layout(rect=(0, 0, 0.77, 1))
     figure.savefig(file, dpi=100)
     plt.close(figure)
