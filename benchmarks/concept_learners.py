@@ -167,7 +167,7 @@ def autoencoder(seen: Seen, rng: Any) -> tuple[Array, Encoder | None]:
     torch.manual_seed(int(rng.integers(2**31)))
     torch.set_num_threads(1)
     Y = torch.from_numpy(seen.Y)
-    # From samples, as dictionaries start: random directions end in fewer atoms that recur.
+    # From samples, as dictionaries start.
     decoder = torch.nn.Parameter(Y[torch.randperm(len(Y))[:N_ATOMS]].clone())
     encoder = torch.nn.Parameter(decoder.detach().clone())
     bias, centre = torch.nn.Parameter(torch.zeros(N_ATOMS)), torch.nn.Parameter(Y.mean(dim=0))

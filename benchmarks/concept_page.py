@@ -55,7 +55,8 @@ other half. What follows from it is said in [concepts without labels](concepts-w
 
 NMF learns from the cells as they are, which are not negative; its atoms are held against the
 centred cells as directions. DFDL has 64 atoms per class, and knows the labels of its half. The
-autoencoder starts from samples, as dictionaries do, and is trained until its error is flat.
+autoencoder starts from samples, as dictionaries do, and is trained until its error is flat, or for
+150 epochs.
 
 A figure is the mean over the partings, with the lowest and the highest where there are several.
 """
