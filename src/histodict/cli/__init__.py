@@ -9,6 +9,7 @@ learn      train
 adapt      adapt
 answer     predict, detect
 extract    features
+concepts   concepts
 look       info, atoms, methods
 edit       edit, why
 compare    evaluate, reproduce
@@ -24,6 +25,7 @@ import typer
 from .adapt import adapt
 from .answer import detect, predict
 from .compare import evaluate, reproduce
+from .concepts import concepts
 from .edit import edit, why
 from .extract import features
 from .help import WIDTH, Commands
@@ -34,6 +36,7 @@ from .options import flat
 
 _GROUPS = {
     "From images to answers": (train, predict, detect, why, adapt, features),
+    "Without labels": (concepts,),
     "What is in a model": (info, atoms, edit, methods),
     "How good is it": (evaluate, reproduce),
     "Try it": (demo, serve),

@@ -79,13 +79,16 @@ def improve_online(
     n_jobs: int | None,
     backend: str,
     step: Callable[[], None],
+    pull: float = 0.0,
 ) -> OnlineDictionary:
     """A dictionary for the rows of Y that starts from the unit-norm atoms D.
 
-    `step` is called after every mini-batch.
+    `step` is called after every mini-batch. With a `pull` atoms are drawn back to where they start
+    (see `stable`), and idle ones stay there instead of giving way to samples.
     """
     module = load_backend(backend)
     samples, D = module.place(Y, D.dtype), module.place(D, D.dtype)
+    anchors, identity = D, module.place(np.eye(len(D)), to_numpy(D).dtype)
     E, F = module.zeros(D.shape), module.zeros((len(D), len(D)))
     starts = range(0, len(Y), _BATCH_ROWS)
     for epoch in range(n_epochs):
@@ -105,9 +108,11 @@ def improve_online(
                 else:
                     worst = sums
             with one_blas_thread():
-                D = module.update_atoms(D, E, F, n_sweeps=1, tol=0.0)
+                held = pull * F.diagonal().sum() / len(D)
+                own = (E + held * anchors, F + held * identity) if pull else (E, F)
+                D = module.update_atoms(D, *own, n_sweeps=1, tol=0.0)
             step()
-        if worst and epoch < n_epochs - 1:
+        if worst and not pull and epoch < n_epochs - 1:
             candidates = worst.worst_samples[worst.worst_errors > 0]
             with one_blas_thread():
                 D = module.replace_idle(D, uses, candidates)

@@ -1,0 +1,91 @@
+"""Cells of a network of the sets that dictionaries are compared on, drawn once and kept."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from histodict.images.feature_file import open_features
+from histodict.images.manifest import Manifest, read_manifest
+from histodict.pipeline.extraction import extract_all, recipe_for
+
+from .regions import tiles
+
+FOLDERS = {"ucsb": "ucsb-breast", "glas": "glas-colon", "camelyon": "camelyon-tumour"}
+_COLUMNS = {"ucsb": {"patient": "group"}}
+_PER_IMAGE = {"ucsb": 120, "glas": 120, "camelyon": 256}
+
+
+@dataclass(frozen=True)
+class Cells:
+    """X (n, length); of each cell: its unit, which has a label, its patient, and the label.
+
+    A unit is an image; of camelyon, whose tiles have masks, it is a cell.
+    """
+
+    X: NDArray[np.float32]
+    units: NDArray[np.int64]
+    patients: NDArray[Any]
+    labels: NDArray[Any]
+
+    def select(self, own: NDArray[np.bool_]) -> Cells:
+        return Cells(self.X[own], self.units[own], self.patients[own], self.labels[own])
+
+
+def read_cells(name: str, folder: Path) -> Cells:
+    """Of a set by its short name; `folder` keeps them."""
+    file = folder / f"cells-{name}.npz"
+    if not file.exists():
+        _draw(name, folder, file)
+    with np.load(file) as kept:
+        X = kept["X"].astype(np.float32)
+        return Cells(X, kept["units"], kept["patients"], kept["labels"])
+
+
+def halves(cells: Cells, seed: int) -> NDArray[np.bool_]:
+    """Which cells are in the first half of the patients; both have patients of all classes."""
+    rng = np.random.default_rng(seed)
+    last = cells.labels == np.unique(cells.labels)[-1]
+    share = {p: last[cells.patients == p].mean() for p in np.unique(cells.patients)}
+    order = sorted(rng.permutation(list(share)), key=lambda p: round(share[p]))
+    return np.isin(cells.patients, order[rng.integers(2) :: 2])
+
+
+def _draw(name: str, folder: Path, file: Path) -> None:
+    source = Path(os.environ["HISTODICT_DATA"]) / FOLDERS[name]
+    manifest = tiles(source) if name == "camelyon" else _listed(name, source)
+    recipe = recipe_for("efficientnet-lite0", {})
+    done = extract_all(recipe, manifest.records, folder / "features" / name)
+    if done.failures:
+        raise RuntimeError(f"{done.failures[0]}")
+    rng = np.random.default_rng(0)
+    X, units, patients, labels = [], [], [], []
+    for place, (record, path) in enumerate(zip(manifest.records, done.files, strict=True)):
+        with open_features(path) as features:
+            rows = np.sort(rng.permutation(features.n_rows)[: _PER_IMAGE[name]])
+            X.append(features.read_some(rows).astype(np.float16))
+            corners = features.coords[rows]
+        own = [record.label] * len(rows)
+        if record.mask is not None:
+            own = _by_mask(record.mask, corners, recipe.patch_px)
+        labels += own
+        units += [place] * len(rows)
+        patients += [record.patient] * len(rows)
+    ids = np.arange(len(labels)) if name == "camelyon" else np.array(units)
+    np.savez(file, X=np.concatenate(X), units=ids, patients=patients, labels=labels)
+
+
+def _listed(name: str, source: Path) -> Manifest:
+    return read_manifest(source / "manifest.csv", _COLUMNS.get(name, {}))
+
+
+def _by_mask(path: Path, corners: NDArray[np.int64], side: int) -> list[str]:
+    mask = np.asarray(Image.open(path)) > 0
+    shares = [mask[y : y + side, x : x + side].mean() for x, y in corners.tolist()]
+    return ["tumour" if share >= 0.5 else "other" for share in shares]

@@ -1,0 +1,230 @@
+"""Dictionaries and their rivals, by name: each learns unit atoms from cells of some patients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.cluster import KMeans
+from sklearn.decomposition import PCA, MiniBatchNMF
+from sklearn.mixture import GaussianMixture
+
+from histodict.dictionaries.atoms import normalise
+from histodict.dictionaries.online import improve_online, learn_online
+from histodict.dictionaries.stable import PULL, learn_stable
+from histodict.methods.dfdl import DFDL
+
+from .concept_cells import Cells
+
+N_ATOMS, N_NONZERO = 128, 8
+RHO = "\N{GREEK SMALL LETTER RHO}"
+Array = NDArray[Any]
+# What a method makes of vectors by itself, without pursuit: their reconstruction.
+Encoder = Callable[[Array], Array]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Y: centred unit vectors of the cells, as every method but NMF gets them."""
+
+    Y: Array
+    cells: Cells
+
+    @classmethod
+    def of(cls, cells: Cells, mean: Array | None = None) -> Seen:
+        centre = cells.X.mean(axis=0) if mean is None else mean
+        return cls(np.ascontiguousarray(normalise(cells.X - centre)), cells)
+
+
+Learner = Callable[[Seen, np.random.Generator], tuple[Array, Encoder | None]]
+
+
+def odl(penalty: float, n_atoms: int, seen: Seen, rng: Any) -> tuple[Array, Encoder | None]:
+    Y = np.ascontiguousarray(seen.Y[rng.permutation(len(seen.Y))])
+    return learn_online(Y, n_atoms, penalty, rng, n_jobs=1).atoms, None
+
+
+def held(
+    pull: float, n_atoms: int, seen: Seen, rng: Any, penalty: float = 0.1
+) -> tuple[Array, Encoder | None]:
+    patients = seen.cells.patients
+    found = learn_stable(seen.Y, patients, n_atoms, rng, penalty=penalty, pull=pull, n_jobs=1)
+    return found.atoms, None
+
+
+def axes_alone(seen: Seen, rng: Any) -> tuple[Array, Encoder | None]:
+    return held(1e6, N_ATOMS, seen, rng)
+
+
+def turned(seen: Seen, rng: Any) -> tuple[Array, Encoder | None]:
+    """Held to the axes of a frame turned at random, which is the same for everybody."""
+    n = seen.Y.shape[1]
+    turn = np.linalg.qr(np.random.default_rng(0).standard_normal((n, n)))[0].astype(np.float32)
+    other = replace(seen, Y=np.ascontiguousarray(seen.Y @ turn))
+    return held(PULL, N_ATOMS, other, rng)[0] @ turn.T, None
+
+
+def held_to_random(seen: Seen, rng: Any) -> tuple[Array, Encoder | None]:
+    """Held to the same 128 random directions for everybody: a frame that knows nothing."""
+    start = np.random.default_rng(0).standard_normal((N_ATOMS, seen.Y.shape[1]))
+    Y = np.ascontiguousarray(seen.Y[rng.permutation(len(seen.Y))])
+    start = np.ascontiguousarray(normalise(start), dtype=Y.dtype)
+    options = {"n_epochs": 5, "n_jobs": 1, "backend": "cpu", "pull": PULL}
+    return improve_online(start, Y, 0.1, step=lambda: None, **options).atoms, None
+
+
+def patients_mean_out(cells: Cells) -> Cells:
+    X = cells.X.copy()
+    for patient in np.unique(cells.patients):
+        own = cells.patients == patient
+        X[own] -= X[own].mean(axis=0)
+    return replace(cells, X=X)
+
+
+def consensus(n_atoms: int, n_rounds: int, seen: Seen, rng: Any) -> tuple[Array, Encoder | None]:
+    """Atoms that recur best in dictionaries of 70 % of the patients, each the mean of its partners.
+
+    The best first; what is nearer than 0.7 to one that was taken is passed over.
+    """
+    everybody = np.unique(seen.cells.patients)
+    rounds = []
+    for _ in range(n_rounds):
+        own = rng.permutation(everybody)[: max(2, round(0.7 * len(everybody)))]
+        Y = seen.Y[np.isin(seen.cells.patients, own)]
+        rounds.append(odl(0.3, n_atoms, Seen(Y, seen.cells), rng)[0])
+    pool = np.stack(rounds)  # rounds, atoms, features
+    near = np.abs(np.einsum("bin,cjn->bicj", pool, pool, optimize=True)).max(axis=3)
+    recurs = ((near.sum(axis=2) - 1) / (n_rounds - 1)).reshape(-1)
+    taken: list[Array] = []
+    for place in np.argsort(-recurs):
+        centre = pool.reshape(-1, pool.shape[2])[place]
+        for _ in range(3):
+            cosines = pool @ centre
+            best = np.abs(cosines).argmax(axis=1)
+            chosen = cosines[np.arange(n_rounds), best]
+            weights = np.sign(chosen) * np.maximum(np.abs(chosen) - 0.5, 0)
+            centre = weights @ pool[np.arange(n_rounds), best]
+            centre = centre / np.linalg.norm(centre)
+        if not taken or np.abs(np.stack(taken) @ centre).max() < 0.7:
+            taken.append(centre)
+        if len(taken) == n_atoms:
+            break
+    return np.stack(taken).astype(np.float32), None
+
+
+def dfdl(rho: float, seen: Seen, rng: Any) -> tuple[Array, Encoder | None]:
+    classes = np.unique(seen.cells.labels)
+    model = DFDL(
+        N_ATOMS // len(classes),
+        rho=rho,
+        penalty=0.3,
+        n_nonzero=N_NONZERO,
+        n_iter=15,
+        random_state=int(rng.integers(2**31)),
+        n_jobs=1,
+    )
+    return model.fit(seen.Y, seen.cells.labels).labelled_atoms()[0], None
+
+
+def k_means(seen: Seen, rng: Any) -> tuple[Array, Encoder | None]:
+    model = KMeans(N_ATOMS, n_init=1, random_state=int(rng.integers(2**31))).fit(seen.Y)
+    return normalise(model.cluster_centers_), lambda Y: model.cluster_centers_[model.predict(Y)]
+
+
+def mixture(seen: Seen, rng: Any) -> tuple[Array, Encoder | None]:
+    """Diagonal Gaussians in the leading 128 components: in all 1280, weights collapse to one."""
+    space = PCA(128, random_state=0).fit(seen.Y)
+    seed = int(rng.integers(2**31))
+    options = {"reg_covar": 1e-4, "max_iter": 50, "random_state": seed}
+    model = GaussianMixture(N_ATOMS, covariance_type="diag", **options)
+    model.fit(space.transform(seen.Y))
+    means = space.inverse_transform(model.means_).astype(np.float32)
+    return normalise(means), lambda Y: means[model.predict(space.transform(Y))]
+
+
+def nmf(seen: Seen, rng: Any) -> tuple[Array, Encoder | None]:
+    """On the cells as they are, which are not negative (the network ends in a ReLU)."""
+    X = normalise(seen.cells.X)
+    model = MiniBatchNMF(N_ATOMS, random_state=int(rng.integers(2**31)), max_iter=60).fit(X)
+    return normalise(model.components_).astype(np.float32), None
+
+
+def pca(seen: Seen, rng: Any) -> tuple[Array, Encoder | None]:
+    return PCA(N_ATOMS, svd_solver="covariance_eigh").fit(seen.Y).components_, None
+
+
+def autoencoder(seen: Seen, rng: Any) -> tuple[Array, Encoder | None]:
+    """TopK sparse autoencoder: the 8 largest ReLU'd units, unit-norm decoder, trained until flat.
+
+    Flat: the best error of an epoch has not fallen by 0.2 % in five epochs; 150 epochs at most.
+    """
+    import torch
+
+    torch.manual_seed(int(rng.integers(2**31)))
+    torch.set_num_threads(1)
+    Y = torch.from_numpy(seen.Y)
+    # From samples, as dictionaries start.
+    decoder = torch.nn.Parameter(Y[torch.randperm(len(Y))[:N_ATOMS]].clone())
+    encoder = torch.nn.Parameter(decoder.detach().clone())
+    bias, centre = torch.nn.Parameter(torch.zeros(N_ATOMS)), torch.nn.Parameter(Y.mean(dim=0))
+    optimiser = torch.optim.Adam([encoder, decoder, bias, centre], lr=1e-3)
+
+    def rebuilt(batch: Any) -> Any:
+        codes = torch.relu((batch - centre) @ encoder.T + bias)
+        top = torch.topk(codes, N_NONZERO, dim=1)
+        sparse = torch.zeros_like(codes).scatter(1, top.indices, top.values)
+        return sparse @ torch.nn.functional.normalize(decoder) + centre
+
+    errors: list[float] = []
+    while len(errors) < 150 and not _is_flat(errors):
+        total = 0.0
+        for rows in torch.randperm(len(Y)).split(256):
+            loss = ((rebuilt(Y[rows]) - Y[rows]) ** 2).sum(dim=1).mean()
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+            total += float(loss.detach()) * len(rows)
+        errors.append(total / len(Y))
+
+    def encode(Z: Array) -> Array:
+        with torch.no_grad():
+            return rebuilt(torch.from_numpy(np.ascontiguousarray(Z))).numpy()
+
+    return normalise(decoder.detach().numpy()), encode
+
+
+def _is_flat(errors: list[float]) -> bool:
+    return len(errors) > 10 and min(errors[-5:]) > 0.998 * min(errors[:-5])
+
+
+RIVALS: dict[str, Learner] = {
+    "ODL λ 0.3": partial(odl, 0.3, N_ATOMS),
+    "ODL λ 0.15": partial(odl, 0.15, N_ATOMS),
+    "held to axes (`histodict concepts`)": partial(held, PULL, N_ATOMS),
+    f"DFDL {RHO} 0.001": partial(dfdl, 0.001),
+    f"DFDL {RHO} 0.1": partial(dfdl, 0.1),
+    f"DFDL {RHO} 0.3": partial(dfdl, 0.3),
+    "TopK autoencoder": autoencoder,
+    "k-means": k_means,
+    "Gaussian mixture": mixture,
+    "NMF": nmf,
+    "PCA": pca,
+}
+IDEAS: dict[str, Learner] = {
+    "ODL λ 0.3, 32 atoms": partial(odl, 0.3, 32),
+    "recurring atoms of 12 dictionaries of patients, 32 atoms": partial(consensus, 32, 12),
+    "ODL λ 0.3, each patient's mean taken out": RIVALS["ODL λ 0.3"],
+    "held to axes, each patient's mean taken out": partial(held, PULL, N_ATOMS),
+    "held to axes, pull 0.1": partial(held, 0.1, N_ATOMS),
+    "held to axes, pull 0.5": partial(held, 0.5, N_ATOMS),
+    "held to axes, pull 2": partial(held, 2.0, N_ATOMS),
+    "the axes alone": axes_alone,
+    "held to axes, 64 atoms": partial(held, PULL, 64),
+    "held to axes, 32 atoms": partial(held, PULL, 32),
+    "held to axes of a frame turned at random": turned,
+    "held to the same random directions": held_to_random,
+}

@@ -1,0 +1,155 @@
+"""What is measured of a dictionary: on patients that it was not learnt from, all else being alike.
+
+A set's patients are parted into halves. Everything is done anew in each half, from the mean of the
+vectors to the head on the codes, and tested on the other half.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import balanced_accuracy_score, roc_auc_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from histodict.dictionaries.atoms import normalise
+from histodict.dictionaries.matching import match_atoms
+from histodict.kernels import encode_omp
+
+from .concept_cells import Cells, halves
+from .concept_learners import N_NONZERO, Learner, Seen
+
+_MOST_CELLS = 4_000  # that a dictionary is learnt from
+_USED = 0.01  # share of a patient's cells from which on it has an atom
+_FEW = (3, 5, 10)
+Facts = dict[str, Any]
+Array = NDArray[Any]
+
+
+def measure(learn: Learner, cells: Cells, other: Cells, seed: int, few: bool = False) -> Facts:
+    """One parting of the patients.
+
+    `other` : cells of another tissue: a match with its atoms tells nothing of this one
+    `few` : also how few labels are enough
+    """
+    inside = halves(cells, seed)
+    parts = [_fewer(cells.select(own), seed) for own in (inside, ~inside)]
+    begun = time.process_time()
+    learnt = [learn(Seen.of(part), np.random.default_rng(seed)) for part in parts]
+    seconds = (time.process_time() - begun) / 2
+    again = learn(Seen.of(parts[0]), np.random.default_rng(seed + 1000))[0]
+    elsewhere = learn(Seen.of(_fewer(other, seed)), np.random.default_rng(seed))[0]
+    D = [np.ascontiguousarray(atoms, dtype=np.float32) for atoms, _ in learnt]
+    facts: Facts = {
+        "halves": match_atoms(*D).mean,
+        "seeds": match_atoms(D[0], again).mean,
+        "other tissue": float(np.mean([match_atoms(own, elsewhere).mean for own in D])),
+        "chance": match_atoms(*(_random(Seen.of(part).Y, len(D[0])) for part in parts)).mean,
+        "atoms": len(D[0]),
+        "seconds": seconds,
+    }
+    sides = [_tested(D[i], learnt[i][1], parts[i], parts[1 - i], seed, few) for i in (0, 1)]
+    return facts | {name: float(np.mean([side[name] for side in sides])) for name in sides[0]}
+
+
+def _fewer(cells: Cells, seed: int) -> Cells:
+    chosen = np.zeros(len(cells.X), bool)
+    chosen[np.random.default_rng(seed).permutation(len(cells.X))[:_MOST_CELLS]] = True
+    return cells.select(chosen)
+
+
+def _random(Y: Array, n: int) -> Array:
+    """Random directions of the vectors' own covariance."""
+    weights = np.random.default_rng(len(Y)).standard_normal((n, len(Y))).astype(np.float32)
+    return normalise(weights @ Y)
+
+
+def _tested(D: Array, encode: Any, train: Cells, test: Cells, seed: int, few: bool) -> Facts:
+    """Of atoms learnt from `train`: what they are worth on `test`."""
+    centre = train.X.mean(axis=0)
+    Y, Z = Seen.of(train).Y, Seen.of(test, centre).Y
+    S, T = (encode_omp(D, V, N_NONZERO, n_jobs=1) for V in (Y, Z))
+    (F, y), (G, z) = (_usage(S, train), _usage(T, test))
+    facts = {
+        "explained": _explained(Z, T @ D),
+        "own encoder": _explained(Z, encode(Z)) if encode else float("nan"),
+        "patients per atom": _patients(T, test.patients),
+        "single atom AUC": _best_atom(F, y, G, z),
+        "accuracy": _head(F, y, G, z),
+    }
+    if few:
+        raw = _means(Y, train.units), _means(Z, test.units)
+        for n in _FEW:
+            facts[f"concepts from {n}"], facts[f"vectors from {n}"] = _few(
+                n, seed, (F, raw[0]), y, (G, raw[1]), z
+            )
+    return facts
+
+
+def _explained(Z: Array, rebuilt: Array) -> float:
+    return 1 - float(((Z - rebuilt) ** 2).sum() / (Z**2).sum())
+
+
+def _means(values: Any, units: Array) -> Array:
+    """Of the rows of each unit: (n_units, n_columns)."""
+    _, places, counts = np.unique(units, return_inverse=True, return_counts=True)
+    shares = csr_array(((1 / counts)[places], (places, np.arange(len(places)))))
+    found = shares @ values
+    return np.asarray(found.toarray() if hasattr(found, "toarray") else found)
+
+
+def _usage(S: Any, cells: Cells) -> tuple[Array, Array]:
+    """Per unit the mean weight of each atom, by sign; and the units' labels."""
+    signed = [_means(part, cells.units) for part in (S.maximum(0), (-S).maximum(0))]
+    _, first = np.unique(cells.units, return_index=True)
+    return np.concatenate(signed, axis=1), cells.labels[first]
+
+
+def _patients(S: Any, patients: Array) -> float:
+    """Mean share of the patients that use an atom."""
+    used = (S != 0).astype(np.float64)
+    return float((_means(used, patients) >= _USED).mean())
+
+
+def _best_atom(F: Array, y: Array, G: Array, z: Array) -> float:
+    """AUC on the test patients of the atom that is best on the others, signs put together."""
+    n, last = F.shape[1] // 2, np.unique(y)[-1]
+    own, there = F[:, :n] + F[:, n:], G[:, :n] + G[:, n:]
+    found = np.array([roc_auc_score(y == last, column) for column in own.T])
+    best = int(np.abs(found - 0.5).argmax())
+    value = float(roc_auc_score(z == last, there[:, best]))
+    return value if found[best] > 0.5 else 1 - value
+
+
+def _head(F: Array, y: Array, G: Array, z: Array) -> float:
+    logistic = LogisticRegression(C=0.01, class_weight="balanced", max_iter=500)
+    model = make_pipeline(StandardScaler(), logistic).fit(F, y)
+    return float(balanced_accuracy_score(z, model.predict(G)))
+
+
+def _few(n: int, seed: int, train: Any, y: Array, test: Any, z: Array) -> list[float]:
+    """Balanced accuracy of heads on usage, and on mean vectors, from n images per class.
+
+    Each with the better of two strengths of the ridge, which is generous to both.
+    """
+    rng = np.random.default_rng(seed)
+    found = []
+    for _ in range(10):
+        rows = np.concatenate([rng.permutation(np.flatnonzero(y == c))[:n] for c in np.unique(y)])
+        pairs = list(zip(train, test, strict=True))
+        found.append([[_quick(F[rows], y[rows], G, z, C) for C in (1, 100)] for F, G in pairs])
+    return np.mean(found, axis=0).max(axis=1).tolist()
+
+
+def _quick(F: Array, y: Array, G: Array, z: Array, C: float) -> float:
+    """Not standardised: a deviation from six images is mostly chance."""
+    centre = F.mean(axis=0)
+    size = np.sqrt(((F - centre) ** 2).sum(axis=1).mean())
+    options = {"class_weight": "balanced", "solver": "liblinear", "dual": True, "max_iter": 1000}
+    model = LogisticRegression(C=C, **options).fit((F - centre) / size, y)
+    return float(balanced_accuracy_score(z, model.predict((G - centre) / size)))

@@ -1,0 +1,151 @@
+"""Concepts of many images, without labels: `concepts`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..execution.outputs import check_new_folder
+from ..execution.texts import counted
+from .console import plain_errors, print_json, warn
+from .image_options import ImageOptions
+from .options import FolderOutput, JsonOption
+from .work import WorkOptions
+
+if TYPE_CHECKING:
+    from ..pipeline.concepts import Concepts, Source, Usage
+
+_DOUBTFUL = 0.7  # |cos| of halves of the patients below which concepts are not those of others
+
+
+def concepts(
+    *,
+    output: FolderOutput,
+    n_concepts: Annotated[int, typer.Option("--atoms", help="Concepts to learn.")] = 128,
+    network: Annotated[
+        str,
+        typer.Option(
+            "--vectors",
+            metavar="NAME",
+            help="The network whose cells stand for patches; feature files bring their own.",
+        ),
+    ] = "efficientnet-lite0",
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Of what is drawn at random.")] = 0,
+    images: ImageOptions,
+    work: WorkOptions,
+    as_json: JsonOption = False,
+) -> None:
+    """Learn concepts from many images without labels, then answer from a handful of labels.
+
+    One dictionary over all images, of atoms that other patients would give as well. Writes
+    concepts.csv (what is known of each; its column name is yours to fill in) and usage.csv (the
+    share of each image's patches that use them):
+
+        histodict concepts slides.csv --atoms 128 --output concepts/
+
+    Once some images have a label in the table, the same command also writes answers.csv: an answer
+    for every image, and the concepts it rests on. The concepts are not learnt again, and your names
+    are kept. Best give the patients, too: what all of them share becomes a concept.
+    """
+    from ..pipeline.concepts import Source
+
+    with plain_errors():
+        check_new_folder(output)
+        source = Source.of(_laid_open(images).find(), network, images.size)
+        learnt, usage, is_new = _made(source, n_concepts, seed, output, work)
+        facts = _write(output, source, learnt, usage)
+    if as_json:
+        print_json({"folder": str(output), "concepts": len(learnt.atoms), "new": is_new} | facts)
+        return
+    how = "learnt from" if is_new else "as learnt before from"
+    typer.echo(f"{len(learnt.atoms)} concepts, {how} {counted(len(usage.patches), 'image')}")
+    for line in _said(facts):
+        typer.echo(line)
+    typer.echo(f"Name them in {output / 'concepts.csv'}")
+
+
+def _laid_open(images: ImageOptions) -> ImageOptions:
+    """With the feature files of a folder in its place, where it holds such."""
+    from ..images.feature_file import is_feature_file
+
+    paths: list[Path] = []
+    for path in images.paths:
+        inside = sorted(path.iterdir()) if path.is_dir() and not images.features else []
+        paths += [file for file in inside if is_feature_file(file)] or [path]
+    return replace(images, paths=paths)
+
+
+def _made(
+    source: Source, number: int, seed: int, output: Path, work: WorkOptions
+) -> tuple[Concepts, Usage, bool]:
+    """The concepts and their usage: those in the folder, or new ones, which are then in it."""
+    from ..execution.files import file_key
+    from ..pipeline.concept_folder import check_same, read_concepts, write_concepts
+    from ..pipeline.concepts import learn_concepts, settings_of, usage_of
+
+    keys = [file_key(record.path) for record in source.records]
+    settings = settings_of(source, number, seed, keys)
+    found = read_concepts(output)
+    if found:
+        check_same(output, found[2], settings)
+        return found[0], found[1], False
+    with work.begin() as begun:
+        options: dict[str, Any] = {
+            "n_jobs": work.jobs,
+            "callback": begun.callback,
+            "executor": begun.executor,
+        }
+        learnt = learn_concepts(source, number, random_state=seed, **options)
+        usage = usage_of(source, learnt, **options)
+    write_concepts(output, learnt, usage, settings)
+    return learnt, usage, True
+
+
+def _write(output: Path, source: Source, learnt: Concepts, usage: Usage) -> dict[str, Any]:
+    """The tables; and what is to be said of them."""
+    import numpy as np
+
+    from ..pipeline import concept_answers, concept_folder
+    from ..pipeline.concepts import image_names
+
+    names = concept_folder.names_in(output, len(learnt.atoms))
+    images, patients = image_names(source.records), source.patients
+    rows = concept_folder.concept_rows(learnt, usage, names, patients, images)
+    concept_folder.write_rows(output / concept_folder.TABLE, rows)
+    used = concept_folder.usage_rows(usage, names, patients, images)
+    concept_folder.write_rows(output / concept_folder.USAGE, used)
+    recurs = float(np.mean(learnt.recurrence))
+    facts: dict[str, Any] = {"recurrence": None if np.isnan(recurs) else round(recurs, 3)}
+    if recurs < _DOUBTFUL:
+        warn(
+            f"halves of the patients agree on these concepts by {recurs:.2f} only (|cos|): do not "
+            "rely on what they are called; more patients, or fewer atoms, may help"
+        )
+    if all(not record.patient for record in source.records):
+        warn("no patients are named: every image counts as one, see --column patient=COLUMN")
+    labels = [record.label for record in source.records]
+    if any(labels):
+        _, answers = concept_answers.answer_rows(usage, labels, images, names)
+        concept_folder.write_rows(output / concept_folder.ANSWERS, answers)
+        right, asked = concept_answers.unseen_right(usage, labels, patients)
+        facts |= {"labelled": sum(map(bool, labels)), "unseen": asked, "unseen_right": right}
+    elif (output / concept_folder.ANSWERS).exists():
+        warn(f"{output / concept_folder.ANSWERS}: is left as it was, as no image has a label now")
+    return facts
+
+
+def _said(facts: dict[str, Any]) -> list[str]:
+    """In words."""
+    lines = []
+    if facts["recurrence"] is None:
+        lines.append("Whether other patients give the same is not known: that takes four or more")
+    else:
+        lines.append(f"Halves of the patients give the same by {facts['recurrence']:.2f} (|cos|)")
+    if "labelled" in facts:
+        words = f"Answers rest on {counted(facts['labelled'], 'label')}"
+        tried = f"; patients left out: {facts['unseen_right']} of {facts['unseen']} images right"
+        lines.append(words + (tried if facts["unseen"] else "; no patient could be left out"))
+    return lines

@@ -1,0 +1,214 @@
+"""Concepts without labels: one dictionary over the patches of many images, and how each uses it.
+
+Vectors of a network are drawn from every image, as many of each; `dictionaries.stable` makes atoms
+of them. Then every patch of every image is coded with at most 8 atoms. An image's usage is the
+share of its patches that use an atom, and the mean weight of each, by sign.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..dictionaries.atoms import normalise
+from ..dictionaries.stable import PENALTY, PULL, learn_stable, recurrence
+from ..execution.executor import Executor, Threads
+from ..execution.progress import Callback, Progress, ignore
+from ..images.feature_attributes import Origin
+from ..images.feature_file import common_origin, is_feature_file
+from ..images.pixel_size import GivenSize
+from ..images.records import Record
+from ..kernels import encode_omp
+from ..networks import vectors_named
+from ..parameters import check_whole_number
+from ..presets import PRESETS
+from ..recipes import Recipe
+from .extraction import recipe_for
+from .opening import open_view
+from .training_patches import for_every
+
+N_NONZERO = 8  # atoms of a patch, at most
+_MOST_VECTORS, _MOST_OF_IMAGE = 40_000, 1_000  # learnt from: they are held in memory
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Of every image: patches (n_images,); shares of them that use an atom, and the mean positive
+    and negative weights of each (n_images, n_atoms).
+    """
+
+    patches: NDArray[np.int64]
+    shares: NDArray[np.float64]
+    positive: NDArray[np.float64]
+    negative: NDArray[np.float64]
+
+    @property
+    def weights(self) -> NDArray[np.float64]:
+        """What a head sees (n_images, 2·n_atoms): the weights of one sign, then of the other."""
+        return np.concatenate([self.positive, self.negative], axis=1)
+
+
+@dataclass(frozen=True)
+class Concepts:
+    """centre (n_features,), atoms (n_atoms, n_features), the axis of each (n_atoms,), and how well
+    halves of the patients agree on each: |cos| (n_atoms,), NaN if not known.
+    """
+
+    centre: NDArray[np.float32]
+    atoms: NDArray[np.float32]
+    axes: NDArray[np.int64]
+    recurrence: NDArray[np.float64]
+
+    def vectors(self, X: NDArray[np.float32]) -> NDArray[np.float32]:
+        """As the atoms code them: centred, of unit norm."""
+        return np.ascontiguousarray(normalise(X - self.centre), dtype=np.float32)
+
+    def encode(self, X: NDArray[np.float32], n_jobs: int | None = None) -> Any:
+        """Codes (n, n_atoms) of vectors as a network gives them."""
+        return encode_omp(self.atoms, self.vectors(X), N_NONZERO, n_jobs=n_jobs)
+
+
+@dataclass(frozen=True)
+class Source:
+    """Images to learn from: as a recipe sees them, at these pixel sizes."""
+
+    records: Sequence[Record]
+    recipe: Recipe
+    origin: Origin | None = None
+    given: GivenSize = field(default_factory=GivenSize)
+
+    @classmethod
+    def of(cls, records: Sequence[Record], vectors: str, given: GivenSize) -> Source:
+        """Refuses images beside feature files, vectors of pixels, and records in trouble."""
+        for record in records:
+            if record.trouble:
+                raise ValueError(record.trouble)
+        n_given = sum(is_feature_file(record.path) for record in records)
+        if n_given not in (0, len(records)):
+            raise ValueError("give images or feature files, not both: one dictionary, one encoder")
+        if n_given:
+            origin = common_origin(record.path for record in records)
+            return cls(records, PRESETS["given"], origin, given)
+        if vectors_named(vectors).are_pictures:
+            raise ValueError(
+                f"--vectors {vectors}: concepts are held to what a network sees; name one, such as "
+                "efficientnet-lite0"
+            )
+        return cls(records, recipe_for(vectors, {}), None, given)
+
+    def open(self, place: int) -> Any:
+        record = self.records[place]
+        mpp = self.given.with_table(record.mpp).at(record.path).from_outside
+        return open_view(record.path, mpp, self.recipe, trained=self.origin, within=record.within)
+
+    @property
+    def patients(self) -> list[str]:
+        """An image of which none is named counts as one."""
+        names = image_names(self.records)
+        return [record.patient or name for record, name in zip(self.records, names, strict=True)]
+
+
+def learn_concepts(
+    source: Source,
+    n_atoms: int,
+    *,
+    random_state: int = 0,
+    n_rounds: int = 2,
+    n_jobs: int | None = None,
+    callback: Callback = ignore,
+    executor: Executor | None = None,
+) -> Concepts:
+    """One dictionary over all images. `n_rounds`: partings of the patients to learn from again."""
+    check_whole_number("atoms", n_atoms, 1)
+    X, patients = _draw(source, random_state, callback, executor or Threads(n_jobs))
+    centre = X.mean(axis=0, dtype=np.float64).astype(np.float32)
+    Y = np.ascontiguousarray(normalise(X - centre), dtype=np.float32)
+    rng = np.random.default_rng(random_state)
+
+    def report(done: int, total: int) -> None:
+        callback(Progress("train", done, total))
+
+    learnt = learn_stable(Y, patients, n_atoms, rng, n_jobs=n_jobs, callback=report)
+
+    def again(Z: NDArray[Any], whose: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
+        # The mean is part of what is learnt: halves have their own.
+        own = np.ascontiguousarray(normalise(Z - Z.mean(axis=0)))
+        return learn_stable(own, whose, n_atoms, rng, n_jobs=n_jobs).atoms
+
+    raw = np.ascontiguousarray(X)
+    found = recurrence(raw, patients, learnt.atoms, rng, n_rounds=n_rounds, learn=again)
+    unknown = np.full(n_atoms, np.nan)
+    return Concepts(centre, learnt.atoms, learnt.axes, unknown if found is None else found)
+
+
+def _draw(
+    source: Source, random_state: int, callback: Callback, executor: Executor
+) -> tuple[NDArray[np.float32], NDArray[Any]]:
+    """Vectors of random patches, about as many of every image; and whose they are."""
+    wanted = max(1, min(_MOST_OF_IMAGE, _MOST_VECTORS // len(source.records)))
+
+    def work(place: int) -> NDArray[np.float32]:
+        with source.open(place) as view:
+            found = view.sample_vectors(wanted, np.random.default_rng([random_state, place]))
+        if not len(found):
+            raise ValueError(f"{source.records[place].path}: shows no tissue; leave it out")
+        return np.asarray(found, np.float32)
+
+    parts = for_every(work, len(source.records), "patches", callback, executor)
+    patients = np.repeat(source.patients, [len(part) for part in parts])
+    return np.concatenate(parts), patients
+
+
+def usage_of(
+    source: Source,
+    concepts: Concepts,
+    *,
+    n_jobs: int | None = None,
+    callback: Callback = ignore,
+    executor: Executor | None = None,
+) -> Usage:
+    """How all patches of every image use the atoms; a slide is read chunk by chunk."""
+
+    def work(place: int) -> tuple[int, NDArray[np.float64]]:
+        n, sums = 0, np.zeros((3, len(concepts.atoms)))
+        with source.open(place) as view:
+            grid = view.grid()
+            for chunk in view.chunks(grid):
+                vectors = view.chunk_vectors(grid, *chunk)[1]
+                if len(vectors):
+                    S = concepts.encode(vectors, n_jobs=1)
+                    n += len(vectors)
+                    parts = (S != 0, S.maximum(0), (-S).maximum(0))
+                    sums += np.stack([part.sum(axis=0, dtype=np.float64) for part in parts])
+        return n, sums / max(1, n)
+
+    executor = executor or Threads(n_jobs)
+    found = for_every(work, len(source.records), "answer", callback, executor)
+    means = np.stack([sums for _, sums in found])
+    return Usage(np.array([n for n, _ in found]), means[:, 0], means[:, 1], means[:, 2])
+
+
+def settings_of(source: Source, n_atoms: int, random_state: int, keys: list[Any]) -> dict[str, Any]:
+    """All that decides which concepts are learnt."""
+    return {
+        "recipe": source.recipe.to_dict(),
+        "weights": vectors_named(source.recipe.vectors).weights() if source.origin is None else "",
+        "atoms": n_atoms,
+        "random_state": random_state,
+        "penalty": PENALTY,
+        "pull": PULL,
+        "n_nonzero": N_NONZERO,
+        "patients": source.patients,
+        "images": keys,
+    }
+
+
+def image_names(records: Sequence[Record]) -> list[str]:
+    """Their file names; whole paths where two are the same."""
+    names = [Path(record.path).name for record in records]
+    return names if len(set(names)) == len(names) else [str(record.path) for record in records]

@@ -1,0 +1,61 @@
+import numpy as np
+import pytest
+
+from benchmarks.concept_cells import Cells, halves
+from benchmarks.concept_learners import Seen, consensus
+from benchmarks.concept_measures import measure
+from benchmarks.concept_page import write_page
+from histodict.dictionaries.atoms import normalise
+from histodict.dictionaries.matching import match_atoms
+
+
+def planted(seed, n_patients=8):
+    """Cells of 8 axes that all patients have; of the last class there is more of axis 0."""
+    rng = np.random.default_rng(seed)
+    n = 120 * n_patients
+    patients = np.repeat([f"p{i}" for i in range(n_patients)], 120)
+    units = np.repeat(np.arange(10 * n_patients), 12)
+    labels = np.where(np.repeat(np.arange(n_patients) % 2, 120), "ill", "healthy")
+    S = rng.standard_normal((n, 8)) * (rng.random((n, 8)) < 0.2)
+    S[labels == "ill", 0] += 2
+    X = S @ np.eye(8, 20) + 0.02 * rng.standard_normal((n, 20))
+    return Cells(X.astype(np.float32), units, patients, labels)
+
+
+def test_halves_share_no_patient_and_have_both_classes():
+    cells = planted(0)
+    for seed in range(5):
+        inside = halves(cells, seed)
+        assert not set(cells.patients[inside]) & set(cells.patients[~inside])
+        assert all(len(set(cells.labels[own])) == 2 for own in (inside, ~inside))
+
+
+def test_a_planted_truth_is_measured_as_such(tmp_path):
+    def truth(seen, rng):
+        return np.eye(8, 20, dtype=np.float32), None
+
+    def by_chance(seen, rng):
+        return normalise(rng.standard_normal((8, 20))), None
+
+    known = measure(truth, planted(0), planted(1), 0, few=True)
+    assert known["halves"] == known["seeds"] == pytest.approx(1)
+    assert known["explained"] > 0.95
+    assert known["accuracy"] > 0.95
+    assert known["concepts from 10"] > 0.9
+    guessed = measure(by_chance, planted(0), planted(1), 0)
+    assert guessed["seeds"] < 0.9
+    assert guessed["explained"] < known["explained"]
+
+    names = ("ODL λ 0.3", "held to axes (`histodict concepts`)", "k-means")
+    facts = [{"set": own, "learner": n} | known for own in ("ucsb", "glas") for n in names]
+    write_page(tmp_path, facts)
+    assert "| 1.000 |" in (tmp_path / "concepts-rivals.md").read_text("utf-8")
+    assert (tmp_path / "concepts-rivals.png").stat().st_size < 150_000
+
+
+def test_what_recurs_over_patients_is_found_by_consensus():
+    cells = planted(0)
+    rng = np.random.default_rng(0)
+    found = consensus(8, 6, Seen.of(cells), rng)[0]
+    assert 4 <= len(found) <= 8  # some of those planted may not recur; what does is one of them
+    assert match_atoms(found, np.eye(8, 20)).cosines.min() > 0.8

@@ -1,0 +1,129 @@
+import csv
+import json
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from histodict.cli import app
+
+N_AXES = 6
+
+
+@pytest.fixture(scope="module")
+def slides(tmp_path_factory):
+    """Feature files of 8 patients, 2 slides each; the last 4 have more of axis 0, the others of 1.
+
+    Every patient also has an axis of its own, louder than all others.
+    """
+    folder = tmp_path_factory.mktemp("features")
+    rng = np.random.default_rng(0)
+    x, y = np.meshgrid(np.arange(10), np.arange(10))
+    coords = 64 * np.stack([x.ravel(), y.ravel()], axis=1)
+    for place in range(16):
+        patient = place // 2
+        S = rng.standard_normal((100, 24)) * (rng.random((100, 24)) < 0.2)
+        S[:, N_AXES:] *= 0.05
+        S[:, 1 if patient < 4 else 0] = 0.1 * rng.standard_normal(100)
+        S[:, 0 if patient < 4 else 1] += 2 * (rng.random(100) < 0.5)
+        S[:, 10 + patient] += 3 * rng.standard_normal(100)
+        np.savez(folder / f"s{place}.npz", features=S.astype(np.float32), coords=coords)
+    return folder
+
+
+def table(folder, slides, labelled):
+    lines = ["path,patient,label"]
+    for place in range(16):
+        label = ("healthy" if place < 8 else "ill") if place in labelled else ""
+        lines.append(f"{slides / f's{place}.npz'},p{place // 2},{label}")
+    file = folder / "slides.csv"
+    file.write_text("\n".join(lines) + "\n")
+    return file
+
+
+def run(*words):
+    return CliRunner().invoke(app, ["concepts", *map(str, words)])
+
+
+def rows(file):
+    with file.open() as text:
+        return list(csv.DictReader(text))
+
+
+def test_concepts_are_what_all_patients_share_then_named_then_answer(slides, tmp_path):
+    output = tmp_path / "concepts"
+    done = run(table(tmp_path, slides, ()), "--output", output, "--atoms", N_AXES, "--json")
+    assert done.exit_code == 0, done.output
+    facts = json.loads(done.stdout)
+    assert facts["new"] and facts["recurrence"] > 0.9
+    found = rows(output / "concepts.csv")
+    assert len(found) == N_AXES
+    assert all(int(row["patients"]) == 8 for row in found)
+    assert not (output / "answers.csv").exists()
+
+    text = (output / "concepts.csv").read_text()
+    (output / "concepts.csv").write_text(text.replace("\n1,,", "\n1,crowded nuclei,"))
+    before = (output / "concepts.safetensors").read_bytes()
+    done = run(
+        *(table(tmp_path, slides, (0, 2, 4, 8, 10, 12)), "--output", output),
+        *("--atoms", N_AXES, "--json"),
+    )
+    assert done.exit_code == 0, done.output
+    facts = json.loads(done.stdout)
+    assert not facts["new"]
+    assert (facts["labelled"], facts["unseen"], facts["unseen_right"]) == (6, 6, 6)
+    assert (output / "concepts.safetensors").read_bytes() == before
+    assert rows(output / "concepts.csv")[0]["name"] == "crowded nuclei"
+    assert "crowded nuclei" in rows(output / "usage.csv")[0]
+    answers = rows(output / "answers.csv")
+    assert [row["answer"] for row in answers] == ["healthy"] * 8 + ["ill"] * 8
+    assert all("of its patches use" in row["because"] for row in answers)
+
+
+def test_a_folder_of_other_concepts_is_refused(slides, tmp_path):
+    output = tmp_path / "concepts"
+    assert run(slides, "--output", output, "--atoms", 4).exit_code == 0
+    before = (output / "concepts.safetensors").read_bytes()
+    again = run(slides, "--output", output, "--atoms", 5)
+    assert again.exit_code == 2
+    assert "atoms differ" in again.output
+    assert (output / "concepts.safetensors").read_bytes() == before
+
+
+def test_a_damaged_file_is_not_taken_for_concepts(slides, tmp_path):
+    output = tmp_path / "concepts"
+    assert run(slides, "--output", output, "--atoms", 4).exit_code == 0
+    file = output / "concepts.safetensors"
+    content = bytearray(file.read_bytes())
+    content[-5] ^= 1
+    file.write_bytes(content)
+    again = run(slides, "--output", output, "--atoms", 4)
+    assert again.exit_code == 2
+    assert "is damaged" in again.output
+
+
+def test_images_without_patients_are_said_to_count_as_one_each(slides, tmp_path):
+    done = run(slides, "--output", tmp_path / "c", "--atoms", 4)
+    assert done.exit_code == 0
+    assert "every image counts as one" in done.output
+
+
+def test_what_cannot_be_learnt_from_is_refused_in_words(slides, tmp_path):
+    many = run(slides, "--output", tmp_path / "a", "--atoms", 100)
+    assert many.exit_code == 2 and "ask for fewer atoms" in many.output
+    one = run(table(tmp_path, slides, (0, 2, 8)), "--output", tmp_path / "b", "--atoms", 4)
+    assert one.exit_code == 2 and "only one image has the label 'ill'" in one.output
+
+
+def test_concepts_on_which_patients_disagree_are_doubted(tmp_path):
+    rng = np.random.default_rng(0)
+    x, y = np.meshgrid(np.arange(5), np.arange(5))
+    coords = 64 * np.stack([x.ravel(), y.ravel()], axis=1)
+    features = tmp_path / "features"
+    features.mkdir()
+    for place in range(6):  # all directions alike: there is nothing to agree on
+        vectors = rng.standard_normal((25, 60)).astype(np.float32)
+        np.savez(features / f"s{place}.npz", features=vectors, coords=coords)
+    done = run(features, "--output", tmp_path / "c", "--atoms", 6)
+    assert done.exit_code == 0
+    assert "do not rely on what they are called" in " ".join(done.output.split())
