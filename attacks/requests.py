@@ -68,6 +68,11 @@ _LOOK = f"/api/jobs/{JOB}/look/{DATA}/{IMAGE}"
 _PICTURE = f"/api/data/{DATA}/images/{IMAGE}"
 _TRAINING = {"data": DATA, "preset": "quick", "method": "dfdl", "settings": {}, "test_folds": 2}
 
+_OUTLINE = (
+    '{"type":"Feature","properties":{"classification":{"name":"fat"}},"geometry":{"type":"Polygon",'
+    '"coordinates":[[[0,0],[60,0],[60,60],[0,60],[0,0]]]}}'
+)
+
 # By the route that answers it: what `signed` makes an undamaged request of.
 ROUTES: dict[str, tuple[Any, ...]] = {
     "/": ("GET", "/"),
@@ -97,6 +102,33 @@ ROUTES: dict[str, tuple[Any, ...]] = {
         "GET",
         f"{_PICTURE}/tiles/0/0/0.jpg",
     ),
+    "/api/data/{data}/drawn": ("GET", f"/api/data/{DATA}/drawn"),
+    "POST /api/data/{data}/classes": (
+        "POST",
+        f"/api/data/{DATA}/classes",
+        {},
+        {"name": "fat", "colour": "#1a6fb0"},
+    ),
+    "/api/data/{data}/images/{image}/drawn": ("GET", f"{_PICTURE}/drawn"),
+    "POST /api/data/{data}/images/{image}/drawn": (
+        "POST",
+        f"{_PICTURE}/drawn",
+        {},
+        {"act": "draw", "tool": "brush", "points": [[9, 9], [40, 40]], "radius": 9, "label": "a"},
+    ),
+    "/api/data/{data}/images/{image}/drawn.geojson": ("GET", f"{_PICTURE}/drawn.geojson"),
+    "POST /api/data/{data}/images/{image}/drawn/file": (
+        "POST",
+        f"{_PICTURE}/drawn/file",
+        {"name": "outlines.geojson"},
+        _OUTLINE,
+    ),
+    "POST /api/data/{data}/images/{image}/quick": (
+        "POST",
+        f"{_PICTURE}/quick",
+        {},
+        {"box": [0, 0, 100, 100]},
+    ),
     "/api/choices": ("GET", "/api/choices", {"preset": "default", "method": "dfdl"}),
     "/api/jobs": ("GET", "/api/jobs"),
     "POST /api/jobs": ("POST", "/api/jobs", {}, _TRAINING),
@@ -119,6 +151,22 @@ ROUTES: dict[str, tuple[Any, ...]] = {
         f"{_LOOK}/outlines",
         {"class": "1", "least": "1"},
     ),
+    "POST /api/models": ("POST", "/api/models", {}, {"place": 0, "inside": "tissue/m.histodict"}),
+    "/api/jobs/{job}/fits/{data}": ("GET", f"/api/jobs/{JOB}/fits/{DATA}"),
+    "/api/jobs/{job}/look/{data}/{image}/difference": (
+        "GET",
+        f"{_LOOK}/difference",
+        {"with": JOB, "with_point": "0"},
+    ),
+    "/api/jobs/{job}/look/{data}/{image}/difference.png": (
+        "GET",
+        f"{_LOOK}/difference.png",
+        {"with": JOB},
+    ),
+    "/api/jobs/{job}/look/{data}/{image}/map.geojson": ("GET", f"{_LOOK}/map.geojson"),
+    "/api/jobs/{job}/look/{data}/{image}/map.csv": ("GET", f"{_LOOK}/map.csv", {"only": "1"}),
+    "/api/jobs/{job}/suggest/{data}": ("GET", f"/api/jobs/{JOB}/suggest/{DATA}"),
+    "/api/jobs/{job}/look/{data}/{image}/fields": ("GET", f"{_LOOK}/fields"),
     "/api/jobs/{job}/look/{data}/{image}/why": ("GET", f"{_LOOK}/why", {"row": "0", "column": "0"}),
 }
 

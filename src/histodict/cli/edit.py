@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,12 +25,10 @@ _NAMED = "ATOMS=TEXT"
 _ATOMS = "ATOMS"
 
 
-def edit(
-    *,
-    used: ModelOptions,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Model file to write: a new one.")
-    ] = None,
+@dataclass(frozen=True)
+class Changes:
+    """What `edit` takes of the atoms."""
+
     name: Annotated[
         list[str] | None,
         typer.Option(
@@ -37,18 +36,18 @@ def edit(
             help='Name atoms, as in "inflamed:3=crowded dark nuclei". Atoms of one name are one '
             'concept: "inflamed:3,inflamed:9=…" merges two. An empty name takes it away.',
         ),
-    ] = None,
+    ] = None
     group: Annotated[
         list[str] | None,
         typer.Option(metavar=_NAMED, help="Put atoms under a heading, such as nuclei."),
-    ] = None,
+    ] = None
     artefact: Annotated[
         list[str] | None,
         typer.Option(metavar=_ATOMS, help="Mark atoms as no tissue; they still take part."),
-    ] = None,
+    ] = None
     tissue: Annotated[
         list[str] | None, typer.Option(metavar=_ATOMS, help="Take that mark away.")
-    ] = None,
+    ] = None
     off: Annotated[
         list[str] | None,
         typer.Option(
@@ -56,10 +55,39 @@ def edit(
             help="Switch atoms off: the model answers as if it had never had them. Nothing is "
             "learnt again.",
         ),
+    ] = None
+    on: Annotated[list[str] | None, typer.Option(metavar=_ATOMS, help="Switch atoms on again.")] = (
+        None
+    )
+
+    def wanted(self, labels: list[str]) -> list[tuple[str, dict[str, Any]]]:
+        """Atoms and what is changed of them, names first: what follows may go by them."""
+        from ..decisions.atom_notes import check_name
+
+        found: list[tuple[str, dict[str, Any]]] = []
+        for option, texts in (("name", self.name), ("group", self.group)):
+            for text in texts or ():
+                atoms, sign, words = text.partition("=")
+                if not sign:
+                    example = f'"{labels[0]}=fat"'
+                    raise ValueError(f'--{option} "{text}": write ATOMS=TEXT, as in {example}')
+                if words.strip() in labels:
+                    raise ValueError(f"--{option}: {words.strip()!r} is what another atom goes by")
+                check_name(words.strip())
+                found.append((atoms, {option: words.strip()}))
+        switches = (("artefact", self.artefact, True), ("artefact", self.tissue, False))
+        for word, texts, value in (*switches, ("off", self.off, True), ("off", self.on, False)):
+            found += [(text, {word: value}) for text in texts or ()]
+        return found
+
+
+def edit(
+    *,
+    used: ModelOptions,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Model file to write: a new one.")
     ] = None,
-    on: Annotated[
-        list[str] | None, typer.Option(metavar=_ATOMS, help="Switch atoms on again.")
-    ] = None,
+    changes: Changes,
     show: Annotated[
         Path | None,
         typer.Option(
@@ -93,7 +121,7 @@ def edit(
         own = view_of(model, view).model_
         labels = labels_of(own, model.classes_)
         notes = own.notes
-        for atoms, values in _wanted(name, group, artefact, tissue, off, on, labels):
+        for atoms, values in changes.wanted(labels):
             notes = notes.changed(find_atoms(atoms, labels, notes), **values)
         changed = model.with_notes(notes, view - 1)
         if notes != own.notes and output is None and show is None:
@@ -118,34 +146,6 @@ def labels_of(own: Any, classes: list[str]) -> list[str]:
     if atoms is None:
         raise ValueError(own.why_no_atoms())
     return atom_labels(atoms.classes, classes)
-
-
-def _wanted(
-    name: list[str] | None,
-    group: list[str] | None,
-    artefact: list[str] | None,
-    tissue: list[str] | None,
-    off: list[str] | None,
-    on: list[str] | None,
-    labels: list[str],
-) -> list[tuple[str, dict[str, Any]]]:
-    """Atoms and what is changed of them, names first: what follows may go by them."""
-    from ..decisions.atom_notes import check_name
-
-    found: list[tuple[str, dict[str, Any]]] = []
-    for option, texts in (("name", name), ("group", group)):
-        for text in texts or ():
-            atoms, sign, words = text.partition("=")
-            if not sign:
-                raise ValueError(f'--{option} "{text}": write ATOMS=TEXT, as in "{labels[0]}=fat"')
-            if words.strip() in labels:
-                raise ValueError(f"--{option}: {words.strip()!r} is what another atom goes by")
-            check_name(words.strip())
-            found.append((atoms, {option: words.strip()}))
-    switches = (("artefact", artefact, True), ("artefact", tissue, False))
-    for word, texts, value in (*switches, ("off", off, True), ("off", on, False)):
-        found += [(text, {word: value}) for text in texts or ()]
-    return found
 
 
 def _images(source: Path) -> list[Record]:
@@ -227,7 +227,7 @@ def why(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Page (.html) to write.")
     ] = None,
-    number: Annotated[int, typer.Option("--atoms", help="Concepts to show of an image.")] = 8,
+    n_shown: Annotated[int, typer.Option("--atoms", help="Concepts to show of an image.")] = 8,
     jobs: JobsOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -257,19 +257,19 @@ def why(
                     model.why(record.path, mpp=size, within=record.within, callback=callback)
                 )
         if output is not None:
-            write_why_page(output, model, found, records, n_parts=number)
+            write_why_page(output, model, found, records, n_parts=n_shown)
     if any(view.typical_ is None and view.atoms() for view in [model.model_]):
         warn("this model is from before: what is usual in its classes is not known", "Note")
     if as_json:
         print_json({"images": [each.to_dict() for each in found]})
         return
     for each in found:
-        _say_why(each, number)
+        _say_why(each, n_shown)
     if output is not None:
         typer.echo(f"Open {output}")
 
 
-def _say_why(found: Any, number: int) -> None:
+def _say_why(found: Any, n_shown: int) -> None:
     from ..pipeline.reasons import percent
 
     typer.echo(f"{found.answer.path}: {found.words()}")
@@ -285,10 +285,10 @@ def _say_why(found: Any, number: int) -> None:
             f"{found.lead(part.adds):+.3g}",
             f"{found.beyond(part):+.3g}",
         ]
-        for part in found.ordered[:number]
+        for part in found.ordered[:n_shown]
     ]
     print_table(("concept", "use", f"in {rival}", "adds", f"beyond {rival}"), rows)
-    rest = found.ordered[number:]
+    rest = found.ordered[n_shown:]
     others = sum(found.lead(part.adds) for part in rest)
     typer.echo(
         f"{len(rest)} others add {others:+.3g}, the rule's constant "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -49,12 +50,11 @@ def info(model: ModelArgument, as_json: JsonOption = False) -> None:
         typer.echo(f"  {value}  {words}")
 
 
-def atoms(
-    *,
-    used: ModelOptions,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Page (.html) to write.")],
-    number: Annotated[int, typer.Option("--atoms", help="Atoms of each class to show.")] = 24,
-    data: PartOptions,
+@dataclass(frozen=True)
+class AtomsWanted:
+    """What `atoms` shows of them, and of which member of a panel."""
+
+    number: Annotated[int, typer.Option("--atoms", help="Atoms of each class to show.")] = 24
     stability: Annotated[
         int,
         typer.Option(
@@ -62,14 +62,22 @@ def atoms(
             help="Train N times with other seeds and N times on half of the patients, and say how "
             "much of each atom is found again. Takes 2N times as long as the training did.",
         ),
-    ] = 0,
+    ] = 0
     table: Annotated[
         Path | None, typer.Option("--csv", help="Also write the facts of all atoms to a table.")
-    ] = None,
+    ] = None
     maps: Annotated[
         bool, typer.Option(help="Show where in an image of each class its atoms are used.")
-    ] = True,
-    view: ViewOption = 1,
+    ] = True
+    view: ViewOption = 1
+
+
+def atoms(
+    *,
+    used: ModelOptions,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Page (.html) to write.")],
+    wanted: AtomsWanted,
+    data: PartOptions,
     cache: CacheOption = None,
     jobs: JobsOption = None,
     as_json: JsonOption = False,
@@ -89,11 +97,11 @@ def atoms(
     from ..reports.atoms_page import find_atoms, panel_note, plain_facts, write_atoms_page
 
     with plain_errors():
-        for file in (output, *([table] if table else [])):
+        for file in (output, *([wanted.table] if wanted.table else [])):
             check_new_file(file)
         check_room(output, _PAGE_BYTES)
         whole = used.load(jobs)
-        trained = view_of(whole, view)
+        trained = view_of(whole, wanted.view)
         if cache is not None:
             keeps(f"what {cache} holds")
         manifest = data.read()
@@ -105,15 +113,17 @@ def atoms(
             found = find_atoms(
                 trained,
                 manifest,
-                n_atoms=number,
+                n_atoms=wanted.number,
                 cache=cache,
-                n_trainings=stability,
+                n_trainings=wanted.stability,
                 callback=callback,
             )
-            write_atoms_page(output, trained, manifest, found, with_maps=maps, callback=callback)
-        if table:
-            write_csv(table, [fact.row() for fact in found.facts])
-    if panel_note(whole) and view == 1:
+            write_atoms_page(
+                output, trained, manifest, found, with_maps=wanted.maps, callback=callback
+            )
+        if wanted.table:
+            write_csv(wanted.table, [fact.row() for fact in found.facts])
+    if panel_note(whole) and wanted.view == 1:
         warn(panel_note(whole), "Note")
     for fact in found.leaks:
         warn(f"{fact.name or fact.label} looks like a leak of {fact.site}: see {output}")
