@@ -30,6 +30,13 @@ dictionaries = model.model_.method_.dictionaries_
 print(model.classes_, dictionaries.shape)
 
 # %%
+# An image's answer is a sum of what its atoms say. Give them names with ``histodict edit``, and it
+# speaks in your words.
+why = model.why(next((known / "inflamed").glob("*.jpg")), mpp=0.5)
+print(why.words())
+print(why.change_words())
+
+# %%
 # DFDL wants a class's atoms to code its own patches well and the others' badly. How alike are the
 # atoms of the two classes?
 alike = np.abs(dictionaries[0] @ dictionaries[1].T)

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from histodict.decisions.atom_notes import AtomNotes
 from histodict.patches.patch_map import BLANK
 from histodict.pipeline.opening import open_view
 from histodict.web.explain import _words, explain
@@ -51,3 +52,18 @@ def test_words_call_a_distance_a_distance():
     said = _words(["a", "b"], 0, np.array([-0.3, 0.2]), False)
     assert said == "This patch is closest to a: its distance is -0.30, that of b 0.20."
     assert "On the map, though, it counts as b" in _words(["a", "b"], 1, np.array([0.1, 0.2]), True)
+
+
+def test_atoms_go_by_the_names_that_they_were_given(model, manifest, gallery, patch_map):
+    row, column = (int(x) for x in np.argwhere(patch_map.winners != BLANK)[3])
+
+    def explained(asked):
+        with open_view(manifest.records[0].path, manifest.records[0].mpp, model.recipe) as view:
+            return explain(asked, view, patch_map, gallery, row, column)["atoms"]
+
+    first = explained(model)[0]["atom"]
+    named = model.with_notes(AtomNotes().changed([first], name="dark nuclei"))
+    assert {line["name"] for line in explained(model)} == {""}
+    assert {line["atom"]: line["name"] for line in explained(named)}[first] == "dark nuclei"
+    without = model.with_notes(AtomNotes().changed([first], off=True))
+    assert first not in {line["atom"] for line in explained(without)}

@@ -77,6 +77,8 @@ def explain(
     # One patch needs no threads: to start them takes longer.
     code, distances = copy(patches.method_).set_params(n_jobs=1).encode(vector)
     parts = _parts(model.classes_, patches.atoms(), vector[0], code, distances[0])
+    for line in parts["atoms"]:
+        line["name"] = patches.notes.of(line["atom"]).name
     return facts | {
         "winner": model.classes_[winner],
         "words": _words(model.classes_, winner, distances[0], parts["is_residual"]),

@@ -37,6 +37,7 @@ function blocks(job, model, found) {
   const figures = found.atoms.map((entry) => h("figure", {},
     pictures ? h("img", { src: `/api/jobs/${job}/atoms/${entry.atom}.png`, alt: `building block ${entry.atom + 1}` }) : null,
     h("figcaption", {}, entry.class ? classTag(model.classes, entry.class) : `block ${entry.atom + 1}`,
+      entry.name ? ` ${entry.name} ` : null,
       h("b", {}, `${entry.weight < 0 ? "−" : "+"}${Math.abs(entry.weight).toFixed(2)}`))));
   const more = found.n_atoms_used - found.atoms.length;
   if (!found.atoms.length) return h("div", {});
