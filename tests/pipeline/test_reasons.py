@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from histodict.decisions.atom_notes import AtomNotes
 from histodict.decisions.image_rules import mean_of_neighbours
 from histodict.demo.sets import write_synthetic_set
 from histodict.images.manifest import read_manifest
+from histodict.pipeline.reasons import Part, Reasons
 from histodict.recipes import Recipe
 
 SMALL = Recipe(
@@ -124,6 +127,44 @@ def test_words_say_what_speaks_for_it_and_what_would_change_it(models, manifest)
         assert left < 0 <= left + why.beyond(why.changes[-1])
         assert rival in why.change_words()
     assert why.to_dict()["parts"][0]["name"] in why.words()
+
+
+def test_of_three_classes_the_one_that_is_named_would_win():
+    """What takes the answer away from the winner may give it to a third class."""
+    scores = np.array([1.5, 0.9, 1.3])
+    parts = [
+        Part("p", "a", np.array([0.8, 0.0, 0.0]), usual={"c": np.zeros(3)}),
+        Part("q", "a", np.array([0.3, 0.0, 0.0]), usual={"c": np.zeros(3)}),
+    ]
+    why = Reasons(
+        SimpleNamespace(label="a", path="x"), ("a", "b", "c"), scores, scores, parts, False
+    )
+    assert why.rival == 2 and [part.name for part in why.changes] == ["p"]
+    parts[0] = Part("p", "a", np.array([0.8, -0.6, 0.0]), usual={"c": np.zeros(3)})
+    other = Reasons(
+        SimpleNamespace(label="a", path="x"), ("a", "b", "c"), scores, scores, parts, False
+    )
+    assert other.changes is None  # b would have 1.5 then
+
+
+def test_patches_too_few_for_a_region_do_not_speak_for_the_other_answer(models, manifest):
+    model = copy(models("regions"))
+    model.least_patches_ = 10_000
+    found = [model.why(record.path) for record in manifest.records]
+    few = [why for why in found if why.is_too_few]
+    assert few
+    for why in few:
+        assert why.words().startswith(f"{why.answer.label} (") and "too few" in why.words()
+        assert "were larger" in why.change_words()
+
+
+def test_asking_why_changes_nothing(models, manifest):
+    model = models("regions")
+    before = [part.margins.copy() for part in model.model_.typical_]
+    off = model.with_notes(AtomNotes().changed([0], off=True))
+    off.why(manifest.records[0].path)
+    for was, part in zip(before, model.model_.typical_, strict=True):
+        np.testing.assert_array_equal(part.margins, was)
 
 
 # --- names and switches -------------------------------------------------------------------------

@@ -193,6 +193,8 @@ def test_the_eraser_relabelling_and_removing(client):
     [
         {"act": "dance"},
         {"act": "draw", "tool": "axe", "points": [[1, 1]]},
+        {"act": "draw", "tool": [], "points": [[1, 1]]},
+        {"act": "draw", "tool": "brush", "points": [[10**400, 1]]},
         {"act": "draw", "tool": "brush", "points": []},
         {"act": "draw", "tool": "brush", "points": [[1]]},
         {"act": "draw", "tool": "brush", "points": [["a", 1]]},
@@ -264,6 +266,11 @@ def test_files_of_others_bring_classes_and_colours(client):
         "unclassified": "#0072b2",
     }
     assert len(found["shapes"]) == 3 and "1 detections" in found["notes"][0]
+    again = bring(client, [feature(square(60, 100, 30), " tumor ")]).json()
+    assert len(again["classes"]) == 3  # a name that differs in case and blanks is the same
+    assert again["shapes"][-1]["label"] == next(
+        one["id"] for one in again["classes"] if one["name"] == "Tumor"
+    )
 
 
 def test_an_outline_that_crosses_itself_is_said_and_all_of_it_taken(client):

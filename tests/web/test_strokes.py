@@ -87,6 +87,16 @@ def test_what_is_not_touched_stays_to_the_letter():
     assert without(box, [[square(0, 0, 900)]], 1, SIZE) == []
 
 
+def test_a_wide_brush_takes_small_shapes_and_leaves_far_ones_to_the_letter():
+    """Its canvas is coarse: what is small beside it must not fall between the cells."""
+    size = (8000, 8000)
+    wide = brushed(np.array([[500.0, 500.0]]), 500, size)
+    assert without([[square(491, 491, 18)]], wide, 50, size) == []
+    island, strip = [square(4000, 4000, 18)], [square(6000, 6000, 20)]
+    left = without([[square(300, 300, 100)], island, strip], wide, 50, size)
+    assert len(left) == 2 and left[0] is island and left[1] is strip
+
+
 def test_a_bow_tie_is_all_that_it_encloses():
     tie = np.array([[100, 100], [300, 300], [300, 100], [100, 300]], float)
     found = enclosed([tie], SIZE)

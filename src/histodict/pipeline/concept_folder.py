@@ -121,9 +121,13 @@ def concept_rows(
 
 def usage_rows(usage: Usage, names: list[str], patients: list[str], images: list[str]) -> list[Row]:
     """A row per image: the share of its patches that use each concept."""
+    taken = ("image", "patient", "patches")
     columns = [
-        name if names.count(name) == 1 else f"{name} {i + 1}" for i, name in enumerate(names)
+        name if names.count(name) == 1 and name not in taken else f"{name} (concept {i + 1})"
+        for i, name in enumerate(names)
     ]
+    if len(set(columns)) < len(columns):
+        raise ValueError("two concepts would have the same column: give them other names")
     return [
         {"image": image, "patient": patient, "patches": int(n)}
         | dict(zip(columns, np.round(shares, 4).tolist(), strict=True))

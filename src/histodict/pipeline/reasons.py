@@ -118,15 +118,25 @@ class Reasons:
         """The fewest concepts that, were they as usual in the rival's tissue, would change the
         answer; None if all together would not.
         """
-        left, found = self.lead(self.scores), []
+        left, found = self.scores.copy(), []
         for part in sorted(self.parts, key=lambda part: -self.beyond(part)):
             if self.beyond(part) <= 0:
                 break
             found.append(part)
-            left -= self.beyond(part)
-            if left < 0:
+            left -= part.adds - part.usual.get(self.classes[self.rival], 0.0)
+            if self._is_called(self.rival, left):
                 return found
         return None
+
+    def _is_called(self, place: int, scores: NDArray[np.float64]) -> bool:
+        if len(scores) == 1:
+            return bool(scores[0] > 0 if place else scores[0] < 0)
+        return int(np.argmax(scores)) == place
+
+    @property
+    def is_too_few(self) -> bool:
+        """Patches are called the region, but no piece of them is large enough to be one."""
+        return self.is_of_regions and self.winner == 1 and self.answer.label != self.classes[1]
 
     # --- in words -------------------------------------------------------------------------------
 
@@ -142,6 +152,9 @@ class Reasons:
         if not self.is_of_regions:
             return self.label
         score = getattr(self.answer, "score", 0)
+        if self.is_too_few:
+            few = f"{score} patches in one piece are called {self.classes[1]}, too few for a region"
+            return f"{self.label} ({few}); these are called so"
         return f"{self.classes[self.winner]} ({score} patches in one piece)"
 
     def _ground(self, part: Part) -> str:
@@ -161,6 +174,8 @@ class Reasons:
         if self.answer.label is None:
             return ""
         rival = self.classes[self.rival]
+        if self.is_too_few:
+            return f"It would be called {self.classes[1]} if a piece of such patches were larger."
         if self.changes is None:
             return f"It would not be called {rival}, whatever concepts were as usual there."
         n = len(self.changes)
@@ -177,8 +192,8 @@ class Reasons:
         return {
             "path": str(self.answer.path),
             "label": self.label,
-            "scores": self.scores.tolist(),
-            "constant": self.constant.tolist(),
+            "scores": _numbers(self.scores),
+            "constant": _numbers(self.constant),
             "words": self.words(),
             "other_answer": self.change_words(),
             "parts": [self._row(part) for part in self.ordered],
@@ -195,6 +210,11 @@ class Reasons:
             "adds": part.adds.tolist(),
             "beyond": self.beyond(part),
         }
+
+
+def _numbers(values: NDArray[np.float64]) -> list[float] | None:
+    """None: there is nothing to be said of glass."""
+    return None if np.isnan(values).any() else values.tolist()
 
 
 def percent(share: float) -> str:

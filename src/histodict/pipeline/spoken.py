@@ -121,7 +121,7 @@ def _in_parts(
     model: ImageModel, scores: NDArray[np.float64], look: AtomLook, parts: Parts
 ) -> Spoken:
     typical = model.typical_
-    usual = None if typical is None else [parts(of_class) for of_class in typical]
+    usual = None if typical is None else [parts(of_class).copy() for of_class in typical]
     for of_class in usual or ():
         of_class[:, list(model.method_.off_)] = 0
     return Spoken(model, scores, look, parts(look.evidence), usual)

@@ -88,17 +88,26 @@ def changed_class(
     return [new if one is old else one for one in classes]
 
 
+def is_called(one: DrawnClass, name: str) -> bool:
+    """Names that differ in case, in blanks or in how an accent is written are one."""
+    return one.name.casefold() == _plain(name).casefold()
+
+
+def _plain(name: str) -> str:
+    return " ".join(unicodedata.normalize("NFC", name).split())
+
+
 def _checked_name(name: object, others: Sequence[DrawnClass]) -> str:
     if not isinstance(name, str):
         raise ValueError("a class needs a name")
-    text = " ".join(unicodedata.normalize("NFC", name).split())
+    text = _plain(name)
     if not 0 < len(text) <= _LONGEST_NAME:
         raise ValueError(f"a class's name has from 1 to {_LONGEST_NAME} letters")
     odd = [letter for letter in text if unicodedata.category(letter) in ("Cc", "Cf", "Cs", "Co")]
     if odd:
         raise ValueError(f"a class's name cannot hold {odd[0]!a}: it could not be read")
     for one in others:
-        if one.name.casefold() == text.casefold():
+        if is_called(one, text):
             raise ValueError(f"there is a class {one.name!r} already: take another name")
     return text
 

@@ -68,7 +68,7 @@ class Dataset:
 
     @property
     def is_labelled(self) -> bool:
-        return any(record.label or record.mask for record in self.manifest.records)
+        return any(record.label or record.is_mapped for record in self.manifest.records)
 
     @property
     def mark_classes(self) -> list[str]:

@@ -6,7 +6,6 @@ no patch is learnt from as two classes. What comes from a file is taken as it is
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..execution.texts import counted
-from .class_list import DrawnClass, changed_class, class_named, read_classes, with_class
+from .class_list import (
+    DrawnClass,
+    changed_class,
+    class_named,
+    is_called,
+    read_classes,
+    with_class,
+)
 from .class_list import write_classes as _write_classes
 from .datasets import Dataset
 from .drawn_files import Brought
@@ -42,7 +48,7 @@ class Stroke:
     def of(cls, body: Mapping[str, Any]) -> Stroke:
         """From a request; refuses what nobody can draw."""
         tool, points = body.get("tool"), body.get("points")
-        if tool not in TOOLS:
+        if not isinstance(tool, str) or tool not in TOOLS:
             raise ValueError(f"a tool is one of {', '.join(sorted(TOOLS))}")
         if not isinstance(points, list) or not 0 < len(points) <= _MOST_POINTS:
             raise ValueError(f"a stroke has from 1 to {_MOST_POINTS} points")
@@ -63,7 +69,7 @@ class Stroke:
 
 
 def _finite(value: Any) -> bool:
-    return type(value) in (int, float) and math.isfinite(value) and abs(value) < _FARTHEST
+    return type(value) in (int, float) and abs(value) < _FARTHEST
 
 
 def _brushed(stroke: Stroke, size: Size) -> list[Polygon]:
@@ -162,9 +168,9 @@ def bring_in(dataset: Dataset, image: str, size: Size, brought: Brought) -> Shee
     with _CHANGING:
         classes = read_classes(dataset.folder)
         for name in brought.names:
-            if not any(one.name == name for one in classes):
+            if not any(is_called(one, name) for one in classes):
                 classes = with_class(classes, name, brought.colours.get(name))
-        ids = {one.name: one.id for one in classes}
+        ids = {name: next(c.id for c in classes if is_called(c, name)) for name in brought.names}
         shapes = [shape_of(ids[name], "file", polygons) for name, polygons in brought.shapes(size)]
         if not shapes:
             raise ValueError("the file holds no outline that has an area on this image")
@@ -199,14 +205,14 @@ def change_classes(dataset: Dataset, body: Mapping[str, Any]) -> list[DrawnClass
 
 
 def _less(dataset: Dataset, classes: Sequence[DrawnClass], gone: DrawnClass) -> list[DrawnClass]:
-    n_shapes = 0
-    for image in images_with_sheets(dataset.folder):
-        sheet = Sheet.read(dataset.folder, image)
-        n_shapes += sum(shape["label"] == gone.id for shape in sheet.shapes)
-        if n_shapes == 0 and gone.id in sheet.labels:
-            _forget(dataset, image, sheet)
+    images = images_with_sheets(dataset.folder)
+    sheets = {image: Sheet.read(dataset.folder, image) for image in images}
+    n_shapes = sum(shape["label"] == gone.id for own in sheets.values() for shape in own.shapes)
     if n_shapes:
         raise ValueError(f"{counted(n_shapes, 'shape')} of {gone.name!r}: remove these first")
+    for image, sheet in sheets.items():
+        if gone.id in sheet.labels:
+            _forget(dataset, image, sheet)
     return [one for one in classes if one is not gone]
 
 

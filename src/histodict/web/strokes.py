@@ -21,6 +21,7 @@ from ..patches.outlines import Borders
 
 Polygon = list[Ring]  # the outer ring, then its holes, each (n, 2) of x and y and not closed
 Size = tuple[int, int]
+Box = tuple[NDArray[np.float64], NDArray[np.float64]]  # least and greatest x and y
 
 _CELLS_PER_RADIUS = 10
 _MOST_CELLS = 2048  # along a side of a canvas
@@ -141,14 +142,24 @@ def without(
     """What is left of polygons where others are taken away; None: they do not touch, or the rest
     is all of it.
     """
-    low, high = _box(polygons)
-    low_taken, high_taken = _box(taken)
-    if (low >= high_taken).any() or (low_taken >= high).any():
+    meets = [_meet(_box([polygon]), _box(taken)) for polygon in polygons]
+    near = [polygon for polygon, is_near in zip(polygons, meets, strict=True) if is_near]
+    if not near:
         return None
-    canvas = Canvas.over(low, high, step)
-    before = canvas.inside(polygons)
+    # A polygon that is thin beside the brush would fall between the cells of its canvas.
+    thinnest = min(float(np.ptp(outer, axis=0).min()) for outer, *_ in near)
+    canvas = Canvas.over(*_box(near), min(step, max(1.0, thinnest / _CELLS_PER_RADIUS)))
+    before = canvas.inside(near)
     left = before & ~canvas.inside(taken)
-    return None if (left == before).all() else canvas.polygons(left, size)
+    if (left == before).all():
+        return None
+    far = [polygon for polygon, is_near in zip(polygons, meets, strict=True) if not is_near]
+    return [*far, *canvas.polygons(left, size)]
+
+
+def _meet(one: Box, other: Box) -> bool:
+    (low, high), (low_other, high_other) = one, other
+    return bool((low < high_other).all() and (low_other < high).all())
 
 
 def step_for(radius: float) -> float:
@@ -156,7 +167,7 @@ def step_for(radius: float) -> float:
     return radius / _CELLS_PER_RADIUS
 
 
-def _box(polygons: Sequence[Polygon]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _box(polygons: Sequence[Polygon]) -> Box:
     outer = np.concatenate([rings[0] for rings in polygons])
     return outer.min(axis=0), outer.max(axis=0)
 

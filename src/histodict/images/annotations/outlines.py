@@ -66,7 +66,7 @@ class Annotations:
         """Without the last point where that is the first again."""
         try:
             ring = np.array([[float(value) for value in point[:2]] for point in points])
-        except (TypeError, ValueError, KeyError, IndexError):
+        except (TypeError, ValueError, KeyError, IndexError, OverflowError):
             ring = np.full((1, 2), np.nan)
         if not ring.size:
             return np.empty((0, 2))

@@ -32,8 +32,9 @@ async function ask(url, options) {
   } catch {
     throw new Error("The server does not answer. Is `histodict serve` still running?");
   }
-  const body = await response.json().catch(() => ({}));
-  if (!response.ok) throw new Error(body.error ?? `The server answered ${response.status}.`);
+  const body = await response.json().catch(() => null);
+  if (!response.ok) throw new Error(body?.error ?? `The server answered ${response.status}.`);
+  if (body === null) throw new Error("The server's answer did not arrive whole.");
   return body;
 }
 
