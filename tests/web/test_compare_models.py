@@ -48,6 +48,8 @@ def test_patches_that_are_called_otherwise_are_counted_and_have_the_new_colour()
     pixels = found.picture()[0]
     assert tuple(pixels[1]) == (213, 94, 0, 255)  # the second class's, as everywhere
     assert [int(alpha) for alpha in pixels[:, 3]] == [70, 255, 0, 0]
+    chosen = found.picture({one.classes[1]: "#0a0b0c", "gone": "#ffffff"})[0]
+    assert tuple(chosen[1]) == (10, 11, 12, 255)
 
 
 def test_classes_go_by_their_names_not_by_their_places():

@@ -60,12 +60,13 @@ def compare(call: Call) -> dict[str, Any]:
 
 
 def draw(call: Call) -> Response:
-    other = _other(call)
+    other, colours = _other(call), call.dataset.colours
 
     def drawn() -> bytes:
-        return encode_png(MapDifference.of(shown_map(call), shown_map(other)).picture())
+        return encode_png(MapDifference.of(shown_map(call), shown_map(other)).picture(colours))
 
-    return picture(call.drawn(("difference", *_key(call), *_key(other)), drawn), "png")
+    key = ("difference", *_key(call), *_key(other), repr(colours))
+    return picture(call.drawn(key, drawn), "png")
 
 
 def _key(call: Call) -> tuple[Any, ...]:

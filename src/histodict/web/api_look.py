@@ -20,7 +20,6 @@ from .api_jobs import seconds_left, share_done
 from .api_model import describe_patch
 from .bytes_cache import Key
 from .calls import Call, endpoint, picture
-from .class_list import drawn_colours
 from .explain import explain
 from .jobs import DONE, Job, all_jobs, new_job
 from .lanes import ANSWERS, PICTURES, WHYS, Later
@@ -172,7 +171,7 @@ def draw(call: Call) -> Response:
             raise KeyError("there is no such class")
         return encode_png(map_picture(patch_map, only if only >= 0 else None, colours))
 
-    colours = drawn_colours(call.dataset.folder)
+    colours = call.dataset.colours
     return picture(call.drawn(_key(call, "map", only, repr(colours)), drawn), "png")
 
 

@@ -24,6 +24,7 @@ from ..images.masks import RegionMask
 from ..images.pixel_size import PixelSize
 from ..images.readers import open_image
 from .about import About
+from .class_list import drawn_colours
 from .data_sources import DataSources, Listing
 from .folders import DataFolders
 from .travel import Correction
@@ -69,6 +70,11 @@ class Dataset:
     @property
     def is_labelled(self) -> bool:
         return any(record.label or record.is_mapped for record in self.manifest.records)
+
+    @property
+    def colours(self) -> dict[str, str]:
+        """Of classes that were made here to draw with, by name; labels have the usual colours."""
+        return {} if self.is_labelled else drawn_colours(self.folder)
 
     @property
     def mark_classes(self) -> list[str]:

@@ -6,6 +6,7 @@ of its own whose middle is nearest; where it has none there, or sees glass, noth
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -56,13 +57,19 @@ class MapDifference:
         """Patches that only one of the two has judged."""
         return int(((self.before != BLANK) ^ (self.after != BLANK)).sum())
 
-    def picture(self) -> NDArray[np.uint8]:
-        """One RGBA pixel per patch: grey where both agree, else the colour of what it is now."""
+    def picture(self, chosen: Mapping[str, str] | None = None) -> NDArray[np.uint8]:
+        """One RGBA pixel per patch: grey where both agree, else the colour of what it is now.
+
+        `chosen`: colours that the user has given to classes, by name, as #rrggbb.
+        """
         pixels = np.zeros((*self.before.shape, 4), np.uint8)
         compared = self.is_compared
         pixels[compared] = _SAME
         changed = compared & (self.before != self.after)
         pixels[changed, :3] = COLOURS[self.after[changed] % len(COLOURS)].astype(np.uint8)
+        for place, name in enumerate(self.classes):
+            if chosen and name in chosen:
+                pixels[changed & (self.after == place), :3] = list(bytes.fromhex(chosen[name][1:]))
         pixels[changed, 3] = 255
         return pixels
 

@@ -136,6 +136,8 @@ export function takeColours(colours) {
   chosen.clear();
   Object.entries(colours ?? {}).forEach(([name, colour]) => chosen.set(name, colour));
 }
+/** For the address of a picture in these colours: a browser keeps pictures by their address. */
+export const coloursNow = () => encodeURIComponent(JSON.stringify([...chosen]));
 /** Of a class among others. */
 export const colourIn = (classes, name) => chosen.get(name) ?? colourOf(classes.indexOf(name));
 

@@ -1,5 +1,5 @@
 // Compare: two models' maps of one image, side by side or as their difference.
-import { choice, classTag, get, guarded, h, isActive, labelled, pause } from "../dom.js";
+import { choice, classTag, coloursNow, get, guarded, h, isActive, labelled, pause, takeColours } from "../dom.js";
 import { Viewer } from "../viewer.js";
 import { go, here } from "../way.js";
 import { modelsOf } from "./models.js";
@@ -11,6 +11,7 @@ export async function showCompare(content, [before, after, dataId, image], sessi
     content.append(h("p", {}, "Two models and an image are needed. ", h("a", { href: "#/look" }, "Look at an image first.")));
     return null;
   }
+  takeColours(data.drawn?.colours);
   const chosen = data.images.find((entry) => entry.id === image) ?? data.images[0];
   Object.assign(here, { data: data.id, image: chosen.id });
   const state = { data, chosen, stopped: false, base: `/api/data/${data.id}/images/${chosen.id}`, viewers: [] };
@@ -90,7 +91,7 @@ async function showSides(state, sides, place) {
   place.className = "views two";
   place.replaceChildren(...frames.map(({ element }) => element));
   await Promise.all(sides.map(async (side, i) => {
-    const map = side.found.grid ? { picture: await load(`${side.place}/map.png?only=-1&version=${side.found.version}&${atPoint(side)}`), grid: side.found.grid } : null;
+    const map = side.found.grid ? { picture: await load(`${side.place}/map.png?only=-1&version=${side.found.version}&colours=${coloursNow()}&${atPoint(side)}`), grid: side.found.grid } : null;
     addViewer(state, frames[i].canvas, map);
   }));
   state.viewers.forEach((viewer) => { viewer.onmove = () => follow(state.viewers, viewer); });
@@ -101,7 +102,7 @@ async function showDifference(state, [one, other], place) {
   if (!state.compared?.counts) return place.replaceChildren(h("p", { class: "warning" }, "There is no difference to be shown: the models know other classes, or have no map."));
   const { canvas, element } = frame(`What ${other.name} calls otherwise than ${one.name}, in the colour of what it is now; grey: both agree`, "viewer-difference", one.model.classes);
   place.replaceChildren(element);
-  const picture = await load(`${one.place}/difference.png?${state.compared.query}&version=${state.compared.version}`);
+  const picture = await load(`${one.place}/difference.png?${state.compared.query}&version=${state.compared.version}&colours=${coloursNow()}`);
   addViewer(state, canvas, { picture, grid: one.found.grid });
 }
 

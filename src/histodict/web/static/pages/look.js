@@ -1,5 +1,5 @@
 // Look: an image or slide up close, the model's map over it, the why of a patch, corrections.
-import { LEFT_OUT, become, choice, classTag, colourOf, count, get, guarded, h, isActive, once, pause, post, sizeWords, takeColours, timeLeft } from "../dom.js";
+import { LEFT_OUT, become, choice, classTag, colourOf, coloursNow, count, get, guarded, h, isActive, once, pause, post, sizeWords, takeColours, timeLeft } from "../dom.js";
 import { tool } from "../tools.js";
 import { Viewer, scaleBar } from "../viewer.js";
 import { go, here } from "../way.js";
@@ -124,7 +124,7 @@ async function showMap(state, found) {
   state.legend.replaceChildren(...classes.map((name) => classTag(classes, name)));
   const load = guarded(async (only) => {
     const picture = new Image();
-    picture.src = `${state.place}/map.png?only=${only}&version=${found.version}&${atPoint(state)}`;
+    picture.src = `${state.place}/map.png?only=${only}&version=${found.version}&colours=${coloursNow()}&${atPoint(state)}`;
     await picture.decode();
     viewer.map = { picture, grid: found.grid };
     viewer.refresh();
