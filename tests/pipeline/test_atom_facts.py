@@ -68,6 +68,16 @@ def test_without_sites_nothing_looks_like_a_leak():
     assert all(np.isnan(fact.site_chance) for fact in facts)
 
 
+def test_patients_of_unknown_sites_are_no_site_of_their_own():
+    """Where one site is known and the other left empty, there is nothing to compare."""
+    gallery, labels, records = planted()
+    known = [r.site if r.site == "z" else None for r in records]
+    half = [Record(r.path, r.label, r.patient, site=s) for r, s in zip(records, known, strict=True)]
+    facts = atom_facts(ATOMS, AtomNotes(), gallery, labels, half, CLASSES)
+    assert not any(fact.is_leak for fact in facts)
+    assert all(np.isnan(fact.site_chance) and fact.site == "" for fact in facts)
+
+
 def test_sets_without_a_leak_are_hardly_ever_flagged():
     flagged = 0
     for seed in range(20):

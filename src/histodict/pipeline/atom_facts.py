@@ -86,6 +86,14 @@ class _Units:
     sites: NDArray[np.int64]
     site_names: list[str]
 
+    def of_known_sites(self) -> _Units:
+        """Without patients whose site nobody knows, unless that is all of them."""
+        known = np.array([self.site_names[site] != "" for site in self.sites.tolist()], bool)
+        if not known.any():
+            return self
+        own = (self.use[known], self.classes[known], self.patients[known], self.sites[known])
+        return _Units(*own, self.site_names)
+
 
 def atom_facts(
     atoms: Atoms,
@@ -102,7 +110,8 @@ def atom_facts(
         aucs_by_patient(units.use, units.classes == place, units.patients)
         for place in range(len(classes))
     ]
-    leak = leaks(units.use, units.classes, units.sites)
+    placed = units.of_known_sites()
+    leak = leaks(placed.use, placed.classes, placed.sites)
     names = [name for name in classes if name in set(labels)]
     groups = np.array([classes.index(n) if n in classes else len(classes) for n in labels])
     shares = gallery.shares(groups, len(classes) + 1)
@@ -111,7 +120,7 @@ def atom_facts(
     found = []
     for atom, label in enumerate(atom_labels(atoms.classes, classes)):
         own, note = int(atoms.classes[atom]), notes.of(atom)
-        site, excess = _most_used_at(units, own, atom)
+        site, excess = _most_used_at(placed, atom)
         found.append(
             AtomFacts(
                 atom=atom,
@@ -184,7 +193,7 @@ def _top(units: _Units, own: int, atom: int) -> float:
     return float(use.max() / use.sum()) if use.sum() > 0 else np.nan
 
 
-def _most_used_at(units: _Units, own: int, atom: int) -> tuple[str, float]:
+def _most_used_at(units: _Units, atom: int) -> tuple[str, float]:
     """The site, of any class, whose patients use an atom most beyond others of the same class."""
     best, name = 0.0, ""
     for place in np.unique(units.classes):

@@ -14,6 +14,7 @@ from starlette.routing import Route
 from ..execution.files import file_key
 from ..images.manifest import Record
 from ..images.readers import ImageSource
+from .api_model import download as download_as
 from .calls import Call, endpoint
 from .class_list import DrawnClass, read_classes
 from .drawing_acts import Stroke, bring_in, change_classes, draw, redo, relabel, remove, undo
@@ -147,10 +148,8 @@ def download(call: Call) -> Response:
     """Called like the image, as `--annotations` wants it."""
     folder = call.dataset.folder
     data = geojson(Sheet.read(folder, _image(call)).shapes, read_classes(folder))
-    stem = Path(call.record.path.name).stem
-    plain = "".join(c if c.isascii() and (c.isalnum() or c in "-_.") else "_" for c in stem)
-    headers = {"Content-Disposition": f'attachment; filename="{plain}.geojson"'}
-    return Response(data, media_type="application/geo+json", headers=headers)
+    name = f"{Path(call.record.path.name).stem}.geojson"
+    return download_as(name, "application/geo+json", data)
 
 
 # --- the quick answer ----------------------------------------------------------------------------
