@@ -77,7 +77,7 @@ torch: $(READY_TORCH)  ## Add PyTorch and the networks' weights to .venv
 bench: $(READY_TORCH)  ## Measure what users wait for beside its limit (BENCH=--quick: in a minute)
 	$(BIN)/python -m benchmarks.waits $(BENCH)
 
-limits: $(READY_TORCH)  ## Fail if something is further from its limit than recorded
+limits: $(READY_TORCH)  ## Say what is further from its limit than recorded; fail at half as far again
 	$(BIN)/python -m benchmarks.waits --check
 
 peers: $(READY_BENCH)  ## Measure the kernels against SPAMS and others

@@ -47,6 +47,15 @@ def test_a_fifth_is_allowed():
     assert [bad.wait.name for bad in waits.worse(lines, RECORDED)] == ["b"]
 
 
+def test_half_fails_and_a_fifth_is_said(capsys):
+    assert waits.verdict([line("a", 2.9)], RECORDED) == 0
+    assert capsys.readouterr().out == "Warning: a: 2.90 times its limit; 2.00 is recorded\n"
+    assert waits.verdict([line("a", 2.5), line("b", 4.6)], RECORDED) == 1
+    said = capsys.readouterr().out.splitlines()
+    assert [words.split(":")[0] for words in said] == ["Warning", "Error"]
+    assert waits.verdict([], RECORDED) == 0
+
+
 def test_what_seems_worse_is_measured_again():
     asked = []
 
