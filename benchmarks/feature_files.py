@@ -2,6 +2,7 @@
 how much memory.
 
     python -m benchmarks.feature_files --slides 200
+    python -m benchmarks.feature_files --slides 1000 --presets given
 
 Draws feature files of TRIDENT's layout (10,000 vectors of 1,024 numbers of half precision each;
 20 MB per slide) into a folder that is removed afterwards, then runs the commands, each in a process
@@ -103,6 +104,9 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=10_000)
     parser.add_argument("--length", type=int, default=1024)
     parser.add_argument("--folder", type=Path, help="where the disk has room")
+    parser.add_argument(
+        "--presets", nargs="+", default=["given", "default"], help="the last one answers, too"
+    )
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=given.folder) as name:
         folder = Path(name)
@@ -113,13 +117,14 @@ def main() -> None:
         n_bytes = read_all(features)
         seconds, busy = time.perf_counter() - started, time.process_time() - at
         print(f"{given.slides} slides, {n_bytes / 1e9:.2f} GB; cores: {cores()}")
-        print(f"{'reading the files':24s} {seconds:8.1f} s {busy:8.1f} s of the processor")
+        print(
+            f"{'reading the files':24s} {seconds:8.1f} s {busy:8.1f} s of the processor", flush=True
+        )
         common = [str(table), "--features", str(features)]
-        for words, command in (
-            ("train --preset given", ["train", *common, "--preset", "given", "-o", str(model)]),
-            ("train", ["train", *common, "-o", str(model)]),
-            ("predict", ["predict", str(model), *common, "-o", str(folder / "results")]),
-        ):
+        trainings = [["train", *common, "--preset", p, "-o", str(model)] for p in given.presets]
+        names = [f"train --preset {preset}" for preset in given.presets]
+        answers = ["predict", str(model), *common, "-o", str(folder / "results")]
+        for words, command in zip([*names, "predict"], [*trainings, answers], strict=True):
             taken, busy, mib = run(command)
             times = f"{taken:8.1f} s {busy:8.1f} s of the processor"
             print(f"{words:24s} {times} {mib:8.0f} MiB", flush=True)
