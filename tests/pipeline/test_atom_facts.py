@@ -57,7 +57,37 @@ def test_facts_are_what_was_planted():
     assert 0.2 < facts[3].auc < 0.8
     assert facts[2].site == "z" and facts[2].site_excess == pytest.approx(0.6, abs=0.15)
     assert facts[2].site_chance <= 0.01 and facts[2].site_share > 0.8
+    assert facts[2].leak["site"].low > 0.3 and facts[3].leak["site"].low == 0
+    assert np.isnan(facts[2].leak["patient"].value)  # of every patient there is one image
     assert facts[2].row()["seeds"] is None and facts[2].row()["use_b"] > 0
+
+
+def test_what_tells_patients_and_slides_apart_is_reported_and_not_flagged():
+    """Atom 0 follows the patient, atom 1 the slide, atom 3 neither; there are no sites."""
+    rng = np.random.default_rng(1)
+    records, codes, images, labels = [], [], [], []
+    for patient in range(12):
+        of_patient = rng.choice([0.1, 0.7])
+        for slide in range(2):
+            of_slide = (0.1, 0.7)[slide]
+            for picture in range(3):
+                label, name = CLASSES[patient % 2], f"p{patient}-{slide}"
+                path = Path(f"{name}-{picture}.png")
+                records.append(Record(path, label, f"p{patient}", slide=name))
+                codes.append(rng.random((60, 4)) < [of_patient, of_slide, 0.3, 0.4])
+                images += [len(records) - 1] * 60
+                labels += [label] * 60
+    n = len(images)
+    used = csr_array(np.concatenate(codes).astype(float))
+    gallery = Gallery(np.array(images), np.zeros((n, 2), int), np.ones(n), used)
+    facts = atom_facts(ATOMS, AtomNotes(), gallery, labels, records, CLASSES)
+    assert facts[0].leak["patient"].low > 0.5 and facts[0].leak["slide"].value < 0.3
+    assert facts[1].leak["slide"].low > 0.5 and facts[1].leak["patient"].low == 0
+    assert facts[3].leak["patient"].low == 0 and facts[3].leak["slide"].low == 0
+    assert np.isnan(facts[0].leak["site"].value) and not any(fact.is_leak for fact in facts)
+    row = facts[1].row()
+    assert row["leak_slide"] == facts[1].leak["slide"].value and row["leak_site"] is None
+    assert row["leak_slide_low"] < row["leak_slide"] < row["leak_slide_high"]
 
 
 def test_without_sites_nothing_looks_like_a_leak():

@@ -1,29 +1,39 @@
 """What is known of every atom: who uses it, how well it tells classes apart, what else it tells.
 
 Patients are what is counted. The use of an atom in a patient is the share of the patient's patches
-that use it; a patient with images of two classes counts in each.
+that use it; a patient with images of two classes counts in each. How well use tells patients or
+slides apart is counted by images.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..decisions.atom_notes import AtomNotes, atom_labels
-from ..evaluation.by_patient import Leaks, aucs_by_patient, leaks
+from ..evaluation.between_groups import Leaks, between_groups, leaks
+from ..evaluation.by_patient import aucs_by_patient
 from ..images.manifest import Record
 from .gallery import Gallery
 from .image_model import Atoms
 from .stability import Stability
 
-# When an atom looks like a leak: all of these. docs/concepts.md says how they were chosen.
+# When an atom looks like a leak: all of these, of sites. docs/concepts.md says why these.
 LEAK_CHANCE = 0.03  # of such a difference between sites in any atom, if sites meant nothing
 LEAK_SHARE = 0.5  # of the variance of its use between patients of a class, between sites
 LEAK_USE = 0.02  # the site that uses it most uses it in so many patches more than the others
+
+
+class Estimate(NamedTuple):
+    """A value and its interval of 95 %."""
+
+    value: float
+    low: float
+    high: float
 
 
 @dataclass(frozen=True)
@@ -35,9 +45,11 @@ class AtomFacts:
     n_patients : patients with a patch that uses it
     auc, auc_low, auc_high : how well its use in a patient alone tells its class from the others,
         with an interval of 95 % from draws of patients
+    leak : by "site", "patient" and "slide", how well its use tells these apart beyond the class
+        (slides: beyond the patient): the share of its variance that lies between them
     top_patient : of its use by its class, the share that comes from the one patient that has most
-    site_share, site_chance : see `evaluation.by_patient.Leaks`, of sites; site : where it is used
-        most beyond the others of the class; site_excess : by how many patches more
+    site_share, site_chance : of sites, see `evaluation.between_groups.Leaks`; site : where it is
+        used most beyond the others of the class; site_excess : by how many patches more
     seeds, halves : its best match in dictionaries of other seeds, and of halves of the patients:
         mean |cos|
     is_leak : whether it looks like one, by the rule of docs/concepts.md
@@ -56,6 +68,7 @@ class AtomFacts:
     auc: float
     auc_low: float
     auc_high: float
+    leak: dict[str, Estimate]
     top_patient: float
     site_share: float
     site_chance: float
@@ -68,8 +81,11 @@ class AtomFacts:
     def row(self) -> dict[str, Any]:
         """For a table: one value per column, and nothing where it is not known."""
         plain = asdict(self)
-        shares = plain.pop("shares")
+        shares, leak = plain.pop("shares"), plain.pop("leak")
         plain |= {f"use_{name}": share for name, share in shares.items()}
+        for level, ends in leak.items():
+            names = (f"leak_{level}", f"leak_{level}_low", f"leak_{level}_high")
+            plain |= dict(zip(names, ends, strict=True))
         return {
             name: None if isinstance(value, float) and np.isnan(value) else value
             for name, value in plain.items()
@@ -78,21 +94,36 @@ class AtomFacts:
 
 @dataclass(frozen=True)
 class _Units:
-    """Patients by class: use (n_units, n_atoms), and of each its class, patient and site."""
+    """Patients, or images, by class: use (n_units, n_atoms), of each its class and a record."""
 
     use: NDArray[np.float64]
     classes: NDArray[np.int64]
-    patients: NDArray[np.int64]
-    sites: NDArray[np.int64]
-    site_names: list[str]
+    records: list[Record]
 
-    def of_known_sites(self) -> _Units:
-        """Without patients whose site nobody knows, unless that is all of them."""
-        known = np.array([self.site_names[site] != "" for site in self.sites.tolist()], bool)
-        if not known.any():
-            return self
-        own = (self.use[known], self.classes[known], self.patients[known], self.sites[known])
-        return _Units(*own, self.site_names)
+    def places(self, key: Callable[[Record], str]) -> NDArray[np.int64]:
+        """Which units are alike in something."""
+        return np.unique([key(r) for r in self.records], return_inverse=True)[1].astype(np.int64)
+
+    @property
+    def patients(self) -> NDArray[np.int64]:
+        return self.places(_patient)
+
+    def where(self, is_known: Callable[[Record], Any]) -> _Units:
+        """Those of which something is known."""
+        rows = [place for place, record in enumerate(self.records) if is_known(record)]
+        return _Units(self.use[rows], self.classes[rows], [self.records[row] for row in rows])
+
+
+def _patient(record: Record) -> str:
+    return record.patient
+
+
+def _site(record: Record) -> str:
+    return record.site or ""
+
+
+def _slide(record: Record) -> str:
+    return record.slide or ""
 
 
 def atom_facts(
@@ -105,13 +136,16 @@ def atom_facts(
     stability: Stability | None = None,
 ) -> list[AtomFacts]:
     """Facts of all atoms, from patches of these records; `labels`: of every patch."""
-    units = _units(gallery, labels, records, classes)
+    of_records = np.unique([_patient(r) for r in records], return_inverse=True)[1]
+    units = _units(gallery, labels, records, classes, of_records)
+    images = _units(gallery, labels, records, classes, np.arange(len(records)))
     aucs = [
         aucs_by_patient(units.use, units.classes == place, units.patients)
         for place in range(len(classes))
     ]
-    placed = units.of_known_sites()
-    leak = leaks(placed.use, placed.classes, placed.sites)
+    placed = units.where(_site)
+    tested = leaks(placed.use, placed.classes, placed.places(_site))
+    told = _leaks_by_level(placed, images)
     names = [name for name in classes if name in set(labels)]
     groups = np.array([classes.index(n) if n in classes else len(classes) for n in labels])
     shares = gallery.shares(groups, len(classes) + 1)
@@ -136,52 +170,67 @@ def atom_facts(
                 auc=float(aucs[own].value[atom]),
                 auc_low=float(aucs[own].low[atom]),
                 auc_high=float(aucs[own].high[atom]),
+                leak={level: Estimate(*ends[:, atom].tolist()) for level, ends in told.items()},
                 top_patient=_top(units, own, atom),
-                site_share=float(leak.shares[atom]),
-                site_chance=float(leak.chances[atom]),
+                site_share=float(tested.shares[atom]),
+                site_chance=float(tested.chances[atom]),
                 site=site,
                 site_excess=excess,
                 seeds=float(stability.seeds[atom]) if stability else np.nan,
                 halves=float(stability.halves[atom]) if stability else np.nan,
-                is_leak=_is_leak(leak, atom, excess),
+                is_leak=_is_leak(tested, atom, excess),
             )
         )
     return found
 
 
-def _is_leak(leak: Leaks, atom: int, excess: float) -> bool:
-    return bool(
-        leak.chances[atom] <= LEAK_CHANCE and leak.shares[atom] >= LEAK_SHARE and excess >= LEAK_USE
-    )
+def _is_leak(tested: Leaks, atom: int, excess: float) -> bool:
+    is_large = tested.shares[atom] >= LEAK_SHARE and excess >= LEAK_USE
+    return bool(is_large and tested.chances[atom] <= LEAK_CHANCE)
+
+
+def _leaks_by_level(placed: _Units, images: _Units) -> dict[str, NDArray[np.float64]]:
+    """Per kind of group (3, n_atoms): the share of the variance between them, low and high.
+
+    Sites are told apart among patients of a class; patients among images of a class; slides among
+    images of a patient and class.
+    """
+    named = images.where(_slide)
+    owned = [f"{p} {c}" for p, c in zip(named.patients, named.classes, strict=True)]
+    levels: dict[str, tuple[_Units, NDArray[Any], Callable[[Record], str]]] = {
+        "site": (placed, placed.classes, _site),
+        "patient": (images, images.classes, _patient),
+        "slide": (named, np.unique(owned, return_inverse=True)[1], _slide),
+    }
+    found = {}
+    for level, (units, blocks, key) in levels.items():
+        groups = blocks * (len(units.records) + 1) + units.places(key)
+        share = between_groups(units.use, blocks, groups, units.patients)
+        found[level] = np.stack([share.value, share.low, share.high])
+    return found
 
 
 def _units(
-    gallery: Gallery, labels: Sequence[str], records: Sequence[Record], classes: Sequence[str]
+    gallery: Gallery,
+    labels: Sequence[str],
+    records: Sequence[Record],
+    classes: Sequence[str],
+    numbers: NDArray[Any],
 ) -> _Units:
-    known = [place for place, label in enumerate(labels) if label in classes]
-    keys = [(records[int(gallery.images[p])].patient, classes.index(labels[p])) for p in known]
-    names = sorted(set(keys))
-    place_of = {key: place for place, key in enumerate(names)}
-    used = (gallery.codes[known] != 0).astype(np.float64)
-    groups = np.array([place_of[key] for key in keys], np.int64)
-    use = np.zeros((len(names), gallery.codes.shape[1]))
-    for unit in range(len(names)):
-        use[unit] = used[np.flatnonzero(groups == unit)].mean(axis=0)
-    sites = {r.patient: r.site or "" for r in records}
-    site_names = sorted(set(sites.values()))
-    patients = sorted({patient for patient, _ in names})
-    return _Units(
-        use,
-        np.array([place for _, place in names], np.int64),
-        np.array([patients.index(patient) for patient, _ in names], np.int64),
-        np.array([site_names.index(sites[patient]) for patient, _ in names], np.int64),
-        site_names,
-    )
+    """`numbers`: of every record's unit."""
+    known = np.flatnonzero([label in classes for label in labels])
+    own = np.array([classes.index(labels[place]) for place in known.tolist()], np.int64)
+    keys = numbers[gallery.images[known]] * len(classes) + own
+    names, first, groups = np.unique(keys, return_index=True, return_inverse=True)
+    use = gallery.at(known).shares(groups, len(names))
+    of_units = [records[int(image)] for image in gallery.images[known[first]]]
+    return _Units(use, own[first], of_units)
 
 
 def _patients_using(units: _Units) -> NDArray[np.int64]:
-    using = np.zeros((int(units.patients.max(initial=-1)) + 1, units.use.shape[1]), bool)
-    for unit, patient in enumerate(units.patients.tolist()):
+    patients = units.patients
+    using = np.zeros((int(patients.max(initial=-1)) + 1, units.use.shape[1]), bool)
+    for unit, patient in enumerate(patients.tolist()):
         using[patient] |= units.use[unit] > 0
     counts: NDArray[np.int64] = using.sum(axis=0)
     return counts
@@ -196,13 +245,13 @@ def _top(units: _Units, own: int, atom: int) -> float:
 def _most_used_at(units: _Units, atom: int) -> tuple[str, float]:
     """The site, of any class, whose patients use an atom most beyond others of the same class."""
     best, name = 0.0, ""
+    sites = np.array([_site(record) for record in units.records])
     for place in np.unique(units.classes):
         of_class = units.classes == place
-        for site in np.unique(units.sites[of_class]):
-            here = of_class & (units.sites == site)
-            there = of_class & (units.sites != site)
+        for site in np.unique(sites[of_class]):
+            here, there = of_class & (sites == site), of_class & (sites != site)
             if there.any():
                 excess = units.use[here, atom].mean() - units.use[there, atom].mean()
                 if excess > best:
-                    best, name = float(excess), units.site_names[int(site)]
+                    best, name = float(excess), str(site)
     return name, best

@@ -106,6 +106,11 @@ class Gallery:
             warnings.warn(f"{path}: is damaged and taken for missing ({error})", stacklevel=2)
             return None
 
+    def at(self, patches: NDArray[np.int64]) -> Gallery:
+        """These patches alone."""
+        rows = self.images[patches], self.corners[patches], self.side[patches]
+        return Gallery(*rows, self.codes[patches])
+
     def shares(self, groups: NDArray[np.int64], n_groups: int) -> NDArray[np.float64]:
         """(n_groups, n_codes): the share of each group's patches whose code uses an atom.
 

@@ -1,0 +1,106 @@
+"""Shares between groups: planted variances, honest intervals, and a test that holds for all."""
+
+import numpy as np
+import pytest
+
+from histodict.evaluation.between_groups import between_groups, leaks
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(5)
+
+
+def nested(rng, share, n_groups, n_units, n_columns=400, n_blocks=2):
+    """Blocks of groups of units: as large a share of the variance as asked lies between groups."""
+    groups = np.repeat(np.arange(n_blocks * n_groups), n_units)
+    added = rng.standard_normal((n_blocks * n_groups, n_columns))[groups]
+    own = rng.standard_normal((len(groups), n_columns))
+    values = np.sqrt(share) * added + np.sqrt(1 - share) * own
+    even = np.sin((values - values.min()) / np.ptp(values) * np.pi / 2) ** 2
+    return even, groups // n_groups, groups
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.8])
+@pytest.mark.parametrize(("n_groups", "n_units"), [(6, 2), (5, 2), (12, 3)])
+def test_the_planted_share_is_found_and_lies_in_its_interval(rng, share, n_groups, n_units):
+    values, blocks, groups = nested(rng, share, n_groups, n_units)
+    found = between_groups(values, blocks, groups, groups)
+    assert np.median(found.value) == pytest.approx(share, abs=0.1)
+    covered = (found.low <= share) & (share <= found.high)
+    assert covered.mean() > 0.87
+    assert (found.low > share).mean() < 0.05  # more than there is, is hardly ever claimed
+
+
+def test_what_blocks_differ_in_does_not_count(rng):
+    values, blocks, groups = nested(rng, 0.0, 6, 3)
+    moved = np.where(blocks[:, None] == 1, values / 2, values)
+    assert np.median(between_groups(moved, blocks, groups, groups).value) < 0.1
+
+
+def test_a_block_of_one_group_changes_nothing(rng):
+    values, blocks, groups = nested(rng, 0.5, 4, 3)
+    more = [np.concatenate(pair) for pair in ((values, values[:5]), (blocks, [9] * 5))]
+    alone = np.full(5, 99)
+    one = between_groups(values, blocks, groups, groups)
+    two = between_groups(more[0], more[1], *[np.concatenate([groups, alone])] * 2)
+    np.testing.assert_allclose(one.value, two.value)
+    np.testing.assert_allclose(one.low, two.low)
+
+
+def test_many_patients_are_left_out_in_bundles(rng):
+    values, blocks, groups = nested(rng, 0.3, 90, 2, n_columns=200)
+    found = between_groups(values, blocks, groups, groups)
+    assert ((found.low <= 0.3) & (found.high >= 0.3)).mean() > 0.87
+
+
+def test_groups_of_one_unit_and_columns_that_do_not_vary_say_nothing(rng):
+    values, blocks, groups = nested(rng, 0.5, 4, 1)
+    assert np.isnan(between_groups(values, blocks, groups, groups).value).all()
+    values, blocks, groups = nested(rng, 0.5, 4, 2)
+    values[:, 3] = 0.0
+    found = between_groups(values, blocks, groups, groups)
+    assert np.isnan(found.value[3]) and np.isfinite(np.delete(found.value, 3)).all()
+    few = between_groups(*nested(rng, 0.5, 2, 4), nested(rng, 0.5, 2, 4)[2])
+    assert np.isfinite(few.value).all() and np.isnan(few.low).all()
+    nobody = np.empty(0, np.int64)
+    assert np.isnan(between_groups(values[:0], nobody, nobody, nobody).value).all()
+
+
+# --- is it chance? ------------------------------------------------------------------------------
+
+
+def test_a_share_is_what_lies_between_groups_of_a_class():
+    classes, groups = np.array([0] * 4 + [1] * 4), np.array([0, 0, 1, 1] * 2)
+    by_class = classes[:, None] * 0.5
+    by_group = groups[:, None] * 1.0
+    inside = np.array([0.0, 1, 0, 1, 0, 1, 0, 1])[:, None]
+    both = np.sin((by_group + inside) / 2) ** 2  # the sum, before shares are made even
+    in_one = by_group * (classes == 1)[:, None]
+    found = leaks(np.hstack([by_class, by_group, inside, both, in_one]), classes, groups)
+    np.testing.assert_allclose(found.shares, [0, 1, 0, 0.5, 1], atol=1e-12)
+    assert found.n_groups == 2
+
+
+def test_a_planted_site_is_found_and_noise_is_not(rng):
+    classes, groups = np.repeat([0, 1], 12), np.tile([0, 1], 12)
+    values = rng.beta(3, 20, size=(24, 50))
+    values[(classes == 1) & (groups == 1), 7] += 0.5
+    found = leaks(values, classes, groups)
+    assert np.flatnonzero(found.chances <= 0.01).tolist() == [7]
+    assert found.shares[7] > 0.5
+
+
+def test_chances_hold_for_all_measurements_together(rng):
+    """Without any site effect at most about 1 in 10 sets has any chance of 0.1 or less."""
+    classes, groups = np.repeat([0, 1], 8), np.tile([0, 1], 8)
+    low = [
+        leaks(rng.random((16, 30)), classes, groups, n_permutations=99).chances.min()
+        for _ in range(60)
+    ]
+    assert np.mean(np.array(low) <= 0.1) < 0.25
+
+
+def test_without_two_sites_in_a_class_nothing_is_known(rng):
+    found = leaks(rng.random((6, 3)), np.array([0, 0, 0, 1, 1, 1]), np.array([0, 0, 0, 1, 1, 1]))
+    assert np.isnan(found.shares).all() and np.isnan(found.chances).all()
