@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from histodict.evaluation.between_groups import between_groups, leaks
+from histodict.evaluation.between_groups import _false_shares, between_groups, leaks
 
 
 @pytest.fixture
@@ -75,32 +75,51 @@ def test_a_share_is_what_lies_between_groups_of_a_class():
     by_class = classes[:, None] * 0.5
     by_group = groups[:, None] * 1.0
     inside = np.array([0.0, 1, 0, 1, 0, 1, 0, 1])[:, None]
-    both = np.sin((by_group + inside) / 2) ** 2  # the sum, before shares are made even
     in_one = by_group * (classes == 1)[:, None]
-    found = leaks(np.hstack([by_class, by_group, inside, both, in_one]), classes, groups)
+    values = np.hstack([by_class, by_group, inside, by_group + inside, in_one])
+    found = leaks([values], classes, groups)
     np.testing.assert_allclose(found.shares, [0, 1, 0, 0.5, 1], atol=1e-12)
     assert found.n_groups == 2
+    swapped = leaks([values[:, ::-1], values], classes, groups)
+    np.testing.assert_allclose(swapped.shares, [1, 1, 0, 1, 1], atol=1e-12)
 
 
 def test_a_planted_site_is_found_and_noise_is_not(rng):
     classes, groups = np.repeat([0, 1], 12), np.tile([0, 1], 12)
     values = rng.beta(3, 20, size=(24, 50))
     values[(classes == 1) & (groups == 1), 7] += 0.5
-    found = leaks(values, classes, groups)
-    assert np.flatnonzero(found.chances <= 0.01).tolist() == [7]
-    assert found.shares[7] > 0.5
+    found = leaks([values], classes, groups)
+    assert np.flatnonzero(found.doubts <= 0.05).tolist() == [7]
+    assert found.shares[7] > 0.5 and found.chance <= 0.01
 
 
-def test_chances_hold_for_all_measurements_together(rng):
-    """Without any site effect at most about 1 in 10 sets has any chance of 0.1 or less."""
+def test_what_is_spread_thinly_is_found_together(rng):
+    """A standard deviation in each of 40: the strongest alone could be chance."""
+    classes, groups = np.repeat([0, 1], 16), np.tile([0, 1], 16)
+    alone, together = [], []
+    for seed in range(12):
+        values = np.random.default_rng(seed).standard_normal((32, 80))
+        values[(classes == 1) & (groups == 1), :40] += 1.0
+        found = leaks([values], classes, groups, n_permutations=199)
+        together.append(found.chance <= 0.02)
+        alone.append(found.doubts.min() <= 0.02)
+    assert np.mean(together) > 0.8 and np.mean(together) > np.mean(alone)
+
+
+def test_the_chance_holds_for_all_measurements_together(rng):
+    """Without any site effect 1 in 10 sets has a chance of 0.1 or less."""
     classes, groups = np.repeat([0, 1], 8), np.tile([0, 1], 8)
     low = [
-        leaks(rng.random((16, 30)), classes, groups, n_permutations=99).chances.min()
-        for _ in range(60)
+        leaks([rng.random((16, 30))], classes, groups, n_permutations=99).chance for _ in range(60)
     ]
     assert np.mean(np.array(low) <= 0.1) < 0.25
 
 
+def test_false_shares_are_those_of_benjamini_and_hochberg():
+    chances = np.array([0.04, 0.001, 0.03, 0.5])
+    np.testing.assert_allclose(_false_shares(chances), [0.16 / 3, 0.004, 0.16 / 3, 0.5])
+
+
 def test_without_two_sites_in_a_class_nothing_is_known(rng):
-    found = leaks(rng.random((6, 3)), np.array([0, 0, 0, 1, 1, 1]), np.array([0, 0, 0, 1, 1, 1]))
-    assert np.isnan(found.shares).all() and np.isnan(found.chances).all()
+    found = leaks([rng.random((6, 3))], np.array([0, 0, 0, 1, 1, 1]), np.array([0, 0, 0, 1, 1, 1]))
+    assert np.isnan(found.shares).all() and np.isnan(found.doubts).all() and np.isnan(found.chance)

@@ -6,6 +6,7 @@ with an interval, for groups of any kind; and, of sites, whether chance alone co
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +18,8 @@ _LEVEL = 0.95
 _MOST_BUNDLES = 60  # of patients that are left out in turn
 _LEAST_PATIENTS = 8  # for an interval
 _NONE = 1e-12  # of a variance
+_SHUFFLES = 50  # at once
+_TOGETHER = 10  # of the largest η², where many are asked at once
 
 Places = NDArray[np.int64]
 
@@ -127,57 +130,102 @@ def _bundles(groups: Places, patients: Places) -> Places:
 
 @dataclass(frozen=True)
 class Leaks:
-    """Per measurement (n,), how well it tells groups of patients apart beyond their class.
+    """How well measurements (n,) tell groups of patients apart beyond their class.
 
     shares : of its variance between patients of a class, what lies between the groups (η²), in the
         class where that is most
-    chances : of a share as large in any of the measurements, if groups meant nothing
-    n_groups : how many there are; without two in any class nothing is known, and all are NaN
+    chance : that the largest share of all measurements, or the ten largest together, are as large,
+        if groups meant nothing; NaN if no class has two groups, as are the others
+    doubts : per measurement, what speaks against taking it for one that tells groups apart: the
+        chance of a share as large in any of them or, if that is less, the share of those that stand
+        out as much that is expected to do so by chance (Benjamini and Hochberg)
+    n_groups : how many there are
     """
 
     shares: NDArray[np.float64]
-    chances: NDArray[np.float64]
+    chance: float
+    doubts: NDArray[np.float64]
     n_groups: int
 
 
 def leaks(
-    values: NDArray[np.float64],
+    looks: Sequence[NDArray[np.float64]],
     classes: Places,
     groups: Places,
     *,
-    n_permutations: int = 999,
+    n_permutations: int = 1999,
     random_state: int = 0,
 ) -> Leaks:
-    """Of shares (n_units, n): η² between groups within a class, and a permutation test of it.
+    """η² between groups within a class, and permutation tests of it: of all, and of each.
 
-    Groups, such as sites, are shuffled among the units of the same class. The largest η² of all
-    measurements is taken from every shuffle, so that the chances hold for looking at all of them.
+    looks : values (n_units, n) of the same measurements, seen in several ways; the one that tells
+        most counts
 
-    Reference: Westfall, Young, "Resampling-based multiple testing", 1993.
+    Groups, such as sites, are shuffled among the units of the same class. What is spread over many
+    measurements stands out in none of them, and what is in one is lost among ten; so both the
+    largest η² and the mean of the ten largest say whether there is anything at all, by the smaller
+    of their chances, itself held against shuffles.
+
+    References: Westfall, Young, "Resampling-based multiple testing", 1993; Benjamini, Hochberg,
+    J. R. Stat. Soc. B 57 (1995) 289-300.
     """
-    nothing, n_groups = np.full(values.shape[1], np.nan), len(np.unique(groups))
+    nothing, n_groups = np.full(looks[0].shape[1], np.nan), len(np.unique(groups))
     rows = [np.flatnonzero(classes == place) for place in np.unique(classes)]
     rows = [own for own in rows if len(np.unique(groups[own])) > 1]
     if not rows:
-        return Leaks(nothing, nothing, n_groups)
-    even = made_even(values)
-    centred = [even[own] - even[own].mean(axis=0) for own in rows]
-    shares = _largest(centred, [groups[own] for own in rows])
-    rng, as_large = np.random.default_rng(random_state), np.ones(len(shares))
-    for _ in range(n_permutations):
-        shuffled = [rng.permutation(groups[own]) for own in rows]
-        as_large += _largest(centred, shuffled).max(initial=0) >= shares - 1e-12
-    return Leaks(shares, as_large / (n_permutations + 1), n_groups)
+        return Leaks(nothing, float("nan"), nothing, n_groups)
+    centred = [[values[own] - values[own].mean(axis=0) for values in looks] for own in rows]
+    shares = _largest(centred, [groups[own][None] for own in rows])[0]
+    rng, as_large, totals = np.random.default_rng(random_state), np.ones(len(shares)), []
+    for start in range(0, n_permutations, _SHUFFLES):
+        n = min(_SHUFFLES, n_permutations - start)
+        shuffled = [rng.permuted(np.tile(groups[own], (n, 1)), axis=1) for own in rows]
+        by_chance = _largest(centred, shuffled)
+        as_large += (by_chance >= shares - _NONE).sum(axis=0)
+        totals += [_totals(row) for row in by_chance]
+    columns = np.array([_totals(shares), *totals]).T
+    in_any = _chances(columns[0], shares)
+    doubts = np.minimum(in_any, _false_shares(as_large / (n_permutations + 1)))
+    least = np.min([_chances(column, column) for column in columns], axis=0)
+    chance = float(np.mean(least <= least[0] + _NONE))
+    return Leaks(shares, chance, doubts, n_groups)
 
 
-def _largest(centred: list[NDArray[np.float64]], groups: list[Places]) -> NDArray[np.float64]:
-    """η² of every column in the class where it is largest."""
-    return np.max([_share(*pair) for pair in zip(centred, groups, strict=True)], axis=0)
+def _totals(shares: NDArray[np.float64]) -> tuple[float, float]:
+    """The largest, and the mean of the largest ten."""
+    most = np.sort(shares)[-_TOGETHER:]
+    return float(most[-1]), float(most.mean())
 
 
-def _share(centred: NDArray[np.float64], groups: Places) -> NDArray[np.float64]:
-    """Σ over groups of n·mean² of what is centred, over its Σ of squares."""
+def _chances(known: NDArray[np.float64], values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Of every value: how many of those known are as large."""
+    below = np.searchsorted(np.sort(known), values - _NONE)
+    found: NDArray[np.float64] = 1 - below / len(known)
+    return found
+
+
+def _false_shares(chances: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The smallest expected share of false ones among lists that end with each."""
+    order = np.argsort(chances)
+    found = np.empty(len(chances))
+    by_rank = chances[order] * len(chances) / np.arange(1, len(chances) + 1)
+    found[order] = np.minimum.accumulate(by_rank[::-1])[::-1]
+    return found.clip(0, 1)
+
+
+def _largest(centred: list[list[NDArray[np.float64]]], groups: list[Places]) -> NDArray[np.float64]:
+    """(n_shuffles, n): η² of every measurement, in the class and by the look where it is largest.
+
+    Of every class, what was measured about its mean, and the groups (n_shuffles, n_units).
+    """
+    pairs = zip(centred, groups, strict=True)
+    return np.max([_shares(values, own) for looks, own in pairs for values in looks], axis=0)
+
+
+def _shares(centred: NDArray[np.float64], groups: Places) -> NDArray[np.float64]:
+    """Σ over groups of n·mean² of what is centred, over its Σ of squares, for every shuffle."""
+    names, sizes = np.unique(groups[0], return_counts=True)
+    member = (groups[:, None] == names[:, None]) / np.sqrt(sizes)[:, None]
+    between = ((member @ centred) ** 2).sum(axis=1)
     total = (centred**2).sum(axis=0)
-    places = _places(groups)
-    between = np.bincount(places) @ _means(centred, places) ** 2
-    return np.divide(between, total, out=np.zeros(len(total)), where=total > _NONE)
+    return np.divide(between, total, out=np.zeros(between.shape), where=total > _NONE)

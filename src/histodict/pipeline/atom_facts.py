@@ -15,17 +15,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..decisions.atom_notes import AtomNotes, atom_labels
-from ..evaluation.between_groups import Leaks, between_groups, leaks
+from ..evaluation.between_groups import Leaks, between_groups, leaks, made_even
 from ..evaluation.by_patient import aucs_by_patient
 from ..images.manifest import Record
 from .gallery import Gallery
 from .image_model import Atoms
 from .stability import Stability
 
-# When an atom looks like a leak: all of these, of sites. docs/concepts.md says why these.
-LEAK_CHANCE = 0.03  # of such a difference between sites in any atom, if sites meant nothing
-LEAK_SHARE = 0.5  # of the variance of its use between patients of a class, between sites
-LEAK_USE = 0.02  # the site that uses it most uses it in so many patches more than the others
+# When an atom looks like a leak, of sites. docs/concepts.md says why these.
+LEAK_CHANCE = 0.02  # at most, that atoms together differ so between sites, if sites meant nothing
+LEAK_DOUBT = 0.05  # at most, see `evaluation.between_groups.Leaks`
+LEAK_SHARE = 0.25  # at least, of the variance of its use between patients of a class
 
 
 class Estimate(NamedTuple):
@@ -48,8 +48,9 @@ class AtomFacts:
     leak : by "site", "patient" and "slide", how well its use tells these apart beyond the class
         (slides: beyond the patient): the share of its variance that lies between them
     top_patient : of its use by its class, the share that comes from the one patient that has most
-    site_share, site_chance : of sites, see `evaluation.between_groups.Leaks`; site : where it is
-        used most beyond the others of the class; site_excess : by how many patches more
+    site_share, site_doubt, site_chance : of sites, see `evaluation.between_groups.Leaks`; the last
+        is one number for all atoms; site : where it is used most beyond the others of the class;
+        site_excess : by how many patches more
     seeds, halves : its best match in dictionaries of other seeds, and of halves of the patients:
         mean |cos|
     is_leak : whether it looks like one, by the rule of docs/concepts.md
@@ -72,6 +73,7 @@ class AtomFacts:
     top_patient: float
     site_share: float
     site_chance: float
+    site_doubt: float
     site: str
     site_excess: float
     seeds: float
@@ -94,9 +96,12 @@ class AtomFacts:
 
 @dataclass(frozen=True)
 class _Units:
-    """Patients, or images, by class: use (n_units, n_atoms), of each its class and a record."""
+    """Patients, or images, by class: use and mean weights (n_units, n_atoms), of each
+    its class and a record.
+    """
 
     use: NDArray[np.float64]
+    weights: NDArray[np.float64]
     classes: NDArray[np.int64]
     records: list[Record]
 
@@ -111,7 +116,8 @@ class _Units:
     def where(self, is_known: Callable[[Record], Any]) -> _Units:
         """Those of which something is known."""
         rows = [place for place, record in enumerate(self.records) if is_known(record)]
-        return _Units(self.use[rows], self.classes[rows], [self.records[row] for row in rows])
+        own = (self.use[rows], self.weights[rows], self.classes[rows])
+        return _Units(*own, [self.records[row] for row in rows])
 
 
 def _patient(record: Record) -> str:
@@ -144,7 +150,9 @@ def atom_facts(
         for place in range(len(classes))
     ]
     placed = units.where(_site)
-    tested = leaks(placed.use, placed.classes, placed.places(_site))
+    looks = (made_even(placed.use), placed.weights)
+    tested = leaks(looks, placed.classes, placed.places(_site))
+    flagged = _flagged(tested)
     told = _leaks_by_level(placed, images)
     names = [name for name in classes if name in set(labels)]
     groups = np.array([classes.index(n) if n in classes else len(classes) for n in labels])
@@ -173,20 +181,26 @@ def atom_facts(
                 leak={level: Estimate(*ends[:, atom].tolist()) for level, ends in told.items()},
                 top_patient=_top(units, own, atom),
                 site_share=float(tested.shares[atom]),
-                site_chance=float(tested.chances[atom]),
+                site_chance=tested.chance,
+                site_doubt=float(tested.doubts[atom]),
                 site=site,
                 site_excess=excess,
                 seeds=float(stability.seeds[atom]) if stability else np.nan,
                 halves=float(stability.halves[atom]) if stability else np.nan,
-                is_leak=_is_leak(tested, atom, excess),
+                is_leak=bool(flagged[atom]),
             )
         )
     return found
 
 
-def _is_leak(tested: Leaks, atom: int, excess: float) -> bool:
-    is_large = tested.shares[atom] >= LEAK_SHARE and excess >= LEAK_USE
-    return bool(is_large and tested.chances[atom] <= LEAK_CHANCE)
+def _flagged(tested: Leaks) -> NDArray[np.bool_]:
+    """Which atoms look like a leak: if anything does, at least that of the largest η²."""
+    if not tested.chance <= LEAK_CHANCE:
+        return np.zeros(len(tested.shares), bool)
+    found: NDArray[np.bool_] = tested.doubts <= LEAK_DOUBT
+    found &= tested.shares >= LEAK_SHARE
+    found[tested.shares.argmax()] = True
+    return found
 
 
 def _leaks_by_level(placed: _Units, images: _Units) -> dict[str, NDArray[np.float64]]:
@@ -222,9 +236,10 @@ def _units(
     own = np.array([classes.index(labels[place]) for place in known.tolist()], np.int64)
     keys = numbers[gallery.images[known]] * len(classes) + own
     names, first, groups = np.unique(keys, return_index=True, return_inverse=True)
-    use = gallery.at(known).shares(groups, len(names))
+    own_patches = gallery.at(known)
+    use, weights = (of(groups, len(names)) for of in (own_patches.shares, own_patches.mean_weights))
     of_units = [records[int(image)] for image in gallery.images[known[first]]]
-    return _Units(use, own[first], of_units)
+    return _Units(use, weights, own[first], of_units)
 
 
 def _patients_using(units: _Units) -> NDArray[np.int64]:

@@ -116,11 +116,18 @@ class Gallery:
 
         `groups`: the place of every patch's group. A group without patches uses nothing.
         """
-        member = csr_array(
-            (np.ones(len(groups)), (groups, np.arange(len(groups)))), (n_groups, len(groups))
-        )
-        counts: NDArray[np.float64] = (member @ (self.codes != 0).astype(np.float64)).toarray()
-        return counts / np.maximum(np.bincount(groups, minlength=n_groups), 1)[:, None]
+        return self._means((self.codes != 0).astype(np.float64), groups, n_groups)
+
+    def mean_weights(self, groups: NDArray[np.int64], n_groups: int) -> NDArray[np.float64]:
+        """The same of the atoms' weights, with their signs; patches that do not use one have 0."""
+        return self._means(self.codes.astype(np.float64), groups, n_groups)
+
+    @staticmethod
+    def _means(values: csr_array, groups: NDArray[np.int64], n_groups: int) -> NDArray[np.float64]:
+        places = groups, np.arange(len(groups))
+        member = csr_array((np.ones(len(groups)), places), (n_groups, len(groups)))
+        sums: NDArray[np.float64] = (member @ values).toarray()
+        return sums / np.maximum(np.bincount(groups, minlength=n_groups), 1)[:, None]
 
     def users_of(
         self, atom: int, n_patches: int = 8, owners: NDArray[np.int64] | None = None

@@ -55,9 +55,9 @@ class AtomsInUse:
 
     @property
     def leaks(self) -> list[AtomFacts]:
-        """Atoms that look like a leak, the most used first."""
+        """Atoms that look like a leak, those that tell sites apart best first."""
         found = [fact for fact in self.facts if fact.is_leak]
-        return sorted(found, key=lambda fact: -fact.site_excess)
+        return sorted(found, key=lambda fact: -fact.site_share)
 
 
 def find_atoms(

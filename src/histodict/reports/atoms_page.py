@@ -17,7 +17,7 @@ from ..patches.grid import PatchGrid
 from ..patches.patch_map import colour_of, rgb_of
 from ..patches.pictures import image_uri, png_uri, vector_picture
 from ..pipeline import Model
-from ..pipeline.atom_facts import LEAK_CHANCE, LEAK_SHARE, LEAK_USE, AtomFacts
+from ..pipeline.atom_facts import LEAK_CHANCE, LEAK_DOUBT, LEAK_SHARE, AtomFacts
 from ..pipeline.atoms import AtomUse, ClassUse
 from ..pipeline.reasons import percent
 from ..pipeline.spoken import AtomLook
@@ -75,11 +75,13 @@ def leak_words(found: AtomsInUse) -> str:
             "Whether atoms tell sites apart cannot be said: no class has patients of two sites. "
             "A column site in the table of images says where each is from."
         )
+    chance = found.facts[0].site_chance
     rule = (
-        f"An atom looks like a leak if, among patients of the same class, {percent(LEAK_SHARE)} or "
-        "more of the variance of its use lies between sites, a difference that large in any atom "
-        f"would come about by chance in {percent(LEAK_CHANCE)} of shufflings or fewer, and one "
-        f"site uses it in at least {percent(LEAK_USE)} more of its patches than the others."
+        "Sites are compared among patients of the same class. The atoms that differ most between "
+        f"them would together differ as much by chance in {percent(chance)} of shufflings; from "
+        f"{percent(LEAK_CHANCE)} on atoms are flagged: those with {percent(LEAK_SHARE)} or more of "
+        "the variance of their use or weight between sites, of which at most "
+        f"{percent(LEAK_DOUBT)} are expected to be false."
     )
     n = len(found.leaks)
     said = f"{counted(n, 'atom')} {'looks' if n == 1 else 'look'} like a leak." if n else "None is."
@@ -87,11 +89,9 @@ def leak_words(found: AtomsInUse) -> str:
 
 
 def _leak_row(fact: AtomFacts) -> dict[str, str]:
-    return {
-        "label": fact.name or fact.label,
-        "words": f"patches from {fact.site} use it in {percent(fact.site_excess)} more of cases "
-        f"than others of the same class (η² {fact.site_share:.2f}, chance {fact.site_chance:.3f})",
-    }
+    more = f"used in {percent(fact.site_excess)} more of the patches from {fact.site} than in"
+    words = f"{more} others of the same class (η² {fact.site_share:.2f})"
+    return {"label": fact.name or fact.label, "words": words}
 
 
 @dataclass(frozen=True)
