@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -126,3 +127,33 @@ def test_an_old_file_is_not_overwritten(folder):
     old = folder / "m.histodict"
     done = run("edit", old, "--off", "healthy:1", "--output", old)
     assert done.exit_code != 0 and load(old).model_.notes.off == []
+
+
+def test_the_line_is_fitted_again_where_atoms_are_off(folder, tmp_path):
+    """Without most atoms of one class all images would go to the other."""
+    table, new = folder / "set" / "manifest.csv", tmp_path / "new.histodict"
+    off = ",".join(f"inflamed:{n}" for n in range(1, 7))
+    bare = run("edit", folder / "m.histodict", "--off", off, "--show", table, "--json")
+    answers = {row["after"] for row in json.loads(bare.stdout)["images"]}
+    assert answers == {"healthy"}
+    done = run(
+        *("edit", folder / "m.histodict", "--off", off, "--line", table),
+        *("--show", table, "--output", new, "--json"),
+    )
+    assert done.exit_code == 0, done.output
+    rows = json.loads(done.stdout)["images"]
+    assert np.mean([row["after"] == row["truth"] for row in rows]) > 0.8
+    model, before = load(new), load(folder / "m.histodict")
+    assert model.training_["line"]["n_images"] == len(rows)
+    np.testing.assert_array_equal(model.model_.atoms().D, before.model_.atoms().D)
+
+
+def test_the_line_needs_images_of_the_models_classes(folder, tmp_path):
+    other = tmp_path / "other.csv"
+    rows = (folder / "set" / "manifest.csv").read_text().replace("inflamed,", "fat,")
+    other.write_text(rows)
+    for name in ("healthy", "inflamed"):
+        (tmp_path / name).symlink_to(folder / "set" / name)
+    done = run("edit", folder / "m.histodict", "--line", other, "-o", tmp_path / "n.histodict")
+    assert done.exit_code != 0 and "not 'fat'" in done.output
+    assert not (tmp_path / "n.histodict").exists()

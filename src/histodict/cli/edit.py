@@ -59,6 +59,14 @@ class Changes:
     on: Annotated[list[str] | None, typer.Option(metavar=_ATOMS, help="Switch atoms on again.")] = (
         None
     )
+    line: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="IMAGES",
+            help="Fit the line between the classes again, on these labelled images, as those of "
+            "training: atoms that are off leave a class weaker. Dictionaries stay as they are.",
+        ),
+    ] = None
 
     def wanted(self, labels: list[str]) -> list[tuple[str, dict[str, Any]]]:
         """Atoms and what is changed of them, names first: what follows may go by them."""
@@ -110,6 +118,7 @@ def edit(
     Without a change it lists what has been said so far.
     """
     from ..decisions.atom_notes import find_atoms
+    from ..images.manifest import read_manifest
     from ..pipeline import save_model
 
     with plain_errors():
@@ -124,7 +133,13 @@ def edit(
         for atoms, values in changes.wanted(labels):
             notes = notes.changed(find_atoms(atoms, labels, notes), **values)
         changed = model.with_notes(notes, view - 1)
-        if notes != own.notes and output is None and show is None:
+        if changes.line is not None:
+            with progress_bars() as callback:
+                changed = changed.with_line(
+                    read_manifest(changes.line), view - 1, callback=callback
+                )
+        is_changed = notes != own.notes or changes.line is not None
+        if is_changed and output is None and show is None:
             raise ValueError("say where the changed model goes, with --output")
         if output is not None:
             save_model(changed, output)

@@ -143,6 +143,18 @@ class Estimator:
         """
         raise NotImplementedError
 
+    def with_line(
+        self, images: Labelled, view: int = 0, *, callback: Callback | None = None
+    ) -> Self:
+        """The same model, its line between the classes fitted again on labelled images.
+
+        Atoms that are switched off leave one class weaker than the other; the line of a model that
+        had them is then in the wrong place. Dictionaries stay as they are. `images` should be those
+        of training, or others of their kind; `view`: of a panel, which one: the weights and the
+        calibration of the whole stay as they are.
+        """
+        raise ValueError("it finds regions: there is no line between classes of images to fit")
+
     def spoken(
         self,
         path: ImageFile,

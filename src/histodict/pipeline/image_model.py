@@ -143,6 +143,12 @@ class ImageModel:
         """The same model with these notes of its atoms; those that are off no longer take part."""
         raise ValueError(self.why_no_atoms())
 
+    def with_line(
+        self, records: Sequence[Record], labels: NDArray[np.int64], callback: Callback
+    ) -> Self:
+        """The same model whose rule, from patches to an answer, is of these images."""
+        raise ValueError(f"the method {self.recipe.method!r} has no rule of its own to fit again")
+
     def with_jobs(self, n_jobs: int | None) -> Self:
         """The same model, on so many threads."""
         changed = copy(self)

@@ -292,6 +292,14 @@ class Panel(ImageClassifier):
         changed.members_[view] = self.members_[view].with_notes(notes)
         return changed
 
+    def with_line(
+        self, images: Labelled, view: int = 0, *, callback: Callback | None = None
+    ) -> Self:
+        changed = copy(self)
+        changed.members_ = list(self.members_)
+        changed.members_[view] = self.members_[view].with_line(images, callback=callback)
+        return changed
+
     def spoken(self, *image: Any) -> list[Spoken]:
         return speak_together(self, *image)
 

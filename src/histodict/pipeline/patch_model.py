@@ -20,6 +20,7 @@ from ..decisions.atom_notes import AtomNotes
 from ..decisions.image_rules import (
     RULES,
     Evidence,
+    ImageRule,
     check_scores,
     mean_of_neighbours,
     patch_margins,
@@ -74,12 +75,31 @@ class PatchModel(ImageModel):
             for record, label in zip(manifest.records, labels.tolist(), strict=True)
         ]
         n_patches = self.fit(sources, callback, executor, start_from)
-        evidence = self.judge_all(manifest.records, _evidence, callback, executor)
-        seen = np.array([e.n_patches > 0 for e in evidence])
-        evidence = [e for e in evidence if e.n_patches]
-        name = self.recipe.rule
-        self.rule_ = RULES[name].fit(name, evidence, labels[seen])
+        self.rule_ = self._fitted_rule(manifest.records, labels, callback, executor)
         return {"n_patches": n_patches}
+
+    def _fitted_rule(
+        self,
+        records: Sequence[Record],
+        labels: NDArray[np.int64],
+        callback: Callback,
+        executor: Executor | None = None,
+    ) -> ImageRule:
+        evidence = self.judge_all(records, _evidence, callback, executor)
+        seen = np.array([e.n_patches > 0 for e in evidence])
+        evidence, name = [e for e in evidence if e.n_patches], self.recipe.rule
+        missing = sorted(set(range(len(self.classes))) - set(labels[seen].tolist()))
+        if missing:
+            what = f"any image of class {self.classes[missing[0]]!r}"
+            raise ValueError(nothing_found(what, self.recipe))
+        return RULES[name].fit(name, evidence, labels[seen])
+
+    def with_line(
+        self, records: Sequence[Record], labels: NDArray[np.int64], callback: Callback
+    ) -> Self:
+        changed = copy(self)
+        changed.rule_ = self._fitted_rule(records, labels, callback)
+        return changed
 
     def fit(
         self,

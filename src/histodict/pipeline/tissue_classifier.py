@@ -6,6 +6,8 @@ from copy import copy
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
+import numpy as np
+
 from ..decisions.atom_notes import AtomNotes
 from ..execution.array_cache import ArrayCache
 from ..execution.executor import Executor
@@ -19,7 +21,7 @@ from ..recipes import Recipe
 from .estimator import no_probabilities
 from .image_classifier import ImageClassifier
 from .image_model import CodesTo, ImageModel, Look
-from .inputs import Labelled, to_learn
+from .inputs import Labelled, labelled, to_learn
 from .patch_model import PatchModel
 from .whole_image_model import WholeImageModel
 
@@ -137,6 +139,23 @@ class TissueClassifier(ImageClassifier):
     def with_notes(self, notes: AtomNotes, view: int = 0) -> Self:
         changed = copy(self)
         changed._model = self._model.with_notes(notes)
+        return changed
+
+    def with_line(
+        self, images: Labelled, view: int = 0, *, callback: Callback | None = None
+    ) -> Self:
+        manifest = labelled(images)
+        strange = sorted({r.label for r in manifest.records} - set(self.classes_))
+        if strange:
+            known = " and ".join(map(repr, self.classes_))
+            raise ValueError(f"{manifest.root}: the model knows {known}, not {strange[0]!r}")
+        labels = np.array([self.classes_.index(r.label) for r in manifest.records], np.int64)
+        changed = copy(self)
+        watch = self._watch(callback)
+        changed._model = self._model.with_line(manifest.records, labels, watch)
+        changed.shift_ = 0.0
+        facts = {"manifest_digest": manifest.digest(), "n_images": manifest.n_images}
+        changed.training_ = self.training_ | {"line": facts}
         return changed
 
     def with_cache(self, cache: ArrayCache | None) -> Self:
