@@ -375,6 +375,18 @@ def test_curves_run_from_all_missed_and_pass_the_operating_point(output):
 
 
 @pytest.mark.parametrize(
+    ("what", "setting"), [("bases-count", "n_atoms"), ("training-patches", "patches_per_class")]
+)
+def test_what_a_sweep_tries_cannot_be_set(tmp_path, what, setting):
+    """It would override every step, and the curve be flat."""
+    choice = Choice(methods=("dfdl",), settings={setting: "5"})
+    images = Manifest((), (), tmp_path)
+    asked = Setting(Dataset("d", images, None, region=None), tmp_path, TINY, choice)
+    with pytest.raises(ValueError, match=f"leave out --set {setting}"):
+        EXPERIMENTS[what](asked)
+
+
+@pytest.mark.parametrize(
     ("name", "axis", "values"),
     [
         ("training-patches", "patches per class", [40, 80]),

@@ -176,7 +176,7 @@ class _Groups:
         if n_folds > len(self.names):
             raise SplitError(
                 f"{n_folds} folds need as many {self.by}s, but there are {len(self.names)}: ask "
-                "for fewer folds"
+                "for fewer (--folds, or n_folds)"
             )
         for place in np.flatnonzero(self.needed).tolist():
             name, column = self.classes[place], self.counts[:, place]

@@ -91,6 +91,8 @@ def _of_plans(
     setting: Setting, sweep: Sweep, methods: list[str], grows: str, sizes: Sequence[int]
 ) -> Outcome:
     """A plan for every method and size, all of them on the same splits."""
+    if grows in setting.choice.settings:
+        raise ValueError(f"{sweep.name} tries several {grows}: leave out --set {grows}=…")
     steps = {f"{method} {size}": (method, size) for method in methods for size in sizes}
     plans = {name: setting.plan(method, **{grows: size}) for name, (method, size) in steps.items()}
     evaluation = setting.run(plans, setting.splits)
