@@ -12,7 +12,7 @@ from ..execution.outputs import check_new_file, check_room
 from .console import plain_errors, print_json, print_table, progress_bars, warn
 from .image_options import AskedOptions
 from .options import JsonOption, ModelOptions, ViewOption, view_of
-from .reading import warn_of_sizes
+from .reading import warn_of_records
 from .work import JobsOption
 
 if TYPE_CHECKING:
@@ -159,8 +159,7 @@ def _compared(before: Model, after: Model, records: list[Record]) -> list[dict[s
     from ..images.pixel_size import GivenSize
 
     rows = []
-    sizes = [GivenSize(table=record.mpp).at(record.path) for record in records]
-    warn_of_sizes(before, [size.beside(before.model_.mpp_) for size in sizes])
+    warn_of_records(before, records, GivenSize())
     with progress_bars() as callback:
         for record in records:
             size = GivenSize(table=record.mpp)
@@ -247,8 +246,7 @@ def why(
             check_room(output, _PAGE_BYTES)
         model, given = used.load(jobs), asked.size
         records = asked.find()
-        sizes = [given.with_table(record.mpp).at(record.path) for record in records]
-        warn_of_sizes(model, [size.beside(model.model_.mpp_) for size in sizes])
+        warn_of_records(model, records, given)
         found = []
         with progress_bars() as callback:
             for record in records:
@@ -258,8 +256,12 @@ def why(
                 )
         if output is not None:
             write_why_page(output, model, found, records, n_parts=n_shown)
-    if any(view.typical_ is None and view.atoms() for view in [model.model_]):
-        warn("this model is from before: what is usual in its classes is not known", "Note")
+    views = [view_of(model, number + 1).model_ for number in range(model.n_members)]
+    unknown = [n for n, view in enumerate(views, 1) if view.typical_ is None and view.atoms()]
+    if unknown:
+        which = f" (of view {', '.join(map(str, unknown))})" if len(views) > 1 else ""
+        words = f"this model is from before: what is usual in its classes is not known{which}"
+        warn(words, "Note")
     if as_json:
         print_json({"images": [each.to_dict() for each in found]})
         return

@@ -161,23 +161,30 @@ def leaks(
     if not rows:
         return Leaks(nothing, nothing, n_groups)
     even = made_even(values)
-    centred = [even[own] - even[own].mean(axis=0) for own in rows]
-    shares = _largest(centred, [groups[own] for own in rows])
+    scaled = [_scaled(even[own]) for own in rows]
+    own_places = [_places(groups[own]) for own in rows]
+    shares = _largest(scaled, own_places)
     rng, as_large = np.random.default_rng(random_state), np.ones(len(shares))
     for _ in range(n_permutations):
-        shuffled = [rng.permutation(groups[own]) for own in rows]
-        as_large += _largest(centred, shuffled).max(initial=0) >= shares - 1e-12
+        shuffled = [rng.permutation(places) for places in own_places]
+        as_large += _largest(scaled, shuffled).max(initial=0) >= shares - 1e-12
     return Leaks(shares, as_large / (n_permutations + 1), n_groups)
 
 
-def _largest(centred: list[NDArray[np.float64]], groups: list[Places]) -> NDArray[np.float64]:
+def _largest(scaled: list[NDArray[np.float64]], groups: list[Places]) -> NDArray[np.float64]:
     """η² of every column in the class where it is largest."""
-    return np.max([_share(*pair) for pair in zip(centred, groups, strict=True)], axis=0)
+    return np.max([_share(*pair) for pair in zip(scaled, groups, strict=True)], axis=0)
 
 
-def _share(centred: NDArray[np.float64], groups: Places) -> NDArray[np.float64]:
-    """Σ over groups of n·mean² of what is centred, over its Σ of squares."""
-    total = (centred**2).sum(axis=0)
-    places = _places(groups)
-    between = np.bincount(places) @ _means(centred, places) ** 2
-    return np.divide(between, total, out=np.zeros(len(total)), where=total > _NONE)
+def _scaled(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Columns with a mean of 0 and a Σ of squares of 1; 0 where they do not vary."""
+    centred = values - values.mean(axis=0)
+    norms = np.sqrt((centred**2).sum(axis=0))
+    return np.divide(centred, norms, out=np.zeros_like(centred), where=norms > np.sqrt(_NONE))
+
+
+def _share(scaled: NDArray[np.float64], places: Places) -> NDArray[np.float64]:
+    """Σ over groups of n·mean²."""
+    member = np.eye(int(places.max()) + 1)[places].T
+    found: NDArray[np.float64] = (1 / member.sum(axis=1)) @ (member @ scaled) ** 2
+    return found
