@@ -82,7 +82,12 @@ def test_named_concepts_are_measured(patch_map):
     region = Region(
         4, 1.0, 9.0, None, (0, 0, 1, 1), [[[(0, 0), (1, 0), (0, 1), (0, 0)]]], {name: 1}
     )
-    assert measured(read(region_features([region], replace(patch_map, classes=CLASSES[:2])))[0])[f"{name}: use"] == 1
+    assert (
+        measured(read(region_features([region], replace(patch_map, classes=CLASSES[:2])))[0])[
+            f"{name}: use"
+        ]
+        == 1
+    )
     assert not any("use" in key for f in read(area_features(patch_map)) for key in measured(f))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..execution.tables import Row
+from ..images.csv_file import csv_rows
 
 # By the name of a fact, its column; see `pipeline.atom_facts.AtomFacts`.
 _NUMBERS = {
@@ -31,8 +31,8 @@ _YES, _NO = ("true", "1"), ("false", "0", "")
 
 def read_facts(path: Path) -> list[Row]:
     """The table that `histodict atoms --csv` wrote."""
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        rows: list[Row] = list(csv.DictReader(file))
+    (_, header), *lines = csv_rows(path) or [(0, [])]
+    rows: list[Row] = [dict(zip(header, cells, strict=False)) for _, cells in lines]
     if not rows or not {"label", "auc", "is_leak"} <= set(rows[0]):
         raise ValueError(f"{path}: is no table of atoms, as `histodict atoms --csv` writes it")
     return rows
