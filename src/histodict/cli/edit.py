@@ -11,7 +11,7 @@ import typer
 from ..execution.outputs import check_new_file, check_room
 from .console import plain_errors, print_json, print_table, progress_bars, warn
 from .image_options import AskedOptions
-from .options import JsonOption, ModelOptions, ViewOption, view_of
+from .options import FeaturesOption, JsonOption, ModelOptions, ViewOption, view_of
 from .reading import warn_of_records
 from .work import JobsOption
 
@@ -95,6 +95,7 @@ def edit(
             help="An image, a folder or a CSV: say what the changes change in the answers.",
         ),
     ] = None,
+    features: FeaturesOption = None,
     view: ViewOption = 1,
     jobs: JobsOption = None,
     as_json: JsonOption = False,
@@ -126,9 +127,12 @@ def edit(
         changed = model.with_notes(notes, view - 1)
         if notes != own.notes and output is None and show is None:
             raise ValueError("say where the changed model goes, with --output")
+        if features is not None and show is None:
+            raise ValueError("--features are of the images of --show: give these, too")
+        records = _images(show, features) if show else []
         if output is not None:
             save_model(changed, output)
-        rows = _compared(model, changed, _images(show)) if show else []
+        rows = _compared(model, changed, records)
     if as_json:
         told = {"model": str(output or used.model), "atoms": _told(notes, labels)}
         print_json(told | ({"images": rows} if rows else {}))
@@ -148,17 +152,19 @@ def labels_of(own: Any, classes: list[str]) -> list[str]:
     return atom_labels(atoms.classes, classes)
 
 
-def _images(source: Path) -> list[Record]:
+def _images(source: Path, features: Path | None) -> list[Record]:
     from .image_options import ImageOptions
 
-    return ImageOptions([source]).find()
+    return ImageOptions([source], features=features).find()
 
 
 def _compared(before: Model, after: Model, records: list[Record]) -> list[dict[str, Any]]:
     """Per image the answer of both models, and what it should be where that is known."""
     from ..images.pixel_size import GivenSize
 
-    rows = []
+    rows: list[dict[str, Any]] = []
+    if not records:
+        return rows
     warn_of_records(before, records, GivenSize())
     with progress_bars() as callback:
         for record in records:
