@@ -47,6 +47,15 @@ Below: classifiers of patch vectors
     >>> dfdl.predict(X_new)
     >>> dfdl.dictionaries_  # (n_classes, n_atoms, n_features): atoms are patches to look at
 
+What a model has learnt
+    Atoms are its building blocks. `atom_facts` says of each who uses it, how well it alone tells
+    the classes apart, and what else it tells apart; a list of `AtomFacts`. `why` tells an answer
+    by them.
+
+    >>> facts = histodict.atom_facts(model, "tissue.csv")
+    >>> [(fact.label, fact.auc, fact.leak["patient"].value) for fact in facts if fact.is_leak]
+    >>> model.why("new.png").words()
+
 For other programs
     `to_anndata` and `to_spatialdata` give an image's patches, their answers, codes and atoms to
     scanpy, squidpy and whatever else reads such tables: `to_anndata(model, "new.png")`.
@@ -74,7 +83,9 @@ if TYPE_CHECKING:
     from .patches.patch_map import PatchMap
     from .pipeline import Panel, Plan, RegionDetector, TissueClassifier
     from .pipeline import load_model as load
+    from .pipeline.atom_facts import AtomFacts
     from .recipes import Recipe
+    from .reports.atoms_in_use import atom_facts
     from .spatial.objects import to_anndata, to_spatialdata
 
     __version__: str
@@ -87,6 +98,7 @@ __all__ = [
     "SHIRC",
     "SRC",
     "WNDCHARM",
+    "AtomFacts",
     "Drawing",
     "Nayak",
     "Panel",
@@ -96,6 +108,7 @@ __all__ = [
     "RegionDetector",
     "TissueClassifier",
     "__version__",
+    "atom_facts",
     "by_outlines",
     "load",
     "read_manifest",
@@ -105,6 +118,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "AtomFacts": ".pipeline.atom_facts",
     "DFDL": ".methods.dfdl",
     "Drawing": ".images.annotations.drawing",
     "FDDL": ".methods.fddl",
@@ -120,6 +134,7 @@ _HOMES = {
     "SRC": ".methods.src",
     "TissueClassifier": ".pipeline",
     "WNDCHARM": ".methods.wndcharm",
+    "atom_facts": ".reports.atoms_in_use",
     "by_outlines": ".images.annotations.matching",
     "load": ".pipeline.saving:load_model",
     "read_manifest": ".images.manifest",

@@ -1,8 +1,10 @@
 import csv
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from PIL import Image
 from typer.testing import CliRunner
 
 from histodict.cli import app
@@ -62,7 +64,7 @@ def test_concepts_are_what_all_patients_share_then_named_then_answer(slides, tmp
     assert not (output / "answers.csv").exists()
 
     text = (output / "concepts.csv").read_text()
-    (output / "concepts.csv").write_text(text.replace("\n1,,", "\n1,crowded nuclei,"))
+    (output / "concepts.csv").write_text(text.replace('\n1,"",', "\n1,crowded nuclei,"))
     before = (output / "concepts.safetensors").read_bytes()
     done = run(
         *(table(tmp_path, slides, (0, 2, 4, 8, 10, 12)), "--output", output),
@@ -88,6 +90,80 @@ def test_a_folder_of_other_concepts_is_refused(slides, tmp_path):
     assert again.exit_code == 2
     assert "atoms differ" in again.output
     assert (output / "concepts.safetensors").read_bytes() == before
+
+
+def test_what_decides_concepts_is_not_taken_up_in_silence(slides, tmp_path):
+    """Pixel sizes, outlines to stay within, and how concepts are learnt."""
+    from histodict.images.annotations.drawing import Drawing
+    from histodict.images.pixel_size import GivenSize
+    from histodict.images.records import Record
+    from histodict.pipeline.concept_folder import check_same
+    from histodict.pipeline.concepts import Source, settings_of
+
+    outline = tmp_path / "o.geojson"
+    outline.write_text("{}")
+    record = Record(slides / "s0.npz", "", "p")
+
+    def settings(record, given=None):
+        source = Source.of([record], "efficientnet-lite0", given or GivenSize())
+        return settings_of(source, 4, 0, ["key"])
+
+    plain = settings(record)
+    check_same(tmp_path, plain, settings(record))
+    for other, words in (
+        (settings(replace(record, mpp=0.5)), "sizes differ"),
+        (settings(record, GivenSize(override=0.25)), "sizes differ"),
+        (settings(replace(record, within=Drawing(outline, ("tumour",)))), "within differ"),
+        (plain | {"form": 1}, "form differ"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            check_same(tmp_path, plain, other)
+
+
+def test_images_of_mixed_or_unknown_pixel_sizes_are_warned_of(tmp_path):
+    from histodict.images.pixel_size import GivenSize
+    from histodict.images.records import Record
+    from histodict.pipeline.concepts import Source
+    from histodict.presets import PRESETS
+
+    Image.new("RGB", (64, 64), (200, 100, 150)).save(tmp_path / "a.png")
+    records = [Record(tmp_path / "a.png", "", "p", mpp=mpp) for mpp in (0.25, 0.5, None)]
+
+    def doubts(*chosen, given=None):
+        chosen = [records[place] for place in chosen]
+        return Source(chosen, PRESETS["fast"], None, given or GivenSize()).size_doubts()
+
+    assert "pixel sizes differ (0.25 to 0.5 µm)" in doubts(0, 1)
+    assert "--set mpp=0.5" in doubts(0, 1, 2)
+    assert "pixel size of 1 of 2 images is not known" in doubts(1, 2)
+    assert doubts(1) == doubts(2) == doubts(0, 1, 2, given=GivenSize(override=0.5)) == ""
+
+
+def test_names_come_back_from_a_spreadsheet_that_writes_semicolons(tmp_path):
+    from histodict.pipeline.concept_folder import names_in
+
+    (tmp_path / "concepts.csv").write_text("\ufeffconcept;name;share\n2; fat ;0,5\n", "utf-8")
+    assert names_in(tmp_path, 3) == ["concept 1", "fat", "concept 3"]
+    (tmp_path / "concepts.csv").write_text("concept,name\n4,fat\n")
+    with pytest.raises(ValueError, match="there is no concept 4"):
+        names_in(tmp_path, 3)
+    (tmp_path / "concepts.csv").write_text("number,name\n4,fat\n")
+    with pytest.raises(ValueError, match="must have the columns"):
+        names_in(tmp_path, 3)
+
+
+def test_three_classes_are_told_apart(slides, tmp_path):
+    labels = {0: "a", 2: "a", 4: "b", 6: "b", 8: "c", 10: "c", 12: "c"}
+    lines = [f"{slides / f's{n}.npz'},p{n // 2},{labels.get(n, '')}" for n in range(16)]
+    file = tmp_path / "slides.csv"
+    file.write_text("\n".join(["path,patient,label", *lines]) + "\n")
+    done = run(file, "--output", tmp_path / "c", "--atoms", N_AXES)
+    assert done.exit_code == 0, done.output
+    answers = rows(tmp_path / "c" / "answers.csv")
+    assert {row["answer"] for row in answers[8:]} == {"c"}
+    for row in answers:
+        scores = {name: float(row[f"score_{name}"]) for name in "abc"}
+        assert row["answer"] == max(scores, key=scores.get)
 
 
 def test_a_damaged_file_is_not_taken_for_concepts(slides, tmp_path):

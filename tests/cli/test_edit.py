@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.sparse import csr_array
 from typer.testing import CliRunner
 
 from histodict import TissueClassifier, load
@@ -76,6 +78,48 @@ def test_names_are_kept_and_appear_in_why_atoms_and_info(folder, tmp_path):
     run("edit", new, *back, "--tissue", "healthy:4", "--output", again)
     assert "Nothing has been said" in run("edit", again).output
     assert load(again).answer(image).row() == load(folder / "m.histodict").answer(image).row()
+
+
+def test_names_and_facts_appear_wherever_answers_go(folder, tmp_path):
+    """In the table of answers, in GeoJSON measurements, in AnnData."""
+    new, facts, out = tmp_path / "new.histodict", tmp_path / "facts.csv", tmp_path / "out"
+    run("edit", folder / "m.histodict", "--name", "inflamed:1,healthy:2=fat", "-o", new)
+    table = folder / "set" / "manifest.csv"
+    said = run("atoms", new, table, "-o", tmp_path / "a.html", "--no-maps", "--csv", facts)
+    assert said.exit_code == 0, said.output
+    done = run(
+        "predict", new, table, "-o", out, "--anndata", "--atom-facts", facts, "--outline-patches"
+    )
+    assert done.exit_code == 0, done.output
+    with (out / "predictions.csv").open() as text:
+        rows = list(csv.DictReader(text))
+    assert len(rows) == 6 and any(float(row["use_fat"]) > 0 for row in rows)
+    h5py = pytest.importorskip("h5py")
+    for row in rows:
+        patches = json.loads((out / "geojson" / f"{row['key']}.geojson").read_text())["features"]
+        uses = [patch["properties"]["measurements"]["fat: use"] for patch in patches]
+        assert np.mean(uses) == pytest.approx(float(row["use_fat"]))
+        with h5py.File(out / "anndata" / f"{row['key']}.h5ad") as file:
+            names, var = file["var/concept/categories"].asstr()[()].tolist(), file["var"]
+            concepts = [names[code] for code in var["concept/codes"]]
+            codes = csr_array(
+                tuple(file["X"][part][()] for part in ("data", "indices", "indptr")),
+                shape=(len(uses), len(concepts)),
+            ).toarray()
+            own = [place for place, name in enumerate(concepts) if name == "fat"]
+            assert len(own) == 2
+            assert (codes[:, own] != 0).any(axis=1).mean() == pytest.approx(np.mean(uses))
+            with facts.open() as text:
+                known = list(csv.DictReader(text))
+            np.testing.assert_allclose(var["auc"][()], [float(fact["auc"]) for fact in known])
+            assert (var["auc_low"][()] <= var["auc"][()]).all()
+            assert np.isnan(var["stability_seeds"][()]).all() and not var["is_leak"][()].any()
+            assert {"n_patients", "leak_site", "leak_patient", "leak_slide_high"} <= set(var)
+    alone = run("predict", new, table, "-o", tmp_path / "b", "--atom-facts", facts)
+    assert alone.exit_code == 2 and "give --anndata" in alone.output
+    facts.write_text("\n".join(facts.read_text().splitlines()[:-1]) + "\n")
+    few = run("predict", new, table, "-o", out, "--anndata", "--atom-facts", facts)
+    assert few.exit_code == 2 and "the facts are of 15 atoms" in " ".join(few.output.split())
 
 
 def test_what_a_switch_changes_is_shown(folder):

@@ -92,6 +92,64 @@ def test_atoms_are_shown_by_position_where_there_are_no_images(trained, slides, 
     assert "<small title=" in text and "level-0 pixels" in text
 
 
+def test_why_is_said_of_feature_files_alone(trained, slides, tmp_path):
+    features, page = slides.parent / "features", tmp_path / "why.html"
+    status, said = run("why", trained, slides, "--features", features, "-o", page)
+    assert status == 0 and said.count(", because ") == 8, said
+    text = page.read_text()
+    assert text.count(", because ") == 8 and "TCGA-00.DX1.h5" in text
+    one = run("why", trained, features / "TCGA-00.DX1.h5", "--json")
+    (told,) = json.loads(one[1])["images"]
+    total = told["constant"][0] + sum(part["adds"][0] for part in told["parts"])
+    assert total == pytest.approx(told["scores"][0], abs=1e-6)
+
+
+def test_atoms_are_named_and_switched_off_with_feature_files_alone(trained, slides, tmp_path):
+    features, new, facts = slides.parent / "features", tmp_path / "n.histodict", tmp_path / "f.csv"
+    changes = ["--name", "tumour:1=crowded", "--off", "tumour:2,normal:1"]
+    show = ["--show", slides, "--features", features]
+    status, said = run("edit", trained, *changes, *show, "-o", new, "--json")
+    assert status == 0, said
+    rows = json.loads(said)["images"]
+    assert len(rows) == 8 and all(row["truth"] for row in rows)
+    assert any(row["score_before"] != row["score_after"] for row in rows)
+    common = [slides, "--features", features]
+    page = ["-o", tmp_path / "a.html", "--csv", facts]
+    assert run("atoms", new, *common, *page)[0] == 0
+    assert "<b>crowded</b>" in (tmp_path / "a.html").read_text()
+    out = tmp_path / "out"
+    status, said = run(
+        "predict", new, *common, "-o", out, "--anndata", "--atom-facts", facts, "--outline-patches"
+    )
+    assert status == 0, said
+    rows = rows_of(out)
+    assert all(0 <= row["use_crowded"] <= 1 for row in rows)
+    outlines = json.loads((out / "geojson" / f"{rows[0]['key']}.geojson").read_text())
+    uses = [f["properties"]["measurements"]["crowded: use"] for f in outlines["features"]]
+    assert np.mean(uses) == pytest.approx(rows[0]["use_crowded"])
+    with h5py.File(out / "anndata" / f"{rows[0]['key']}.h5ad") as file:
+        assert "crowded" in file["var/concept/categories"].asstr()[()]
+        assert file["var/n_patients"][()].max() <= 8
+
+
+def test_what_is_to_be_shown_is_looked_for_before_a_model_is_written(trained, slides, tmp_path):
+    new = tmp_path / "n.histodict"
+    status, said = run("edit", trained, "--off", "tumour:2", "--show", slides, "-o", new)
+    assert status == 2 and "--features" in said and not new.exists()
+    status, said = run("edit", trained, "--features", slides.parent / "features")
+    assert status == 2 and "--show" in said
+
+
+def test_concepts_are_learnt_and_answer_from_a_table_and_feature_files(slides, tmp_path):
+    out = tmp_path / "concepts"
+    status, said = run(
+        *("concepts", slides, "--features", slides.parent / "features", "--atoms", 4, "-o", out)
+    )
+    assert status == 0 and "Answers rest on 8 labels" in said, said
+    table = (out / "answers.csv").read_text()
+    assert table.count("\n") == 9 and "of its patches use" in table
+
+
 # --- bad input ----------------------------------------------------------------------------------
 
 

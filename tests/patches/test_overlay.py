@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -22,6 +24,13 @@ def map_of(folder, size):
     margins = np.zeros((*winners.shape, len(CLASSES)), np.float32)
     margins[..., 0] = 1
     return PatchMap(grid, winners, margins, CLASSES, path)
+
+
+def test_named_concepts_stand_in_the_legend(tmp_path):
+    plain = map_of(tmp_path, (640, 480))
+    named = replace(plain, concepts={"dark nuclei": np.ones(plain.winners.shape, bool)})
+    bare, told = (draw_overlay(each, "healthy") for each in (plain, named))
+    assert told.shape[0] > bare.shape[0] and told.shape[1] == bare.shape[1]
 
 
 @pytest.mark.parametrize("size", [(57, 37), (640, 480), (4007, 1207)])

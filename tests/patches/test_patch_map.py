@@ -32,6 +32,18 @@ def test_a_file_holds_all_of_it(patch_map, tmp_path):
         assert (float(arrays["side"]), float(arrays["stride"])) == (50.0, 25.0)
 
 
+def test_named_concepts_are_kept_and_measured(patch_map, tmp_path, rng):
+    used = (rng.random((3, 4)) < 0.5) & patch_map.tissue
+    found = replace(patch_map, concepts={"ä, b": used, "none": np.zeros((3, 4), bool)})
+    found.save(tmp_path / "a.npz")
+    again = PatchMap.load(tmp_path / "a.npz")
+    assert list(again.concepts) == ["ä, b", "none"] and patch_map.use == {}
+    np.testing.assert_array_equal(again.concepts["ä, b"], used)
+    assert found.use == {"ä, b": pytest.approx(used.sum() / found.n_patches), "none": 0}
+    areas = [area for place in (0, 1) for area in found.areas(place)]
+    assert sum(a.n_patches * a.use["ä, b"] for a in areas) == pytest.approx(used.sum())
+
+
 def test_a_name_that_is_not_unicode_survives(patch_map, tmp_path):
     odd = replace(patch_map, path=tmp_path / "gr\udcf6sse.tif")
     odd.save(tmp_path / "a.npz")

@@ -12,7 +12,7 @@ from histodict import TissueClassifier
 from histodict.decisions.atom_notes import AtomNotes, atom_labels, check_notes, find_atoms
 from histodict.demo.sets import write_synthetic_set
 from histodict.images.manifest import Record, read_manifest
-from histodict.pipeline.atom_facts import atom_facts
+from histodict.pipeline.atom_facts import facts_of_atoms
 from histodict.pipeline.gallery import Gallery
 from histodict.pipeline.image_model import Atoms
 from histodict.pipeline.stability import measure_stability
@@ -45,7 +45,7 @@ def planted(n_patients=12, n_patches=20, seed=0):
 
 def test_facts_are_what_was_planted():
     gallery, labels, records = planted()
-    facts = atom_facts(ATOMS, AtomNotes(), gallery, labels, records, CLASSES)
+    facts = facts_of_atoms(ATOMS, AtomNotes(), gallery, labels, records, CLASSES)
     assert [fact.label for fact in facts] == ["a:1", "a:2", "b:1", "b:2"]
     assert [fact.is_leak for fact in facts] == [False, False, True, False]
     used = gallery.codes.toarray() != 0
@@ -80,7 +80,7 @@ def test_what_tells_patients_and_slides_apart_is_reported_and_not_flagged():
     n = len(images)
     used = csr_array(np.concatenate(codes).astype(float))
     gallery = Gallery(np.array(images), np.zeros((n, 2), int), np.ones(n), used)
-    facts = atom_facts(ATOMS, AtomNotes(), gallery, labels, records, CLASSES)
+    facts = facts_of_atoms(ATOMS, AtomNotes(), gallery, labels, records, CLASSES)
     assert facts[0].leak["patient"].low > 0.5 and facts[0].leak["slide"].value < 0.3
     assert facts[1].leak["slide"].low > 0.5 and facts[1].leak["patient"].low == 0
     assert facts[3].leak["patient"].low == 0 and facts[3].leak["slide"].low == 0
@@ -93,7 +93,7 @@ def test_what_tells_patients_and_slides_apart_is_reported_and_not_flagged():
 def test_without_sites_nothing_looks_like_a_leak():
     gallery, labels, records = planted()
     bare = [Record(r.path, r.label, r.patient) for r in records]
-    facts = atom_facts(ATOMS, AtomNotes(), gallery, labels, bare, CLASSES)
+    facts = facts_of_atoms(ATOMS, AtomNotes(), gallery, labels, bare, CLASSES)
     assert not any(fact.is_leak for fact in facts)
     assert all(np.isnan(fact.site_chance) for fact in facts)
 
@@ -103,7 +103,7 @@ def test_patients_of_unknown_sites_are_no_site_of_their_own():
     gallery, labels, records = planted()
     known = [r.site if r.site == "z" else None for r in records]
     half = [Record(r.path, r.label, r.patient, site=s) for r, s in zip(records, known, strict=True)]
-    facts = atom_facts(ATOMS, AtomNotes(), gallery, labels, half, CLASSES)
+    facts = facts_of_atoms(ATOMS, AtomNotes(), gallery, labels, half, CLASSES)
     assert not any(fact.is_leak for fact in facts)
     assert all(np.isnan(fact.site_chance) and fact.site == "" for fact in facts)
 
@@ -117,7 +117,7 @@ def test_sets_without_a_leak_are_hardly_ever_flagged():
         mixed = [
             Record(r.path, r.label, r.patient, site=s) for r, s in zip(records, sites, strict=True)
         ]
-        facts = atom_facts(ATOMS, AtomNotes(), gallery, labels, mixed, CLASSES)
+        facts = facts_of_atoms(ATOMS, AtomNotes(), gallery, labels, mixed, CLASSES)
         flagged += any(fact.is_leak for fact in facts)
     assert flagged <= 1
 

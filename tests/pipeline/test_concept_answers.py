@@ -20,10 +20,10 @@ LABELS = ["a"] * 6 + ["b"] * 6
 def test_contributions_of_concepts_add_up_to_the_score(usage):
     head = ConceptHead.fit(usage.weights, LABELS)
     parts = head.contributions(usage.weights)
-    assert parts.shape == (12, 5)
-    direct = head.bias + (usage.weights - head.centre) @ head.weights
-    assert parts.sum(axis=1) + head.bias == pytest.approx(direct, abs=1e-9)
-    assert head.scores(usage.weights) == pytest.approx(direct, abs=1e-9)
+    assert parts.shape == (12, 1, 5)
+    direct = head.bias + (usage.weights - head.centre) @ head.weights.T
+    np.testing.assert_allclose(parts.sum(axis=2) + head.bias, direct, atol=1e-9)
+    np.testing.assert_allclose(head.scores(usage.weights), direct, atol=1e-9)
 
 
 def test_the_concept_that_tells_classes_apart_is_named(usage):
@@ -39,6 +39,23 @@ def test_a_patient_is_asked_only_where_both_classes_remain(usage):
     assert unseen_right(usage, LABELS, patients) == (6, 6)  # all of class a are of one patient
 
 
-def test_labels_of_another_number_of_classes_are_refused(usage):
-    with pytest.raises(ValueError, match="two classes, not 3"):
-        ConceptHead.fit(usage.weights, ["a", "b", "c"] * 4)
+def test_of_three_classes_each_has_a_score_whose_parts_add_up(usage):
+    """The third uses concept 4 alone; the other two are as before."""
+    usage.positive[8:, 4] += 3
+    usage.positive[8:, 2] -= 3
+    labels = ["a"] * 6 + ["b"] * 2 + ["c"] * 4
+    known = [label if place % 2 else "" for place, label in enumerate(labels)]
+    known[6] = "b"
+    head, rows = answer_rows(usage, known, [f"i{k}" for k in range(12)], list("vwxyz"))
+    assert [row["answer"] for row in rows] == labels
+    parts, scores = head.contributions(usage.weights), head.scores(usage.weights)
+    assert parts.shape == (12, 3, 5)
+    np.testing.assert_allclose(parts.sum(axis=2) + head.bias, scores, atol=1e-9)
+    assert rows[11]["score"] == rows[11]["score_c"] == max(np.round(scores[11], 6))
+    assert "'z'" in rows[11]["because"].split(";")[0] and "labelled" in rows[11]["because"]
+    assert unseen_right(usage, known, [f"p{k}" for k in range(12)])[1] > 0
+
+
+def test_labels_of_one_class_are_refused(usage):
+    with pytest.raises(ValueError, match="two classes or more"):
+        ConceptHead.fit(usage.weights, ["a"] * 12)

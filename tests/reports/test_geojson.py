@@ -70,6 +70,27 @@ def holds(feature, x, y):
     )
 
 
+def test_named_concepts_are_measured(patch_map):
+    name, rng = 'dark "nuclei" 5 %d', np.random.default_rng(1)
+    used = (rng.random((9, 13)) < 0.4) & patch_map.tissue
+    named = replace(patch_map, concepts={name: used})
+    patches = [measured(feature)[f"{name}: use"] for feature in read(patch_features(named))]
+    assert patches == used[patch_map.tissue].astype(float).tolist()
+    areas = read(area_features(named))
+    total = sum(measured(a)["patches"] * measured(a)[f"{name}: use"] for a in areas)
+    assert total == pytest.approx(used.sum(), abs=1e-3)
+    region = Region(
+        4, 1.0, 9.0, None, (0, 0, 1, 1), [[[(0, 0), (1, 0), (0, 1), (0, 0)]]], {name: 1}
+    )
+    assert (
+        measured(read(region_features([region], replace(patch_map, classes=CLASSES[:2])))[0])[
+            f"{name}: use"
+        ]
+        == 1
+    )
+    assert not any("use" in key for f in read(area_features(patch_map)) for key in measured(f))
+
+
 def test_areas_cover_the_cells_of_their_class_and_nothing_else(patch_map):
     grid = patch_map.grid
     features = read(area_features(patch_map))

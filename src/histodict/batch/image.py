@@ -21,6 +21,7 @@ from ..patches.overlay import save_overlay
 from ..pipeline import Answer, Model, RegionAnswer
 from ..pipeline.answers import outlines, region_rows
 from ..reports.geojson import ForQuPath, features, save_geojson
+from ..spatial.atom_columns import read_facts
 from ..spatial.patch_table import About, answer_into
 
 # Of a file's name that goes into KEY: with it, no name may become longer than file systems allow.
@@ -45,6 +46,7 @@ class Task:
 
     key : of its files
     tabled : whether its patches with their codes are written as AnnData, too
+    facts : the table of what is known of the atoms, that goes into it
     """
 
     record: Record
@@ -53,17 +55,20 @@ class Task:
     model_digest: str
     qupath: ForQuPath
     tabled: bool
+    facts: Path | None = None
 
     def knowing(self, before: Content) -> Task:
         """With what an earlier run on the same file knew and this one was not told."""
         record = self.record
         if not self.tabled or before.get("stamp", {}).get("file") != _file_key(record.path):
             return self
+        earlier = before["stamp"].get("facts")
+        facts = self.facts or (Path(earlier[0]) if earlier and Path(earlier[0]).exists() else None)
         record = replace(record, patient=record.patient or before["row"].get("patient", ""))
         if before.get("known") and not (record.label or record.is_mapped):
             told = record_of(before)
             record = replace(record, label=told.label, mask=told.mask, drawn=told.drawn)
-        return replace(self, record=record)
+        return replace(self, record=record, facts=facts)
 
     def stamp(self) -> Content:
         """Changes when the image does, what is said of it, where to look in it, or its files."""
@@ -77,6 +82,7 @@ class Task:
             mask = _file_key(record.mask) if record.mask else []
             drawn = record.drawn.facts() if record.drawn else []
             found["anndata"] = [record.patient, record.label, mask, drawn]
+            found |= {"facts": file_key(self.facts)} if self.facts else {}
         if record.image is not None:
             found["image"] = file_key(record.image)
         if record.within is not None:
@@ -169,7 +175,8 @@ def _answer(model: Model, folder: Path, callback: Callback, task: Task) -> Conte
     key, ask, files = task.key, partial(_ask, task, callback), list[Path]()
     if task.tabled:
         files.append(Path("anndata", f"{key}.h5ad"))
-        about = About(key, task.record, task.model_digest)
+        facts = read_facts(task.facts) if task.facts else []
+        about = About(key, task.record, task.model_digest, facts)
         answer = answer_into(folder / files[0], model, ask, about)
     else:
         answer = ask(model)

@@ -24,11 +24,11 @@ from ..images.pixel_size import GivenSize, Mpp
 from ..pipeline import Model, RegionAnswer
 from ..reports.geojson import ForQuPath
 from ..reports.qupath_project import ProjectImage, save_project
-from ..spatial.patch_table import check_has_codes
+from ..spatial.patch_table import check_facts_of, check_has_codes
 from .image import Task, answer_one, facts_of, image_key, record_of, text_of, whole
 
 SCORES = "scores.json"
-_FORM = 8  # goes up when an image's files are written otherwise
+_FORM = 9  # goes up when an image's files are written otherwise
 
 _AREAS = ForQuPath()
 
@@ -76,6 +76,7 @@ def run_images(
     callback: Callback = ignore,
     executor: Executor | None = None,
     anndata: bool = False,
+    facts: Path | None = None,
 ) -> RunResult:
     """Answer for every image and write the files above. The callback hears of each image.
 
@@ -83,11 +84,13 @@ def run_images(
     `qupath`: an image whose outlines were written otherwise is done again; a project has all images
     that the folder holds answers for.
     `anndata`: also write an .h5ad file of each; an image that has one keeps it up to date unasked.
+    `facts`: the table of `histodict atoms --csv`, which goes into these files.
     `executor` takes an image at a time, and what works there writes into `folder`; None: one image
     after another, with threads for the parts of each.
     """
     if anndata:
         check_has_codes(model)
+        check_facts_of(model, facts)
     settings = {"model": model_digest, "version": version("histodict"), "form": _FORM}
     run = RunFolder(folder, settings, model.table)
     given = GivenSize.of(mpp)
@@ -99,7 +102,8 @@ def run_images(
     for record, key in zip(images, keys, strict=True):
         before = run.kept.get(key, {})
         tabled = anndata or "anndata" in before.get("stamp", {})
-        task = Task(whole(record), given, key, model_digest, qupath, tabled)
+        told = facts.absolute() if facts else None
+        task = Task(whole(record), given, key, model_digest, qupath, tabled, told)
         tasks.append(task.knowing(before))
     stamps = [task.stamp() for task in tasks]
     finished = [run.find(key, stamp) for key, stamp in zip(keys, stamps, strict=True)]

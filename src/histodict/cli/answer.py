@@ -15,6 +15,7 @@ from .console import end_with, keeps, plain_errors, print_json, print_table, pri
 from .image_options import AskedOptions
 from .options import (
     AnnDataOption,
+    AtomFactsOption,
     FinderOptions,
     JsonOption,
     ModelOptions,
@@ -73,6 +74,7 @@ def predict(
     qupath: QuPathOptions,
     work: WorkOptions,
     anndata: AnnDataOption = False,
+    atom_facts: AtomFactsOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Classify images and slides.
@@ -86,7 +88,8 @@ def predict(
     with plain_errors():
         digest = _digest(used.model)
         trained = _load(used, work.jobs, finds_regions=False)
-        result = _run(trained, digest, images, output, qupath, work, anndata=anndata)
+        tables = {"anndata": anndata, "facts": atom_facts}
+        result = _run(trained, digest, images, output, qupath, work, tables)
     _tell(result, _counts(result), f"{output / 'predictions.csv'}{qupath.words}", as_json)
 
 
@@ -98,6 +101,7 @@ def detect(
     qupath: QuPathOptions,
     work: WorkOptions,
     anndata: AnnDataOption = False,
+    atom_facts: AtomFactsOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Find regions in images and slides.
@@ -112,7 +116,8 @@ def detect(
     with plain_errors():
         digest = _digest(used.model)
         trained = _load(used, work.jobs, finds_regions=True)
-        result = _run(trained, digest, images, output, qupath, work, anndata=anndata)
+        tables = {"anndata": anndata, "facts": atom_facts}
+        result = _run(trained, digest, images, output, qupath, work, tables)
     words = f"{counted(len(result.regions), 'region')}; {_counts(result)}"
     _tell(result, words, f"{output / 'detections.csv'} and regions.csv{qupath.words}", as_json)
 
@@ -139,12 +144,14 @@ def _run(
     output: Path,
     qupath: QuPathOptions,
     work: WorkOptions,
-    *,
-    anndata: bool,
+    tables: dict[str, Any],
 ) -> RunResult:
+    """`tables`: what of AnnData is written."""
     from ..batch import run_images
     from ..images.pixel_size import PixelSize
 
+    if tables["facts"] and not tables["anndata"]:
+        raise ValueError("--atom-facts go into AnnData: give --anndata, too")
     check_new_folder(output)
     found = images.find()
     check_room(output, sum(_result_bytes(record.path, output) for record in found))
@@ -159,7 +166,7 @@ def _run(
             qupath=qupath.form,
             callback=begun.callback,
             executor=begun.executor,
-            anndata=anndata,
+            **tables,
         )
     warn_of_sizes(model, [PixelSize(row["mpp"], row["mpp_from"]) for row in result.rows])
     warn_of_quality(result.rows)

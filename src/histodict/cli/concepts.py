@@ -57,6 +57,8 @@ def concepts(
         source = Source.of(_laid_open(images).find(), network, images.size)
         learnt, usage, is_new = _made(source, n_concepts, seed, output, work)
         facts = _write(output, source, learnt, usage)
+    if source.size_doubts():
+        warn(source.size_doubts())
     if as_json:
         print_json({"folder": str(output), "concepts": len(learnt.atoms), "new": is_new} | facts)
         return
@@ -108,15 +110,16 @@ def _write(output: Path, source: Source, learnt: Concepts, usage: Usage) -> dict
     """The tables; and what is to be said of them."""
     import numpy as np
 
+    from ..execution.tables import write_csv
     from ..pipeline import concept_answers, concept_folder
     from ..pipeline.concepts import image_names
 
     names = concept_folder.names_in(output, len(learnt.atoms))
     images, patients = image_names(source.records), source.patients
     rows = concept_folder.concept_rows(learnt, usage, names, patients, images)
-    concept_folder.write_rows(output / concept_folder.TABLE, rows)
+    write_csv(output / concept_folder.TABLE, rows)
     used = concept_folder.usage_rows(usage, names, patients, images)
-    concept_folder.write_rows(output / concept_folder.USAGE, used)
+    write_csv(output / concept_folder.USAGE, used)
     recurs = float(np.mean(learnt.recurrence))
     facts: dict[str, Any] = {"recurrence": None if np.isnan(recurs) else round(recurs, 3)}
     if recurs < _DOUBTFUL:
@@ -129,7 +132,7 @@ def _write(output: Path, source: Source, learnt: Concepts, usage: Usage) -> dict
     labels = [record.label for record in source.records]
     if any(labels):
         _, answers = concept_answers.answer_rows(usage, labels, images, names)
-        concept_folder.write_rows(output / concept_folder.ANSWERS, answers)
+        write_csv(output / concept_folder.ANSWERS, answers)
         right, asked = concept_answers.unseen_right(usage, labels, patients)
         facts |= {"labelled": sum(map(bool, labels)), "unseen": asked, "unseen_right": right}
     elif (output / concept_folder.ANSWERS).exists():

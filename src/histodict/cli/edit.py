@@ -11,8 +11,8 @@ import typer
 from ..execution.outputs import check_new_file, check_room
 from .console import plain_errors, print_json, print_table, progress_bars, warn
 from .image_options import AskedOptions
-from .options import JsonOption, ModelOptions, ViewOption, view_of
-from .reading import warn_of_sizes
+from .options import FeaturesOption, JsonOption, ModelOptions, ViewOption, view_of
+from .reading import warn_of_records
 from .work import JobsOption
 
 if TYPE_CHECKING:
@@ -103,6 +103,7 @@ def edit(
             help="An image, a folder or a CSV: say what the changes change in the answers.",
         ),
     ] = None,
+    features: FeaturesOption = None,
     view: ViewOption = 1,
     jobs: JobsOption = None,
     as_json: JsonOption = False,
@@ -141,9 +142,12 @@ def edit(
         is_changed = notes != own.notes or changes.line is not None
         if is_changed and output is None and show is None:
             raise ValueError("say where the changed model goes, with --output")
+        if features is not None and show is None:
+            raise ValueError("--features are of the images of --show: give these, too")
+        records = _images(show, features) if show else []
         if output is not None:
             save_model(changed, output)
-        rows = _compared(model, changed, _images(show)) if show else []
+        rows = _compared(model, changed, records)
     if as_json:
         told = {"model": str(output or used.model), "atoms": _told(notes, labels)}
         print_json(told | ({"images": rows} if rows else {}))
@@ -163,19 +167,20 @@ def labels_of(own: Any, classes: list[str]) -> list[str]:
     return atom_labels(atoms.classes, classes)
 
 
-def _images(source: Path) -> list[Record]:
+def _images(source: Path, features: Path | None) -> list[Record]:
     from .image_options import ImageOptions
 
-    return ImageOptions([source]).find()
+    return ImageOptions([source], features=features).find()
 
 
 def _compared(before: Model, after: Model, records: list[Record]) -> list[dict[str, Any]]:
     """Per image the answer of both models, and what it should be where that is known."""
     from ..images.pixel_size import GivenSize
 
-    rows = []
-    sizes = [GivenSize(table=record.mpp).at(record.path) for record in records]
-    warn_of_sizes(before, [size.beside(before.model_.mpp_) for size in sizes])
+    rows: list[dict[str, Any]] = []
+    if not records:
+        return rows
+    warn_of_records(before, records, GivenSize())
     with progress_bars() as callback:
         for record in records:
             size = GivenSize(table=record.mpp)
@@ -262,8 +267,7 @@ def why(
             check_room(output, _PAGE_BYTES)
         model, given = used.load(jobs), asked.size
         records = asked.find()
-        sizes = [given.with_table(record.mpp).at(record.path) for record in records]
-        warn_of_sizes(model, [size.beside(model.model_.mpp_) for size in sizes])
+        warn_of_records(model, records, given)
         found = []
         with progress_bars() as callback:
             for record in records:
@@ -273,8 +277,12 @@ def why(
                 )
         if output is not None:
             write_why_page(output, model, found, records, n_parts=n_shown)
-    if any(view.typical_ is None and view.atoms() for view in [model.model_]):
-        warn("this model is from before: what is usual in its classes is not known", "Note")
+    views = [view_of(model, number + 1).model_ for number in range(model.n_members)]
+    unknown = [n for n, view in enumerate(views, 1) if view.typical_ is None and view.atoms()]
+    if unknown:
+        which = f" (of view {', '.join(map(str, unknown))})" if len(views) > 1 else ""
+        words = f"this model is from before: what is usual in its classes is not known{which}"
+        warn(words, "Note")
     if as_json:
         print_json({"images": [each.to_dict() for each in found]})
         return

@@ -19,7 +19,7 @@ from .options import (
     ViewOption,
     view_of,
 )
-from .reading import warn_of_sizes
+from .reading import warn_of_records
 from .work import JobsOption
 
 _PAGE_BYTES = 20 * 2**20
@@ -107,8 +107,7 @@ def atoms(
         manifest = data.read()
         if data.annotations is not None and not trained.finds_regions:
             manifest = by_outlines(manifest, trained.classes_)
-        sizes = [GivenSize(table=record.mpp).at(record.path) for record in manifest.records]
-        warn_of_sizes(trained, [size.beside(trained.model_.mpp_) for size in sizes])
+        warn_of_records(trained, manifest.records, GivenSize())
         with progress_bars() as callback:
             found = find_atoms(
                 trained,

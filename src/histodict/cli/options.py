@@ -71,6 +71,15 @@ AnnDataOption = Annotated[
         "sparse codes and the atoms (needs h5py).",
     ),
 ]
+AtomFactsOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--atom-facts",
+        metavar="CSV",
+        help="With --anndata: what is known of the atoms, from `histodict atoms --csv`, as columns "
+        "of var.",
+    ),
+]
 TrustOption = Annotated[
     bool,
     typer.Option(

@@ -11,7 +11,7 @@ from .console import warn
 
 if TYPE_CHECKING:
     from ..images.manifest import Manifest, Record
-    from ..images.pixel_size import PixelSize
+    from ..images.pixel_size import GivenSize, PixelSize
     from ..pipeline import Model
 
 
@@ -165,6 +165,12 @@ def warn_of_sizes(model: Model, sizes: Sequence[PixelSize]) -> None:
         return  # they decided nothing
     for words in size_warnings(sizes, model.model_.mpp_, model.recipe.mpp):
         warn(words)
+
+
+def warn_of_records(model: Model, records: Sequence[Record], given: GivenSize) -> None:
+    """The same before any is looked at; `given`: what is said of all of them."""
+    sizes = [given.with_table(record.mpp).at(record.path) for record in records]
+    warn_of_sizes(model, [size.beside(model.model_.mpp_) for size in sizes])
 
 
 def pairs(option: str, texts: list[str] | None) -> dict[str, str]:

@@ -81,11 +81,15 @@ class AtomNotes:
     def named(self, name: str) -> list[int]:
         return [note.atom for note in self.notes if note.name == name]
 
+    def by_name(self) -> dict[str, list[int]]:
+        """The atoms of every name, without those that are off and names that are left with none."""
+        names = dict.fromkeys(note.name for note in self.notes if note.name)
+        found = {name: [a for a in self.named(name) if not self.of(a).off] for name in names}
+        return {name: atoms for name, atoms in found.items() if atoms}
+
     def merged(self) -> list[tuple[int, ...]]:
         """The atoms of every name that several have, without those that are off."""
-        names = dict.fromkeys(note.name for note in self.notes if note.name)
-        found = [tuple(a for a in self.named(name) if not self.of(a).off) for name in names]
-        return [atoms for atoms in found if len(atoms) > 1]
+        return [tuple(atoms) for atoms in self.by_name().values() if len(atoms) > 1]
 
     def changed(self, atoms: Iterable[int], **values: Any) -> AtomNotes:
         """With these values for these atoms, dated today; a note that says nothing is left out."""

@@ -174,13 +174,13 @@ def leaks(
     rows = [own for own in rows if len(np.unique(groups[own])) > 1]
     if not rows:
         return Leaks(nothing, float("nan"), nothing, n_groups)
-    centred = [[values[own] - values[own].mean(axis=0) for values in looks] for own in rows]
-    shares = _largest(centred, [groups[own][None] for own in rows])[0]
+    scaled = [[_scaled(values[own]) for values in looks] for own in rows]
+    shares = _largest(scaled, [groups[own][None] for own in rows])[0]
     rng, as_large, totals = np.random.default_rng(random_state), np.ones(len(shares)), []
     for start in range(0, n_permutations, _SHUFFLES):
         n = min(_SHUFFLES, n_permutations - start)
         shuffled = [rng.permuted(np.tile(groups[own], (n, 1)), axis=1) for own in rows]
-        by_chance = _largest(centred, shuffled)
+        by_chance = _largest(scaled, shuffled)
         as_large += (by_chance >= shares - _NONE).sum(axis=0)
         totals += [_totals(row) for row in by_chance]
     columns = np.array([_totals(shares), *totals]).T
@@ -213,19 +213,25 @@ def _false_shares(chances: NDArray[np.float64]) -> NDArray[np.float64]:
     return found.clip(0, 1)
 
 
-def _largest(centred: list[list[NDArray[np.float64]]], groups: list[Places]) -> NDArray[np.float64]:
+def _scaled(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Columns with a mean of 0 and a Σ of squares of 1; 0 where they do not vary."""
+    centred = values - values.mean(axis=0)
+    norms = np.sqrt((centred**2).sum(axis=0))
+    return np.divide(centred, norms, out=np.zeros_like(centred), where=norms > np.sqrt(_NONE))
+
+
+def _largest(scaled: list[list[NDArray[np.float64]]], groups: list[Places]) -> NDArray[np.float64]:
     """(n_shuffles, n): η² of every measurement, in the class and by the look where it is largest.
 
-    Of every class, what was measured about its mean, and the groups (n_shuffles, n_units).
+    Of every class, what was measured, and the groups (n_shuffles, n_units).
     """
-    pairs = zip(centred, groups, strict=True)
+    pairs = zip(scaled, groups, strict=True)
     return np.max([_shares(values, own) for looks, own in pairs for values in looks], axis=0)
 
 
-def _shares(centred: NDArray[np.float64], groups: Places) -> NDArray[np.float64]:
-    """Σ over groups of n·mean² of what is centred, over its Σ of squares, for every shuffle."""
+def _shares(scaled: NDArray[np.float64], groups: Places) -> NDArray[np.float64]:
+    """Σ over groups of n·mean², for every shuffle."""
     names, sizes = np.unique(groups[0], return_counts=True)
     member = (groups[:, None] == names[:, None]) / np.sqrt(sizes)[:, None]
-    between = ((member @ centred) ** 2).sum(axis=1)
-    total = (centred**2).sum(axis=0)
-    return np.divide(between, total, out=np.zeros(between.shape), where=total > _NONE)
+    found: NDArray[np.float64] = ((member @ scaled) ** 2).sum(axis=1)
+    return found

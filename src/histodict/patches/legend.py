@@ -27,14 +27,18 @@ class _Entry:
 
 
 def with_legend(picture: Image.Image, patch_map: PatchMap, words: str) -> Image.Image:
-    """The picture at the top left, below it the classes, their colours and shares, and `words`."""
+    """The picture at the top left, below it the classes, their colours and shares, how much of the
+    tissue uses each named concept, and `words`.
+    """
     width = max(picture.width, _LEAST_WIDTH)
     font = _font(int(np.clip(width // _LETTERS_PER_WIDTH, *_LETTER_PX)))
     entries = [
         _Entry(f"{name} {100 * share:.0f} %", rgb_of(place))
         for place, (name, share) in enumerate(patch_map.proportions.items())
     ]
-    lines = _lines(entries, width, font) + _lines([_Entry(w) for w in words.split()], width, font)
+    concepts = [_Entry(f"“{name}” {100 * use:.0f} %") for name, use in patch_map.use.items()]
+    told = [_Entry(word) for word in words.split()]
+    lines = [line for part in (entries, concepts, told) for line in _lines(part, width, font)]
     pitch = round(font.size * 1.5)
     drawn = Image.new("RGB", (width, picture.height + pitch * len(lines) + pitch // 2), "white")
     drawn.paste(picture, (0, 0))

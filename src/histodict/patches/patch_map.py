@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,11 +35,13 @@ Window = tuple[slice, slice]
 class Area(NamedTuple):
     """Connected patches of a class: how many, the means of their margins, and their outline.
 
+    use : per named concept, the share of the patches that use it
     polygons : corners (column, row) of the grid's cells, for `PatchGrid.cell_corner`
     """
 
     n_patches: int
     margins: list[float]
+    use: dict[str, float]
     polygons: list[Polygon]
 
 
@@ -68,6 +70,7 @@ class PatchMap:
     offset : where its (0, 0) lies in the coordinates of OpenSlide; those of QuPath begin there, too
     left_out : in words, which of its tissue is left out as blurred or the like; empty if none is,
         None if nobody looked
+    concepts : by the name that people gave to atoms, which patches use them (n_rows, n_columns)
     """
 
     grid: PatchGrid
@@ -78,6 +81,7 @@ class PatchMap:
     mpp: float | None = None
     offset: tuple[int, int] = (0, 0)
     left_out: str | None = None
+    concepts: dict[str, NDArray[np.bool_]] = field(default_factory=dict)
 
     @property
     def tissue(self) -> NDArray[np.bool_]:
@@ -94,6 +98,12 @@ class PatchMap:
         total = max(1, self.n_patches)
         shares = [float((self.winners == place).sum()) / total for place in range(self.n_classes)]
         return dict(zip(self.classes, shares, strict=True))
+
+    @property
+    def use(self) -> dict[str, float]:
+        """Of every named concept the share of the patches that use it."""
+        total = max(1, self.n_patches)
+        return {name: float(used.sum()) / total for name, used in self.concepts.items()}
 
     @property
     def n_classes(self) -> int:
@@ -199,9 +209,14 @@ class PatchMap:
         numbers, margins = places[cells] - 1, self.margins[cells]
         sums = [np.bincount(numbers, column, len(sizes)) for column in margins.T]
         means = np.stack(sums, axis=1) / sizes[:, None]
+        use = {
+            name: np.bincount(numbers, used[cells], len(sizes)) / sizes
+            for name, used in self.concepts.items()
+        }
         for number in np.argsort(-sizes, kind="stable").tolist():
+            own = {name: float(shares[number]) for name, shares in use.items()}
             polygons = borders.polygons(number + 1)
-            yield Area(int(sizes[number]), means[number].tolist(), polygons)
+            yield Area(int(sizes[number]), means[number].tolist(), own, polygons)
 
     def _in_image(self, polygon: Polygon) -> list[Ring]:
         step, first = self.grid.step, np.array(self.grid.cell_corner((0, 0)))
@@ -223,7 +238,8 @@ class PatchMap:
     def save(self, path: Path) -> None:
         """One .npz file, without pickle. Margins are rounded to half precision.
 
-        winners, margins : as above; side, stride : of patches, in level-0 pixels; facts : JSON
+        winners, margins : as above; side, stride : of patches, in level-0 pixels; facts : JSON;
+        concepts : where any is named, of each which patches use it
         """
         facts = {
             "grid": asdict(self.grid),
@@ -232,7 +248,11 @@ class PatchMap:
             "mpp": self.mpp,
             "offset": self.offset,
             **({} if self.left_out is None else {"left_out": self.left_out}),
+            **({"concepts": list(self.concepts)} if self.concepts else {}),
         }
+        used: dict[str, Any] = (
+            {"concepts": np.stack(list(self.concepts.values()))} if self.concepts else {}
+        )
         with written_whole(path) as partial, partial.open("wb") as file:
             np.savez_compressed(
                 file,
@@ -241,6 +261,7 @@ class PatchMap:
                 side=self.grid.patch_side,
                 stride=self.grid.step,
                 facts=json.dumps(facts),
+                **used,
             )
 
     @classmethod
@@ -249,6 +270,8 @@ class PatchMap:
         try:
             with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
                 facts = json.loads(str(arrays["facts"]))
+                names = facts.get("concepts", [])
+                used = arrays["concepts"].astype(bool) if names else ()
                 return cls(
                     PatchGrid(**facts["grid"]),
                     arrays["winners"],
@@ -258,6 +281,7 @@ class PatchMap:
                     facts["mpp"],
                     tuple(facts["offset"]),
                     facts.get("left_out"),
+                    dict(zip(names, used, strict=True)),
                 )
         except (FileNotFoundError, PermissionError):
             raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -24,6 +25,7 @@ class Region:
     score : mean margin of its patches, the residual of the other class less its own
     area_um2 : None where the pixel size is not known
     polygons : per polygon its outer ring and its holes, closed rings of (x, y)
+    use : per named concept, the share of its patches that use it
     """
 
     n_patches: int
@@ -32,6 +34,7 @@ class Region:
     area_um2: float | None
     box: tuple[float, float, float, float]
     polygons: list[list[Ring]]
+    use: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, repr=False)
@@ -118,7 +121,8 @@ class ImageAnswer(Shown):
             row |= {f"probability_{name}": value for name, value in self.probabilities.items()}
             row["candidates"] = " or ".join(self.candidates) or "none"
             row["uncertain"] = self.is_uncertain
-        return row | {f"proportion_{name}": value for name, value in self.proportions.items()}
+        row |= {f"proportion_{name}": value for name, value in self.proportions.items()}
+        return row | _use_columns(self.patch_map.use if self.patch_map else {})
 
 
 @dataclass(frozen=True, repr=False)
@@ -185,7 +189,9 @@ class RegionAnswer(Shown):
             "n_regions": len(self.regions),
             "region_area_px": sum(region.area_px for region in self.regions),
             **_quality_column(self.patch_map),
-        } | _size_columns(self.size)
+            **_size_columns(self.size),
+            **_use_columns(self.patch_map.use),
+        }
 
 
 Answer = ImageAnswer | RegionAnswer
@@ -208,6 +214,11 @@ def _size_columns(size: PixelSize) -> Row:
     return {"mpp": size.mpp, "mpp_from": size.origin}
 
 
+def _use_columns(use: Mapping[str, float]) -> Row:
+    """Of every named concept the share of the patches that use it."""
+    return {f"use_{name}": share for name, share in use.items()}
+
+
 def region_rows(answer: Answer) -> list[Row]:
     """A line per region, without the path."""
     if answer.patch_map is None:
@@ -221,6 +232,7 @@ def region_rows(answer: Answer) -> list[Row]:
             "area_px": region.area_px,
             "area_um2": region.area_um2,
             **dict(zip(("left", "top", "right", "bottom"), region.box, strict=True)),
+            **_use_columns(region.use),
         }
         for number, region in enumerate(answer.regions, start=1)
     ]

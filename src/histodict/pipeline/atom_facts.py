@@ -132,7 +132,7 @@ def _slide(record: Record) -> str:
     return record.slide or ""
 
 
-def atom_facts(
+def facts_of_atoms(
     atoms: Atoms,
     notes: AtomNotes,
     gallery: Gallery,

@@ -8,7 +8,6 @@ answers.csv            where some images have labels: a row per image, and becau
 
 from __future__ import annotations
 
-import csv
 import json
 from dataclasses import asdict
 from pathlib import Path
@@ -21,6 +20,7 @@ from safetensors import SafetensorError, safe_open
 from ..execution.files import written_whole
 from ..execution.tables import Row
 from ..execution.texts import parse_json
+from ..images.csv_file import csv_rows
 from ..model_file import digest, sealed
 from .concepts import Concepts, Usage
 
@@ -81,10 +81,10 @@ def names_in(folder: Path, n_atoms: int) -> list[str]:
     file = folder / TABLE
     if not file.exists():
         return names
-    with file.open(encoding="utf-8-sig", newline="") as text:
-        rows = list(csv.DictReader(text))
+    (_, header), *lines = csv_rows(file) or [(0, [])]
+    rows = [dict(zip(header, cells, strict=False)) for _, cells in lines]
     try:
-        given = {int(row["concept"]): (row["name"] or "").strip() for row in rows}
+        given = {int(row["concept"]): row["name"].strip() for row in rows}
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(
             f"{file}: must have the columns concept and name, a number and a word ({error})"
@@ -135,10 +135,3 @@ def usage_rows(usage: Usage, names: list[str], patients: list[str], images: list
             images, patients, usage.patches, usage.shares, strict=True
         )
     ]
-
-
-def write_rows(file: Path, rows: list[Row]) -> None:
-    with written_whole(file) as partial, partial.open("w", encoding="utf-8", newline="") as text:
-        table = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
-        table.writeheader()
-        table.writerows(rows)

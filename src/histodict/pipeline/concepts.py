@@ -19,9 +19,10 @@ from ..dictionaries.atoms import normalise
 from ..dictionaries.stable import PENALTY, PULL, learn_stable, recurrence
 from ..execution.executor import Executor, Threads
 from ..execution.progress import Callback, Progress, ignore
+from ..execution.texts import counted
 from ..images.feature_attributes import Origin
 from ..images.feature_file import common_origin, is_feature_file
-from ..images.pixel_size import GivenSize
+from ..images.pixel_size import GivenSize, PixelSize, are_mixed
 from ..images.records import Record
 from ..kernels import encode_omp
 from ..networks import vectors_named
@@ -32,6 +33,7 @@ from .extraction import recipe_for
 from .opening import open_view
 from .training_patches import for_every
 
+_FORM = 2  # goes up when concepts are learnt, or usage is counted, otherwise
 N_NONZERO = 8  # atoms of a patch, at most
 _MOST_VECTORS, _MOST_OF_IMAGE = 40_000, 1_000  # learnt from: they are held in memory
 
@@ -101,10 +103,34 @@ class Source:
             )
         return cls(records, recipe_for(vectors, {}), None, given)
 
+    def size(self, record: Record) -> PixelSize:
+        return self.given.with_table(record.mpp).at(record.path)
+
     def open(self, place: int) -> Any:
         record = self.records[place]
-        mpp = self.given.with_table(record.mpp).at(record.path).from_outside
+        mpp = self.size(record).from_outside
         return open_view(record.path, mpp, self.recipe, trained=self.origin, within=record.within)
+
+    def size_doubts(self) -> str:
+        """What there is to say of pixel sizes: images are cut at their own. Empty if all is well,
+        and of feature files, whose patches were cut before.
+        """
+        if self.origin is not None:
+            return ""
+        sizes = [self.size(record).mpp for record in self.records]
+        known = [size for size in sizes if size is not None]
+        if known and are_mixed(known):
+            differ = f"the images' pixel sizes differ ({min(known):g} to {max(known):g} µm)"
+        elif known and len(known) < len(sizes):
+            n = len(sizes) - len(known)
+            differ = f"the pixel size of {n} of {counted(len(sizes), 'image')} is not known"
+        else:
+            return ""
+        most = max(known)
+        return (
+            f"{differ}, and they are not made alike: concepts may stand for sizes, not for tissue. "
+            f"Write features at one size first (histodict features --set mpp={most:g})"
+        )
 
     @property
     def patients(self) -> list[str]:
@@ -196,6 +222,7 @@ def usage_of(
 def settings_of(source: Source, n_atoms: int, random_state: int, keys: list[Any]) -> dict[str, Any]:
     """All that decides which concepts are learnt."""
     return {
+        "form": _FORM,
         "recipe": source.recipe.to_dict(),
         "weights": vectors_named(source.recipe.vectors).weights() if source.origin is None else "",
         "atoms": n_atoms,
@@ -204,6 +231,8 @@ def settings_of(source: Source, n_atoms: int, random_state: int, keys: list[Any]
         "pull": PULL,
         "n_nonzero": N_NONZERO,
         "patients": source.patients,
+        "sizes": [source.size(record).from_outside for record in source.records],
+        "within": [record.within.facts() if record.within else [] for record in source.records],
         "images": keys,
     }
 

@@ -223,11 +223,12 @@ class PatchModel(ImageModel):
         within: Drawing | None = None,
     ) -> tuple[PatchMap, Evidence]:
         method = copy(self.method_).set_params(n_jobs=1)  # the chunks are what runs in parallel
-        codes = np.zeros(method.n_codes_)
+        codes, named = np.zeros(method.n_codes_), self.notes.by_name()
         with open_view(path, mpp, self.recipe, self.mpp_, self.cache, self.origin_, within) as view:
             grid = view.grid()
             winners = np.full((grid.n_rows, grid.n_columns), BLANK, np.int16)
             margins = np.zeros((grid.n_rows, grid.n_columns, len(self.classes)), np.float32)
+            concepts = {name: np.zeros(winners.shape, bool) for name in named}
             work = partial(self._judge_chunk, method, view, grid)
             chunks = view.chunks(grid)
             reach = Reach(view.size, view.small_tissue, grid, callback)
@@ -235,6 +236,9 @@ class PatchModel(ImageModel):
                 winners[rows, columns][tissue] = distances.argmin(axis=1)
                 margins[rows, columns][tissue] = patch_margins(distances)
                 codes += np.asarray(abs(S).sum(axis=0), dtype=np.float64).ravel()
+                for name, atoms in named.items():
+                    used = (S[:, atoms] != 0).sum(axis=1) > 0
+                    concepts[name][rows, columns][tissue] = np.asarray(used).ravel()
                 if self.codes_to:
                     self.codes_to(np.add(np.argwhere(tissue), (rows.start, columns.start)), S)
                 reach.add(rows, columns)
@@ -244,9 +248,8 @@ class PatchModel(ImageModel):
             margins = mean_of_neighbours(margins, winners != BLANK, self.recipe.neighbours)
             winners = np.where(winners == BLANK, BLANK, margins.argmax(axis=2)).astype(np.int16)
         left_out = None if view.quality is None else view.quality.words()
-        found = PatchMap(
-            grid, winners, margins, tuple(self.classes), path, view.mpp, view.offset, left_out
-        )
+        known = path, view.mpp, view.offset, left_out, concepts
+        found = PatchMap(grid, winners, margins, tuple(self.classes), *known)
         return found, Evidence.of_map(winners, margins, codes)
 
     def _judge_chunk(

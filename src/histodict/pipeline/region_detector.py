@@ -343,4 +343,5 @@ def _region(
             *grid.cell_corner((int(columns.stop), int(rows.stop))),
         ),
         polygons=polygons,
+        use={name: float(used[window][cells].mean()) for name, used in patch_map.concepts.items()},
     )

@@ -14,10 +14,11 @@ from ..execution.progress import Callback, ignore
 from ..images.manifest import Manifest, Record
 from ..parameters import check_whole_number
 from ..pipeline import Model, Plan
-from ..pipeline.atom_facts import AtomFacts, atom_facts
+from ..pipeline.atom_facts import AtomFacts, facts_of_atoms
 from ..pipeline.atoms import ClassUse, most_used, owners_of, patch_labels
 from ..pipeline.gallery import N_PATCHES, Gallery
 from ..pipeline.image_model import Atoms
+from ..pipeline.inputs import Labelled, labelled
 from ..pipeline.stability import Stability, measure_stability
 
 _LEAST_PATCHES = 200  # of every image: facts are about patients
@@ -50,7 +51,7 @@ class AtomsInUse:
         owners, names = owners_of(records), model.classes_
         classes = most_used(atoms, gallery, labels, names, n_atoms, owners)
         notes = model.model_.notes
-        facts = atom_facts(atoms, notes, gallery, labels, records, names, stability)
+        facts = facts_of_atoms(atoms, notes, gallery, labels, records, names, stability)
         return cls(atoms, gallery, labels, classes, facts, stability)
 
     @property
@@ -58,6 +59,33 @@ class AtomsInUse:
         """Atoms that look like a leak, those that tell sites apart best first."""
         found = [fact for fact in self.facts if fact.is_leak]
         return sorted(found, key=lambda fact: -fact.site_share)
+
+
+def atom_facts(
+    model: Model,
+    images: Labelled,
+    *,
+    stability: int = 0,
+    callback: Callback = ignore,
+) -> list[AtomFacts]:
+    """What is known of every atom of a model, by patches of labelled images.
+
+    Who uses it, in how many patients, how well it alone tells the classes apart, how well it tells
+    sites, patients and slides apart beyond the class. docs/concepts.md says how each is measured;
+    `fact.row()` is a row for a table.
+
+    Parameters
+    ----------
+    model : one that has learnt and has atoms; of a panel, its first member, and `panel.members_`
+        are the others
+    images : what it learnt from, or other images with labels: as `fit` takes them
+    stability : how often to train again with other seeds, and as often on half of the patients, to
+        say how much of each atom is found again
+    """
+    model._check_fitted()
+    first = model.members_[0] if model.n_members > 1 else model  # type: ignore[union-attr]
+    found = find_atoms(first, labelled(images), n_atoms=1, n_trainings=stability, callback=callback)
+    return found.facts
 
 
 def find_atoms(

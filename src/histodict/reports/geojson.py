@@ -11,7 +11,7 @@ from __future__ import annotations
 import gzip
 import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,8 +67,14 @@ def score_name(class_name: str) -> str:
     return f"{class_name}: score"
 
 
+def use_name(concept: str) -> str:
+    """The measurement of a named concept: whether a patch uses it, or the share of an area's."""
+    return f"{concept}: use"
+
+
 def patch_features(patch_map: PatchMap) -> Iterator[str]:
-    """One detection per patch on tissue, with each class's score; a slide has a million.
+    """One detection per patch on tissue, with each class's score and which named concepts it uses;
+    a slide has a million.
 
     All that is the same of a class is written once, and filled in for every patch.
     """
@@ -82,11 +88,14 @@ def patch_features(patch_map: PatchMap) -> Iterator[str]:
         high, low = _short(top), _short(top + side)
         scores, is_finite = patch_map.margins[row].tolist(), np.isfinite(patch_map.margins[row])
         all_finite = is_finite.all(axis=1).tolist()
+        uses = [(name, used[row].tolist()) for name, used in patch_map.concepts.items()]
         for place in np.flatnonzero(winners != BLANK).tolist():
             left, right = across[place]
             ring = left, high, right, high, right, low, left, low, left, high
             own = tuple(scores[place])
             known = measured % own if all_finite[place] else _scores(patch_map.classes, own)
+            if uses:
+                known = ",".join(filter(None, [known, _uses({n: u[place] for n, u in uses})]))
             yield texts[winners[place]] % (*ring, known)
 
 
@@ -115,7 +124,7 @@ def area_features(patch_map: PatchMap) -> Iterator[str]:
         for area in patch_map.areas(place):
             geometry = _geometry([[written(ring) for ring in each] for each in area.polygons])
             area_px = area.n_patches * grid.step**2
-            measured = _measured(patch_map, area.margins, area.n_patches, area_px)
+            measured = _measured(patch_map, area.margins, area.n_patches, area_px, area.use)
             yield _feature(geometry, "detection", label, measured)
 
 
@@ -124,13 +133,20 @@ def region_features(regions: list[Region], patch_map: PatchMap) -> Iterator[str]
     label = _label(patch_map.classes[1], 1)
     for region in regions:
         scores = [-region.score, region.score]
-        measured = _measured(patch_map, scores, region.n_patches, region.area_px)
+        sizes = region.n_patches, region.area_px
+        measured = _measured(patch_map, scores, *sizes, region.use)
         rings = [[_ring(ring) for ring in polygon] for polygon in region.polygons]
         yield _feature(_geometry(rings), "annotation", label, measured)
 
 
-def _measured(patch_map: PatchMap, scores: Sequence[float], n_patches: int, area_px: float) -> str:
-    known = [_scores(patch_map.classes, scores), f'"patches":{n_patches}']
+def _measured(
+    patch_map: PatchMap,
+    scores: Sequence[float],
+    n_patches: int,
+    area_px: float,
+    use: Mapping[str, float],
+) -> str:
+    known = [_scores(patch_map.classes, scores), _uses(use), f'"patches":{n_patches}']
     if patch_map.mpp:
         known.append(f"{_AREA}:{area_px * patch_map.mpp**2:.7g}")
     return ",".join(filter(None, known))
@@ -140,6 +156,10 @@ def _scores(classes: Sequence[str], scores: Sequence[float]) -> str:
     """Without what is no number: JSON has no word for it."""
     known = zip(classes, scores, strict=True)
     return ",".join(f"{_text(score_name(n))}:{s:.5g}" for n, s in known if math.isfinite(s))
+
+
+def _uses(use: Mapping[str, float]) -> str:
+    return ",".join(f"{_text(use_name(name))}:{float(share):.5g}" for name, share in use.items())
 
 
 def _ring(ring: Ring) -> str:

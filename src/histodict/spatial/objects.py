@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,6 +13,7 @@ import numpy as np
 from ..images.pixel_size import Mpp
 from ..images.readers import ImageError
 from ..pipeline import Model
+from ..pipeline.atom_facts import AtomFacts
 from ..pipeline.inputs import asked
 from .patch_table import About, answer_into
 
@@ -21,7 +23,14 @@ _REGION = "region"  # the column that says which element a row is of
 _PICTURE = "thumbnail"
 
 
-def to_anndata(model: Model, image: Any, *, mpp: Mpp = None, library_id: str | None = None) -> Any:
+def to_anndata(
+    model: Model,
+    image: Any,
+    *,
+    mpp: Mpp = None,
+    library_id: str | None = None,
+    facts: Sequence[AtomFacts] = (),
+) -> Any:
     """What a model says of an image's patches, as `anndata.AnnData`: answers, codes, atoms.
 
     A row is a patch on tissue, a column an atom: `X` are the sparse codes, `obs["class"]` the class
@@ -36,6 +45,7 @@ def to_anndata(model: Model, image: Any, *, mpp: Mpp = None, library_id: str | N
     mpp : as in `predict`
     library_id : what the image is called in `uns["spatial"]`, and where its patches are put into
         one table with those of others; None takes the file's name
+    facts : of the model's atoms, from `atom_facts`: they become columns of `var`
     """
     anndata = _load("anndata", "anndata")
     model._check_fitted()
@@ -46,7 +56,8 @@ def to_anndata(model: Model, image: Any, *, mpp: Mpp = None, library_id: str | N
     name = library_id or Path(str(one)).stem
     with TemporaryDirectory() as folder:
         path = Path(folder, "patches.h5ad")
-        answer_into(path, model, lambda heard: heard.answer(one, mpp=mpp), About(name))
+        about = About(name, facts=[fact.row() for fact in facts])
+        answer_into(path, model, lambda heard: heard.answer(one, mpp=mpp), about)
         return anndata.read_h5ad(path)
 
 

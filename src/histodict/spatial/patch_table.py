@@ -7,6 +7,8 @@
     var               class of each atom, usage: the share of this image's patches that use it, and
                       usage_CLASS: of the patches that CLASS won
                       concept: the name people gave it, else CLASS:NUMBER; group, artefact, off
+                      where `histodict atoms` has said them: auc, n_patients, stability_seeds,
+                      leak_site, is_leak and the like
     varm["atoms"]     the atoms
     varm["usual_use"] share of the training patches of each class that use an atom, where known
     uns["spatial"]    as squidpy and scanpy expect it: a small picture, its scale, the patches' side
@@ -18,7 +20,7 @@ A model without atoms that belong to classes leaves out what is said of these.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -32,12 +34,14 @@ from scipy.sparse import csr_array
 
 from ..decisions.atom_notes import atom_labels
 from ..execution.files import written_whole
+from ..execution.tables import Row
 from ..images.manifest import Record
 from ..images.readers import open_image
 from ..patches.patch_map import COLOURS, PatchMap
 from ..pipeline import NO_TISSUE, Answer, Model
 from ..pipeline.image_model import Atoms
 from ..pipeline.region_truth import moved_by
+from .atom_columns import check_facts, fact_columns, read_facts
 from .h5ad import Categorical, Names, SparseRows, load_h5py, mark, write, write_frame
 
 _PICTURE_PX = 512  # of the longer side
@@ -51,11 +55,13 @@ class About:
     library_id : the name that tells its patches from those of other images in one table
     record : what a table says of it; None where there is none
     model_digest : of the model's file, where it is from one
+    facts : a row per atom, as `histodict atoms --csv` writes them; none where they are not known
     """
 
     library_id: str
     record: Record | None = None
     model_digest: str | None = None
+    facts: Sequence[Row] = ()
 
 
 def check_has_codes(model: Model) -> None:
@@ -66,6 +72,16 @@ def check_has_codes(model: Model) -> None:
             f"the method {model.model_.recipe.method!r} looks at the image as a whole: it has no "
             "patches to make AnnData of"
         )
+
+
+def check_facts_of(model: Model, facts: Path | None) -> None:
+    """Refuses a table of facts that is of other atoms than the model's."""
+    atoms = model.model_.atoms()
+    if facts is None:
+        return
+    if atoms is None:
+        raise ValueError(model.model_.why_no_atoms())
+    check_facts(read_facts(facts), atom_labels(atoms.classes, model.classes_))
 
 
 def answer_into(path: Path, model: Model, ask: Callable[[Model], Answer], about: About) -> Answer:
@@ -191,7 +207,7 @@ class _Table:
             "group": Categorical.of(note.group for note in notes),
             "artefact": np.array([note.artefact for note in notes]),
             "off": np.array([note.off for note in notes]),
-        }
+        } | fact_columns(self.about.facts, labels)
 
     # --- the image and the model ----------------------------------------------------------------
 
