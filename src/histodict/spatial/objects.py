@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,13 +15,19 @@ from ..pipeline import Model
 from ..pipeline.inputs import asked
 from .patch_table import About, answer_into
 
+if TYPE_CHECKING:
+    from anndata import AnnData
+    from spatialdata import SpatialData
+
 # The names that wsidata, and so LazySlide, gives to patches and to a table of them.
 _TILES, _TABLE, _TILE_ID = "tiles", "histodict_tiles", "tile_id"
 _REGION = "region"  # the column that says which element a row is of
 _PICTURE = "thumbnail"
 
 
-def to_anndata(model: Model, image: Any, *, mpp: Mpp = None, library_id: str | None = None) -> Any:
+def to_anndata(
+    model: Model, image: Any, *, mpp: Mpp = None, library_id: str | None = None
+) -> AnnData:
     """What a model says of an image's patches, as `anndata.AnnData`: answers, codes, atoms.
 
     A row is a patch on tissue, a column an atom: `X` are the sparse codes, `obs["class"]` the class
@@ -50,7 +56,7 @@ def to_anndata(model: Model, image: Any, *, mpp: Mpp = None, library_id: str | N
         return anndata.read_h5ad(path)
 
 
-def to_spatialdata(table: Any) -> Any:
+def to_spatialdata(table: AnnData | Path | str) -> SpatialData:
     """The patches of an image as `spatialdata.SpatialData`, all in level-0 pixels of the image.
 
     Shapes "tiles" are the patches, as squares; the table "histodict_tiles" is about them; the image
