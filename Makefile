@@ -15,6 +15,9 @@ VENV := .venv
 BIN  := $(VENV)/bin
 PIP  := $(BIN)/python -m pip --disable-pip-version-check -qq
 
+WHEEL_PIP := .venv-wheel/bin/python -m pip --disable-pip-version-check -qq
+IN_HOUR   := cd .venv-wheel/hour && env -u PYTHONPATH ../bin/python
+
 # Stamps: what .venv holds. They are made again when a requirement changes.
 READY       := $(VENV)/.ready
 READY_TORCH := $(VENV)/.ready-torch
@@ -50,14 +53,25 @@ lowest:  ## Run the tests with the oldest versions that are allowed
 	.venv-lowest/bin/python -m pip --disable-pip-version-check -qq install -c .venv-lowest/lowest.txt -e ".[dev]"
 	.venv-lowest/bin/python -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 
+# The hour comes from the sdist, which lies beside the wheel's environment without its src/: what is
+# only in the checkout is out of reach. First with the wheel alone, then with all that the README adds.
 release: $(READY)  ## Build the sdist and the wheel in dist/, and try the wheel as a user would
 	rm -rf dist .venv-wheel
 	$(PIP) install -c constraints.txt build twine
 	$(BIN)/python -m build -q
 	$(BIN)/python -m twine check --strict dist/*
 	$(PYTHON) -m venv .venv-wheel
-	.venv-wheel/bin/python -m pip --disable-pip-version-check -qq install -c constraints.txt dist/*.whl
-	cd .venv-wheel && bin/histodict demo --output demo
+	mkdir .venv-wheel/hour
+	tar -xzf dist/*.tar.gz -C .venv-wheel/hour --strip-components=1
+	rm -r .venv-wheel/hour/src
+	$(WHEEL_PIP) install -c constraints.txt dist/*.whl
+	$(IN_HOUR) -m tests.first_hour --check
+	$(WHEEL_PIP) install -c constraints.txt "$(TORCH)"
+	$(WHEEL_PIP) install -c constraints.txt "$$(echo dist/*.whl)[networks,web]" mypy pytest
+	$(IN_HOUR) -m tests.first_hour --check
+	$(IN_HOUR) -m mypy --strict --config-file= tests/typed_script.py
+	$(IN_HOUR) -m pytest -q -p no:cacheprovider tests/web/test_serve.py tests/test_public_names.py
+	cd .venv-wheel && env -u PYTHONPATH bin/histodict demo --output demo
 
 docs: $(READY_DOCS)  ## Make the site: build/site/index.html
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs build/site

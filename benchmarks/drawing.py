@@ -47,8 +47,8 @@ Place = tuple[float, float]
 class Way:
     """What a hand does on the page, counted; and pictures of it."""
 
-    def __init__(self, page: Any, folder: Path | None) -> None:
-        self.page, self.folder = page, folder
+    def __init__(self, page: Any, folder: Path | None, n_colours: int = _COLOURS) -> None:
+        self.page, self.folder, self.n_colours = page, folder, n_colours
         self.clicks = self.strokes = self.typed = 0
         self._began = self._last = time.perf_counter()
 
@@ -76,7 +76,7 @@ class Way:
             self.page.screenshot(path=path)
             with Image.open(path) as picture:
                 small = picture.convert("RGB").resize(_SHOWN, Image.Resampling.LANCZOS)
-            small.quantize(_COLOURS, dither=Image.Dither.NONE).save(path, optimize=True)
+            small.quantize(self.n_colours, dither=Image.Dither.NONE).save(path, optimize=True)
         self.clicks = self.strokes = self.typed = 0
         self._last = time.perf_counter()
 

@@ -3,25 +3,13 @@
 from __future__ import annotations
 
 import re
-from difflib import unified_diff
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from typer.main import get_command
 
 from histodict.cli import app
-from tests.data.record import processor
-from tests.first_hour import (
-    Step,
-    masked,
-    read_steps,
-    recorded,
-    recorded_on,
-    run_hour,
-    without_figures,
-    write_steps,
-)
+from tests.first_hour import changes, masked, read_steps, recorded, without_figures
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -29,17 +17,8 @@ COMMANDS = get_command(app)
 
 
 def test_the_hour_prints_the_words_that_are_kept(tmp_path):
-    kept = [step for step in recorded() if find_spec("torch") or not step.needs_torch]
-    found = [kept[0], *run_hour(kept[1:], tmp_path.resolve())]
-    if processor() != recorded_on(kept):
-        kept, found = ([_plain(step) for step in steps] for steps in (kept, found))
-    diff = unified_diff(write_steps(kept).splitlines(), write_steps(found).splitlines(), n=4)
-    changed = "\n".join(diff)
+    changed = changes(tmp_path.resolve())
     assert not changed, f"keep the new words with `python -m tests.first_hour`:\n{changed}"
-
-
-def _plain(step):
-    return Step(step.typed, without_figures(step.words))
 
 
 # --- pages --------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from safetensors.numpy import save_file
 
 from histodict.model_content import ARRAYS
 from histodict.model_file import SCHEMA, ModelFileError, read_content, read_header
+from histodict.old_model_files import UPGRADES
 from histodict.pipeline import Panel, RegionDetector, TissueClassifier, load_model, save_model
 
 FOLDER = Path(__file__).parent / "data" / "models"
@@ -43,6 +45,40 @@ def test_files_of_schema_4_give_the_answers_they_gave(name, tmp_path):
             if "winners" in said:
                 closest, _ = one.model_.judge(FOLDER / "images" / image, 0.5)
                 assert (closest.winners == np.array(said["winners"])).mean() > 0.98
+
+
+RECORDS = {path.stem: json.loads(path.read_text("utf-8")) for path in FOLDER.glob("schema-*.json")}
+RECORDED = sorted((schema, kind) for schema, kinds in RECORDS.items() for kind in kinds)
+
+
+@pytest.mark.parametrize(("schema", "kind"), RECORDED)
+def test_files_of_every_schema_give_the_answers_they_gave(schema, kind, tmp_path):
+    """Written and recorded by the version of their time: tests/data/keep_models.py."""
+    said = RECORDS[schema][kind]
+    model = load_model(FOLDER / f"{schema}-{kind}.histodict")
+    again = load_model(save_model(model, tmp_path / "m.histodict"))
+    assert type(model) is type(again) is KINDS.get(kind, TissueClassifier)
+    for one, image in product((model, again), said):
+        answer = one.answer(FOLDER / "images" / image, mpp=0.5)
+        for name, value in said[image].items():
+            exact = name in ("label", "candidates")
+            expected = value if exact else pytest.approx(value, rel=1e-4, abs=1e-5)
+            assert getattr(answer, name) == expected, name
+
+
+def test_every_schema_that_is_read_has_a_file():
+    found = {int(path.stem.split("-")[1]) for path in FOLDER.glob("schema-*.histodict")}
+    assert found == {*UPGRADES, SCHEMA}, "keep some: python -m tests.data.keep_models"
+
+
+@pytest.mark.parametrize("schema", range(min(UPGRADES)))
+def test_schemas_of_before_are_refused_by_name(schema, tmp_path):
+    path = tmp_path / "old.histodict"
+    versions = {"histodict": "0.0.1"}
+    header = json.dumps({"schema": schema, "versions": versions})
+    save_file({"x": np.zeros(3)}, path, {"histodict": header})
+    with pytest.raises(ModelFileError, match=rf"schema {schema}, .*reads 4 to {SCHEMA}.*0\.0\.1"):
+        load_model(path)
 
 
 def test_a_panel_of_schema_8_gives_the_answers_it_gave(tmp_path):

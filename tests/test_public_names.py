@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pydoc
+import re
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -52,3 +54,9 @@ def test_the_tour_can_be_walked(tmp_path, monkeypatch, rng):
         exec(step, known)
     assert known["model"].predict("new.png").scores == known["answer"].scores
     assert isinstance(known["panel"], histodict.Panel)
+
+
+def test_the_typed_script_names_everything():
+    """Which mypy reads, here and from outside."""
+    script = Path(__file__).with_name("typed_script.py").read_text("utf-8")
+    assert [name for name in histodict.__all__ if not re.search(rf"\b{name}\b", script)] == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from pathlib import Path
 
@@ -34,3 +35,18 @@ def test_a_package_has_one_lower_bound():
         needed = Requirement(text)
         bounds.setdefault(needed.name.lower(), set()).add(str(needed.specifier))
     assert {name: found for name, found in bounds.items() if len(found) > 1} == {}
+
+
+def test_badges_are_true_and_fetch_nothing():
+    badges = {path.stem: path.read_text("utf-8") for path in (ROOT / "docs/badges").glob("*.svg")}
+    if not badges:
+        pytest.skip("the pages are not here")
+    version = PROJECT["requires-python"].removeprefix(">=")
+    assert f">{version} or newer<" in badges["python"]
+    assert f">{PROJECT['license']}<" in badges["licence"]
+    assert (ROOT / "src/histodict/py.typed").is_file() and ">mypy --strict<" in badges["types"]
+    assert "mypy --strict" in (ROOT / "Makefile").read_text("utf-8")
+    readme = (ROOT / "README.md").read_text("utf-8")
+    shown = set(re.findall(r"!\[[^\]]*\]\(([^)]+)\)", readme))
+    assert {f"docs/badges/{name}.svg" for name in badges} <= shown
+    assert not [link for link in shown if "//" in link]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
+import sys
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -53,9 +55,11 @@ _kept: list[str] = []  # what the same command, run again, finds done
 
 
 def begin() -> None:
-    """A command has done nothing yet, and keeps nothing."""
+    """A command has done nothing yet, and keeps nothing; it can print every name there is."""
     _told.clear()
     _kept.clear()
+    if isinstance(sys.stdout, io.TextIOWrapper):  # as the stream of errors does by itself
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def keeps(what: str = "what is finished") -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -41,9 +42,9 @@ def leaving() -> Iterator[None]:
     # What whoever started us has it ignore stays so: `nohup`, or Ctrl-C in the background.
     heard = [number for number in _SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
     before = {number: signal.signal(number, _stop) for number in heard}
-    reader, writer = os.pipe()
-    os.set_blocking(writer, False)
-    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    reader, writer = socket.socketpair()  # not a pipe, which waits on Windows
+    writer.setblocking(False)
+    signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
     said = threading.Event()
     threading.Thread(target=_insist, args=(reader, said), daemon=True, name="leaving").start()
     os.environ.setdefault("PYTHONWARNINGS", _QUIET)
@@ -62,7 +63,7 @@ def leaving() -> Iterator[None]:
         signals.clear()
         sys.unraisablehook = hook
         signal.set_wakeup_fd(-1)
-        os.close(writer)
+        writer.close()
         for number, action in before.items():
             signal.signal(number, action)
 
@@ -78,16 +79,16 @@ def _unless_stopped(say: Callable[[Any], Any], what: Any) -> None:
         say(what)
 
 
-def _insist(reader: int, said: threading.Event) -> None:
+def _insist(reader: socket.socket, said: threading.Event) -> None:
     """End the process if it has not ended by itself a while after a signal.
 
     The main thread hears of a signal between two steps of Python, which may be minutes apart; and
     on its way out it may wait for threads. What this process started ends with it.
     """
-    for number in iter(lambda: os.read(reader, 1), b""):
+    for number in iter(lambda: reader.recv(1), b""):
         if number[0] in _SIGNALS:
             time.sleep(_GRACE)
             if not said.is_set():
                 say_stopped(signal.Signals(number[0]).name)
             os._exit(128 + number[0])
-    os.close(reader)
+    reader.close()

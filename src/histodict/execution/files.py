@@ -35,6 +35,9 @@ _NEARLY_FULL = 2**20
 # Slides of which the file that is named is but the index of others in its folder.
 _INDEXES = (".dcm", ".vms", ".vmu")
 _STORES = (".zarr",)  # folders that stand for a file
+# On Windows nobody can replace a file that somebody else has open, if only to look for viruses.
+_OTHERS_HOLD = os.name == "nt"
+_HOLD_S = (0.01, 0.03, 0.1, 0.3, 1.0)
 
 
 class WriteError(OSError):
@@ -60,13 +63,24 @@ def written_whole(path: Path, *, durable: bool = True) -> Iterator[Path]:
                 _flush(partial, os.O_RDWR)
         with suppress(OSError):  # an empty folder in its place is in nobody's way
             path.rmdir()
-        os.replace(partial, path)
+        _replace(partial, path)
         with suppress(OSError):  # not every system lets one open or flush a folder
             if durable:
                 _flush(path.parent, os.O_RDONLY)
     finally:
         with suppress(OSError):
             partial.unlink()
+
+
+def _replace(partial: Path, path: Path) -> None:
+    """Give the file its final name, where others may be reading the one that has it."""
+    for wait in _HOLD_S if _OTHERS_HOLD else ():
+        try:
+            os.replace(partial, path)
+            return
+        except PermissionError:
+            time.sleep(wait)
+    os.replace(partial, path)
 
 
 def _ending(path: Path) -> str:

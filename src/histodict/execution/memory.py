@@ -47,7 +47,7 @@ def _of_groups() -> Iterator[int]:
 
 def _groups() -> Iterator[tuple[Path, tuple[str, str]]]:
     with suppress(OSError):
-        for line in (_PROC / "self" / "cgroup").read_text().splitlines():
+        for line in (_PROC / "self" / "cgroup").read_text("utf-8").splitlines():
             number, kinds, place = line.split(":", 2)
             if number == "0":
                 root, names = _CGROUPS, ("memory.max", "memory.current")
@@ -75,7 +75,7 @@ def _of_process() -> Iterator[int]:
 def _table(path: Path) -> dict[str, int]:
     """The lines "name number …" of a file; none if it is not there."""
     try:
-        lines = [line.split() for line in path.read_text().splitlines()]
+        lines = [line.split() for line in path.read_text("utf-8").splitlines()]
     except OSError:
         return {}
     return {line[0]: int(line[1]) for line in lines if len(line) > 1 and line[1].isdigit()}
@@ -84,6 +84,6 @@ def _table(path: Path) -> dict[str, int]:
 def _number(path: Path) -> int | None:
     """The number in a file; None if it is not there, or says "max"."""
     try:
-        return int(path.read_text())
+        return int(path.read_text("utf-8"))
     except (OSError, ValueError):
         return None

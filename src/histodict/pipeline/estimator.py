@@ -33,6 +33,8 @@ from .sizes import warn_of_sizes
 from .spoken import Spoken, speak
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
     from .reasons import Reasons
 
 # Parameters that are kept as they are given, under their own names.
@@ -276,7 +278,7 @@ class Estimator:
 
     # --- atoms ----------------------------------------------------------------------------------
 
-    def plot_atoms(self, n_atoms: int = 20, axes: Sequence[Any] | None = None) -> Any:
+    def plot_atoms(self, n_atoms: int = 20, axes: Sequence[Axes] | None = None) -> Sequence[Axes]:
         """The first atoms of every class as pictures; matplotlib's axes, one per class.
 
         Most methods have their most used atoms first. Atoms of vectors that are no pictures are

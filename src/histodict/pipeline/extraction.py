@@ -115,11 +115,11 @@ def extract_all(
 
 
 def _names(images: Sequence[Record], folder: Path) -> list[Path]:
-    """Refuses images whose files would be one."""
+    """Refuses images whose files would be one, also where case makes no difference."""
     files = [folder / f"{record.path.stem}.h5" for record in images]
-    first: dict[Path, Path] = {}
+    first: dict[str, Path] = {}
     for record, file in zip(images, files, strict=True):
-        other = first.setdefault(file, record.path)
+        other = first.setdefault(file.name.casefold(), record.path)
         if other != record.path:
             raise ValueError(
                 f"{other} and {record.path} would both have their features in {file}: give them "

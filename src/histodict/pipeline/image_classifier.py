@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +27,8 @@ from ..recipes import Recipe
 from .answers import ImageAnswer
 from .estimator import Estimator
 from .image_model import ImageModel, Look
-from .inputs import Drawn
+from .inputs import Drawn, One, Several
+from .results import Answers
 from .sizes import check_training_images, left_out
 
 _NO_LABEL = "no label"
@@ -117,6 +118,36 @@ class ImageClassifier(Estimator):
         return np.array([classes.index(record.label) for record in manifest.records])
 
     # --- answering ------------------------------------------------------------------------------
+
+    @overload
+    def predict(
+        self,
+        images: One,
+        *,
+        mpp: Mpp = ...,
+        error_rate: float = ...,
+        within: Drawn | None = ...,
+    ) -> ImageAnswer: ...
+
+    @overload
+    def predict(
+        self,
+        images: Several,
+        *,
+        mpp: Mpp = ...,
+        error_rate: float = ...,
+        within: Drawn | None = ...,
+    ) -> Answers[ImageAnswer]: ...
+
+    @overload
+    def predict(
+        self,
+        images: Any,
+        *,
+        mpp: Mpp = ...,
+        error_rate: float = ...,
+        within: Drawn | None = ...,
+    ) -> Any: ...
 
     def predict(
         self,

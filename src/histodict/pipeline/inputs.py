@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -26,7 +26,13 @@ from ..images.manifest import TABLES, Manifest, read_manifest
 from ..images.manifest_checks import several_splits
 from ..images.records import some_of
 
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
 Labelled = Manifest | Path | str | Frame
+# What of its type alone is known to be several images, or one; a path or an array may be either.
+Several = Manifest | Frame | list[Any] | tuple[Any, ...]
+One: TypeAlias = "MemoryImage | Image"
 Drawn = Drawing | Path | str  # outlines in a file, or in a folder of files called like the images
 
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..parameters import check_whole_number
 from ..patches.pictures import atom_sheet
 from .image_model import ImageModel
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 _ACROSS = 10
 
 
-def plot_atoms(model: Any, n_atoms: int, axes: Sequence[Any] | None) -> Any:
+def plot_atoms(model: Any, n_atoms: int, axes: Sequence[Axes] | None) -> Sequence[Axes]:
     """Per class of a fitted model the first `n_atoms` atoms, on these axes or on new ones."""
     check_whole_number("n_atoms", n_atoms, 1)
     own_model: ImageModel = model.model_

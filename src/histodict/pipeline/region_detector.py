@@ -5,7 +5,7 @@ from __future__ import annotations
 from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, NoReturn, Self, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,9 +30,10 @@ from ..recipes import Recipe
 from .answers import Region, RegionAnswer
 from .estimator import Estimator, no_probabilities
 from .image_model import CodesTo
-from .inputs import Drawn, Labelled, to_learn
+from .inputs import Drawn, Labelled, One, Several, to_learn
 from .patch_model import PatchModel
 from .region_truth import image_truth, in_region, known_patches, region_classes, true_patches
+from .results import Answers
 from .sizes import check_training_images, left_out
 from .spoken import Spoken, speak_of_regions
 from .tissue_classifier import recipe_facts
@@ -186,6 +187,33 @@ class RegionDetector(Estimator):
 
         return self.model_.judge_all(records, look, callback, executor)
 
+    @overload
+    def predict(
+        self,
+        images: One,
+        *,
+        mpp: Mpp = ...,
+        within: Drawn | None = ...,
+    ) -> RegionAnswer: ...
+
+    @overload
+    def predict(
+        self,
+        images: Several,
+        *,
+        mpp: Mpp = ...,
+        within: Drawn | None = ...,
+    ) -> Answers[RegionAnswer]: ...
+
+    @overload
+    def predict(
+        self,
+        images: Any,
+        *,
+        mpp: Mpp = ...,
+        within: Drawn | None = ...,
+    ) -> Any: ...
+
     def predict(self, images: Any, *, mpp: Mpp = None, within: Drawn | None = None) -> Any:
         """Where is it? A `RegionAnswer` for one image, `Answers` for several.
 
@@ -229,7 +257,7 @@ class RegionDetector(Estimator):
         return RegionAnswer(path, label, largest, least, regions, patch_map, size)
 
     @property
-    def predict_proba(self) -> Any:
+    def predict_proba(self) -> NoReturn:
         """Only a `Panel` has it."""
         no_probabilities(self)
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..execution.tables import Row, column_names
 from .answers import NO_TISSUE, Answer
+
+if TYPE_CHECKING:
+    import pandas
 
 A = TypeVar("A", bound=Answer)
 _ON_CARD = 12
@@ -49,7 +53,7 @@ class Answers(Sequence[A], Generic[A]):
         """One per image, as in the table of the command line."""
         return [{"path": str(answer.path)} | answer.row() for answer in self]
 
-    def to_frame(self) -> Any:
+    def to_frame(self) -> pandas.DataFrame:
         """A pandas DataFrame with the columns of the command line's table.
 
         Without `key`, which names files of its folder.
@@ -61,7 +65,7 @@ class Answers(Sequence[A], Generic[A]):
         rows = self.rows()
         return pandas.DataFrame(rows, columns=column_names(rows, self._columns))
 
-    def plot(self, n_columns: int = 4) -> Any:
+    def plot(self, n_columns: int = 4) -> NDArray[np.object_]:
         """Every image with its patch map; matplotlib's axes (n_rows, n_columns)."""
         from matplotlib import pyplot
 
@@ -87,7 +91,7 @@ class Answers(Sequence[A], Generic[A]):
         return cards + (f"<p>and {left} more</p>" if left > 0 else "")
 
 
-def probabilities(answers: Iterable[Any], classes: Sequence[str]) -> Any:
+def probabilities(answers: Iterable[Any], classes: Sequence[str]) -> NDArray[np.float64]:
     """(n_images, n_classes), NaN on glass."""
     return np.array(
         [[answer.probabilities.get(name, np.nan) for name in classes] for answer in answers]

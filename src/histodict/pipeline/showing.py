@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from html import escape
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..images.readers import open_image
 from ..patches.patch_map import Ring
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 _PLOT_PX, _CARD_PX = 1000, 240
 
@@ -21,7 +24,7 @@ class Shown:
         """The label and what is most worth knowing beside it."""
         raise NotImplementedError
 
-    def plot(self, ax: Any = None) -> Any:
+    def plot(self, ax: Axes | None = None) -> Axes:
         """The image with its patch map over it, on matplotlib's `ax` or on new axes; the axes."""
         if ax is None:
             from matplotlib import pyplot

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from copy import copy
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NoReturn, Self
 
 import numpy as np
 
@@ -122,7 +122,7 @@ class TissueClassifier(ImageClassifier):
         return self._model.look(path, mpp, callback, within)
 
     @property
-    def predict_proba(self) -> Any:
+    def predict_proba(self) -> NoReturn:
         """Only a `Panel` has it."""
         no_probabilities(self)
 

@@ -225,12 +225,12 @@ def _answers(model: Any, test: Manifest) -> list[Any]:
 
 def _forget_peak_memory() -> None:
     with suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5")
+        Path("/proc/self/clear_refs").write_text("5", "utf-8")
 
 
 def _peak_memory() -> float | None:
     try:
-        status = Path("/proc/self/status").read_text()
+        status = Path("/proc/self/status").read_text("utf-8")
     except OSError:
         return None
     found = re.search(r"VmHWM:\s+(\d+) kB", status)

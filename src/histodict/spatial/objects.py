@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,6 +16,10 @@ from ..pipeline import Model
 from ..pipeline.atom_facts import AtomFacts
 from ..pipeline.inputs import asked
 from .patch_table import About, answer_into
+
+if TYPE_CHECKING:
+    from anndata import AnnData
+    from spatialdata import SpatialData
 
 # The names that wsidata, and so LazySlide, gives to patches and to a table of them.
 _TILES, _TABLE, _TILE_ID = "tiles", "histodict_tiles", "tile_id"
@@ -30,7 +34,7 @@ def to_anndata(
     mpp: Mpp = None,
     library_id: str | None = None,
     facts: Sequence[AtomFacts] = (),
-) -> Any:
+) -> AnnData:
     """What a model says of an image's patches, as `anndata.AnnData`: answers, codes, atoms.
 
     A row is a patch on tissue, a column an atom: `X` are the sparse codes, `obs["class"]` the class
@@ -61,7 +65,7 @@ def to_anndata(
         return anndata.read_h5ad(path)
 
 
-def to_spatialdata(table: Any) -> Any:
+def to_spatialdata(table: AnnData | Path | str) -> SpatialData:
     """The patches of an image as `spatialdata.SpatialData`, all in level-0 pixels of the image.
 
     Shapes "tiles" are the patches, as squares; the table "histodict_tiles" is about them; the image

@@ -83,7 +83,7 @@ def _stay_in_touch(job: Job, run: int) -> None:
     def beat() -> None:
         while True:
             with suppress(OSError):  # a full disk is no reason to become deaf
-                (job.folder / "alive").write_text(str(os.getpid()))
+                (job.folder / "alive").write_text(str(os.getpid()), "utf-8")
             state = job.state()
             if (job.folder / "cancel").exists():
                 with suppress(OSError):

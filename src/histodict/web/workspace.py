@@ -105,7 +105,7 @@ class User:
         What is no key, such as an empty file, would open the door to anybody: it is made anew.
         """
         path = self.folder / "token"
-        known = path.read_text(errors="replace").strip() if path.is_file() else ""
+        known = path.read_text("utf-8", errors="replace").strip() if path.is_file() else ""
         if not _TOKEN.fullmatch(known):
             known = secrets.token_urlsafe(24)
             _write_secret(path, known)

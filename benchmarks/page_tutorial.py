@@ -1,0 +1,123 @@
+"""The pictures of docs/tutorial-page.md, made on the running page: it never shows an older one.
+
+    python -m benchmarks.page_tutorial [--pictures docs/pictures]
+
+Drawn tissue of eight patients, a small training, one look, one correction. Told are the clicks and
+seconds of each step, as in benchmarks/drawing.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from histodict.demo.sets import write_synthetic_set
+from tests.web.browser import Server, open_browser, sign_in
+
+from .drawing import SCREEN, Way
+from .machine import machine_facts
+
+_SLOW = 600_000
+_COLOURS = 250  # fewer would turn the orange of the class to be found brown
+# So that a training takes a minute on a laptop; a user leaves them as they are.
+_SMALL = {"patches_per_class": "1500", "n_atoms": "60", "n_iter": "10", "patch_px": "16"}
+
+
+def open_data(way: Way, page: Any) -> None:
+    page.get_by_role("button", name="▸ tissue").click()
+    page.get_by_role("button", name="↑ up").wait_for()
+    way.clicks += 1
+    way.click("text=Open this folder")
+    page.get_by_role("link", name="Train on these images").wait_for()
+    page.get_by_text("Checked: no warnings.").wait_for(timeout=_SLOW)
+    way.step("page-1-data", "the images, by class and patient")
+
+
+def train(way: Way, page: Any) -> None:
+    way.click("text=Train on these images")
+    page.get_by_role("button", name="Start training").wait_for()
+    for name, value in _SMALL.items():
+        page.locator(f"input[name={name}]").fill(value)
+    page.get_by_label("Patients kept for testing").select_option("3")
+    way.click("text=Start training")
+    page.locator("#objective polyline").first.wait_for(timeout=_SLOW)
+    page.locator("#see-model").wait_for(timeout=_SLOW)
+    way.step("page-2-train", "the training")
+
+
+def read_report(way: Way, page: Any) -> None:
+    way.click("#see-model")
+    page.locator("#operating").wait_for(timeout=_SLOW)
+    way.step("page-3-model", "how good it is")
+    way.click(".atoms button")
+    page.locator("#atom-users img").first.wait_for()
+    page.locator("#atom-users").scroll_into_view_if_needed()
+    way.step("page-4-atoms", "what it has learnt")
+
+
+def look(way: Way, page: Any) -> None:
+    page.keyboard.press("Home")
+    way.click("text=Look at images")
+    page.get_by_text("The model says").wait_for(timeout=_SLOW)
+    page.locator('a[title*="inflamed"]').first.click()
+    page.locator("#map-class").wait_for(timeout=_SLOW)
+    page.wait_for_timeout(1500)
+    way.step("page-5-map", "the map of an image")
+    page.locator("#viewer").focus()
+    page.keyboard.press("Enter")
+    page.locator("#why-words").wait_for(timeout=_SLOW)
+    page.locator("#why-similar img").first.wait_for(timeout=_SLOW)
+    page.locator("#why").scroll_into_view_if_needed()
+    way.step("page-6-why", "why a patch is called so")
+
+
+def correct(way: Way, page: Any) -> None:
+    page.locator("#viewer").scroll_into_view_if_needed()
+    learn = page.get_by_role("button", name="Learn from this patient")
+    if learn.count():
+        learn.click()
+        way.clicks += 1
+    way.click("#mark")
+    box = page.locator("#viewer").bounding_box()
+    page.mouse.move(box["x"] + box["width"] * 0.35, box["y"] + box["height"] * 0.35)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 0.6, box["y"] + box["height"] * 0.6, steps=4)
+    page.mouse.up()
+    page.get_by_text("region: ").first.wait_for(timeout=_SLOW)
+    way.strokes += 1
+    way.step("page-7-correct", "a correction")
+    way.click("#retrain")
+    page.locator("#see-model").wait_for(timeout=_SLOW)
+    way.click("text=See what changed")
+    page.locator("#changes").wait_for(timeout=_SLOW)
+    page.locator("#changes").scroll_into_view_if_needed()
+    way.step("page-8-changes", "what changed")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="The tutorial of the page, in pictures.")
+    parser.add_argument("--pictures", type=Path, default=Path("docs/pictures"))
+    folder_of_pictures = parser.parse_args().pictures
+    folder_of_pictures.mkdir(parents=True, exist_ok=True)
+    for name, value in machine_facts().items():
+        print(f"{name:16s} {value}")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write_synthetic_set(folder / "data" / "tissue", 8, 4, size=(480, 360))
+        server = Server(folder / "workspace", [folder / "data"]).start()
+        try:
+            with open_browser() as browser:
+                page = browser.new_page(viewport=SCREEN)
+                page.set_default_timeout(60_000)
+                sign_in(page, server)
+                way = Way(page, folder_of_pictures, _COLOURS)
+                for step in (open_data, train, read_report, look, correct):
+                    step(way, page)
+        finally:
+            server.stop()
+
+
+if __name__ == "__main__":
+    main()

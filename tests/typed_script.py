@@ -1,0 +1,108 @@
+"""A user's script that names everything public. `mypy --strict` reads it beside the installed
+package, as in a project of its own (make release): every type that somebody is told is asserted,
+so that none of them is `Any` without a word. It is read, never run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, assert_type
+
+import numpy as np
+from matplotlib.axes import Axes
+from numpy.typing import NDArray
+from PIL import Image
+
+import histodict
+from histodict import (
+    DFDL,
+    FDDL,
+    LCKSVD,
+    ODL,
+    SHIRC,
+    SRC,
+    WNDCHARM,
+    Drawing,
+    Nayak,
+    Panel,
+    PatchMap,
+    Plan,
+    Recipe,
+    RegionDetector,
+    TissueClassifier,
+    by_outlines,
+    load,
+    read_manifest,
+    to_anndata,
+    to_spatialdata,
+    with_annotations,
+)
+from histodict.images.manifest import Manifest
+from histodict.pipeline.answers import ImageAnswer, Region, RegionAnswer
+from histodict.pipeline.reasons import Reasons
+from histodict.pipeline.results import Answers
+
+# --- images to an answer ------------------------------------------------------------------------
+
+images = assert_type(read_manifest("tissue.csv"), Manifest)
+assert_type(images.labels, list[str])
+model = assert_type(TissueClassifier("fast", n_atoms=100).fit(images), TissueClassifier)
+answer = assert_type(model.answer("new.png", mpp=0.5), ImageAnswer)
+assert_type(answer.label, str | None)
+assert_type(answer.score, float)
+assert_type(answer.probabilities, dict[str, float])
+assert_type(answer.patch_map, PatchMap | None)
+assert_type(answer.plot(), Axes)
+assert_type(model.predict(Image.open("new.png")), ImageAnswer)
+answers = assert_type(model.predict(["a.png", Path("b.png")], mpp=0.5), Answers[ImageAnswer])
+assert_type(model.predict(images), Answers[ImageAnswer])
+assert_type(answers[0], ImageAnswer)
+assert_type(answers[:2], Answers[ImageAnswer])
+assert_type(answers.labels, list[str])
+assert_type([one.score for one in answers], list[float])
+assert_type(model.score("tissue.csv"), float)
+assert_type(model.why("new.png"), Reasons)
+assert_type(model.plot_atoms(), Sequence[Axes])
+assert_type(model.save("tissue.histodict"), Path)
+assert_type(TissueClassifier.load("tissue.histodict"), TissueClassifier)
+assert_type(model.get_params(), dict[str, Any])
+
+finder = assert_type(RegionDetector(region="tumour").fit("tissue.csv"), RegionDetector)
+found = assert_type(finder.answer("new.png"), RegionAnswer)
+assert_type(found.regions, list[Region])
+assert_type(found.patch_map.winners, NDArray[np.int16])
+assert_type(finder.predict(["new.png"]), Answers[RegionAnswer])
+
+panel = assert_type(Panel().fit("tissue.csv"), Panel)
+assert_type(panel.predict_proba("new.png"), NDArray[np.float64])
+assert_type(panel.predict(["new.png"]), Answers[ImageAnswer])
+
+# --- files, settings, outlines ------------------------------------------------------------------
+
+loaded = assert_type(load("tissue.histodict"), TissueClassifier | RegionDetector | Panel)
+recipe = assert_type(Recipe("odl", {"n_atoms": 20}, stain="reinhard"), Recipe)
+plan = assert_type(Plan.named("default"), Plan)
+assert_type(plan.model(), TissueClassifier | RegionDetector | Panel)
+outlined = assert_type(with_annotations("slides/", "outlines/"), Manifest)
+assert_type(by_outlines(outlined, ["tumour"]), Manifest)
+assert_type(Drawing(Path("a.geojson")).of("tumour"), Drawing)
+to_spatialdata(to_anndata(loaded, "new.png"))  # their types are those packages' own
+assert_type(histodict.__version__, str)
+
+# --- patch vectors ------------------------------------------------------------------------------
+
+X: NDArray[np.float64] = np.ones((4, 3))
+y = np.array([0, 0, 1, 1])
+dfdl = assert_type(DFDL(n_atoms=2, random_state=0).fit(X, y), DFDL)
+assert_type(dfdl.predict(X), NDArray[Any])  # labels are what y was
+assert_type(dfdl.predict_proba(X), NDArray[np.float64])
+assert_type(dfdl.decision_function(X), NDArray[np.float64])
+assert_type(dfdl.dictionaries_, NDArray[Any])  # float32 or float64, as X
+assert_type(SRC().fit(X, y), SRC)
+assert_type(SHIRC().fit(X, y), SHIRC)
+assert_type(LCKSVD().fit(X, y), LCKSVD)
+assert_type(FDDL().fit(X, y), FDDL)
+assert_type(ODL().fit(X, y), ODL)
+assert_type(Nayak().fit(X, y), Nayak)
+assert_type(WNDCHARM().fit(X, y), WNDCHARM)
