@@ -93,9 +93,7 @@ def _splits_among(folder: Path, inside: dict[Path, list[Entry]]) -> list[Path]:
     return splits
 
 
-def _folders(
-    folder: Path, below: Iterable[Entry], layout: Layout
-) -> dict[Path, list[Entry]]:
+def _folders(folder: Path, below: Iterable[Entry], layout: Layout) -> dict[Path, list[Entry]]:
     """Sub-folders that may hold images, with all that lies below them; what else lies in the folder
     is left out.
     """
@@ -184,7 +182,9 @@ def _shown(folder: Path) -> list[tuple[os.DirEntry[str], str, str]]:
         shown = [entry for entry in entries if not entry.name.startswith(".")]
     shown.sort(key=lambda entry: entry.name)
     parts = (os.path.splitext(entry.name) for entry in shown)
-    return [(entry, stem, ending.lower()) for entry, (stem, ending) in zip(shown, parts, strict=True)]
+    return [
+        (entry, stem, ending.lower()) for entry, (stem, ending) in zip(shown, parts, strict=True)
+    ]
 
 
 def _is_other_picture(path: Path) -> bool:

@@ -67,6 +67,16 @@ class Listing:
         ]
         return json.dumps(images, separators=(",", ":")).encode("ascii")
 
+    def bare(self) -> Listing:
+        """The same images, as if nobody knew what they show: to be drawn on."""
+        by_id = {
+            id_: replace(record, label="", mask=None, drawn=None)
+            for id_, record in self.by_id.items()
+        }
+        words = f"{self.manifest.root}: what is known of them is left aside{_ONLY_LOOK}"
+        manifest = Manifest(tuple(by_id.values()), (words,), self.manifest.root)
+        return Listing(manifest, by_id, self.names, self.watched, self.was_settled)
+
     def is_current(self, image: str | None = None) -> bool:
         """Whether the images are still these; or whether the one of this id still is the same."""
         watched = list(self.watched)
@@ -82,11 +92,17 @@ class DataSources:
         self.folders = folders
         self._kept: BytesCache[Listing] = BytesCache(_MOST_BYTES)
 
-    def listing(self, source: Path, image: str | None = None) -> Listing:
-        """The images as they are now; or of which this one is as it is now."""
-        return self._kept.get(
-            (source,), lambda: self._read(source), lambda kept: kept.is_current(image)
-        )
+    def listing(self, source: Path, image: str | None = None, *, is_bare: bool = False) -> Listing:
+        """The images as they are now; or of which this one is as it is now.
+
+        `is_bare`: their labels, masks and outlines are left aside.
+        """
+
+        def read() -> tuple[Listing, int]:
+            found, n_bytes = self._read(source)
+            return (found.bare() if is_bare else found), n_bytes
+
+        return self._kept.get((source, is_bare), read, lambda kept: kept.is_current(image))
 
     def _read(self, source: Path) -> tuple[Listing, int]:
         """List the images; all must lie in the data folders. Of a folder a link may lead out, which

@@ -1,6 +1,6 @@
 // Data: choose a folder or table; see images by class and patient, counts and warnings.
 import { fill } from "../chunks.js";
-import { LEFT_OUT, choice, classTag, count, get, guarded, h, post } from "../dom.js";
+import { LEFT_OUT, choice, classTag, count, get, guarded, h, once, post } from "../dom.js";
 import { go, here } from "../way.js";
 import { about, watchChecks } from "./about.js";
 
@@ -94,7 +94,7 @@ function heading(data, known) {
   return h("div", { class: "split" },
     h("div", {}, h("h1", {}, data.name), h("p", { class: "soft" }, [".", data.name].includes(data.where) ? "" : data.where),
       h("p", {}, data.labelled
-        ? h("a", { class: "button main", href: `#/train/${data.id}` }, "Train on these images")
+        ? [h("a", { class: "button main", href: `#/train/${data.id}` }, "Train on these images"), drawInstead(data)]
         : [h("a", { class: "button main", href: `#/look/-/${data.id}`, id: "draw-on" }, "Draw on these images"),
             " They have no labels: draw what is what on a few of them, and learn from that."]),
       data.drawn?.classes.length > 1 ? h("p", {}, h("a", { class: "button", href: `#/train/${data.id}` }, "Train on what is drawn")) : null,
@@ -102,6 +102,15 @@ function heading(data, known) {
         ? h("p", { class: "changed" }, `${count(data.corrections.length, "correction")} of yours, ` +
             "kept apart from the files and used in the next training.") : null),
     table, known);
+}
+
+/** Images with labels are learnt from by these; to draw on them is to leave the labels aside. */
+export function drawInstead(data, image = null) {
+  const open = once(async () => {
+    const { id } = await post("/api/data", { place: data.place, inside: data.where, bare: true });
+    go("look", "-", id, ...(image ? [image] : []));
+  });
+  return h("button", { id: "draw-instead", onclick: open, title: "Their labels are left aside there, and stay as they are here." }, "Draw on them instead");
 }
 
 function groups(data) {

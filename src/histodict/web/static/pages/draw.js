@@ -1,6 +1,6 @@
 // Draw: classes made on the spot, tools, what is drawn, the quick answer that follows each stroke.
 import { become, choice, count, get, guarded, h, labelled, notice, once, post, s, send, takeColours } from "../dom.js";
-import { drawShapes, tool } from "../tools.js";
+import { drawShapes, thinned, tool } from "../tools.js";
 import { go, here } from "../way.js";
 import { Quick } from "./quick.js";
 
@@ -13,6 +13,7 @@ const TOOLS = {
 };
 const WIDTHS = [8, 200]; // of the brush, in screen pixels
 const MOST_LISTED = 100;
+const MOST_POINTS = 2000; // of a stroke, as it is sent
 
 export class DrawPanel {
   /** look: what the page knows of the image: {data, chosen, base, viewer, info, legend}. */
@@ -216,7 +217,9 @@ export class DrawPanel {
 
   drawn({ tool: name, points, radius = 1 }) {
     this.quick.struck = performance.now();
-    const round = points.map((point) => point.map((value) => Math.round(value * 10) / 10));
+    // A brush is painted in cells of a tenth of its radius; of a line half a pixel of the screen can be seen.
+    const finest = ["brush", "eraser"].includes(name) ? radius / 20 : 0.5 / this.viewer.scale;
+    const round = thinned(points, finest, MOST_POINTS).map((point) => point.map((value) => Math.round(value * 10) / 10));
     this.change({ act: "draw", tool: name, points: round, radius: Math.max(0.5, radius), label: here.drawing.label });
   }
 
@@ -289,9 +292,8 @@ export class DrawPanel {
   jumpTo(id) {
     const shape = this.shapes.find((one) => one.id === id);
     if (!shape) return;
-    const [x, y] = [0, 1].map((axis) => shape.polygons.flatMap((rings) => rings[0].map((corner) => corner[axis])));
     this.chosenShape = id;
-    this.viewer.show([Math.min(...x), Math.min(...y), Math.max(...x), Math.max(...y)]);
+    this.viewer.show(boxOf(shape));
   }
 
   /** In the panel that explains a patch: what it is, if not what it was called. */
@@ -333,6 +335,15 @@ export class DrawPanel {
     const ready = this.classes.filter((one) => there.has(one.id)).length > 1;
     become(this.parts.train, ready ? [h("p", {}, h("a", { class: "button main", id: "train-drawn", href: `#/train/${this.data.id}` }, "Train on what is drawn"))] : []);
   }
+}
+
+/** Left, top, right and bottom of a shape, which may have more corners than a function takes arguments. */
+function boxOf({ polygons }) {
+  const box = [Infinity, Infinity, -Infinity, -Infinity];
+  polygons.forEach(([outer]) => outer.forEach(([x, y]) => {
+    box.splice(0, 4, Math.min(box[0], x), Math.min(box[1], y), Math.max(box[2], x), Math.max(box[3], y));
+  }));
+  return box;
 }
 
 /** An area in level-0 pixels, in words. */
