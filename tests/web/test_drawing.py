@@ -264,7 +264,7 @@ def test_files_of_others_bring_classes_and_colours(client):
     assert {one["name"]: one["colour"] for one in found["classes"]} == {
         "Necrosis": "#0000ff",
         "Tumor": "#c80000",
-        "unclassified": "#0072b2",
+        "unclassified": "#d55e00",
     }
     assert len(found["shapes"]) == 3 and "1 detections" in found["notes"][0]
     again = bring(client, [feature(square(60, 100, 30), " tumor ")]).json()
@@ -439,7 +439,7 @@ def test_a_model_learns_from_shapes_alone_and_is_tested_on_shapes_of_others(clie
     ask(client, sheet(client), {"act": "undo"})  # it learns from what was there when it was asked
     assert wait_for(client, job, "done", "failed")["error"] == ""
     model = client.get(f"/api/jobs/{job}/model").json()
-    assert model["classes"] == ["stripes", "dots"] and model["colours"]["dots"] == "#d55e00"
+    assert model["classes"] == ["stripes", "dots"] and model["colours"]["dots"] == "#0072b2"
     rows = {row["name"]: row for row in model["results"]["images"]}
     assert set(rows) == {"second.png [stripes]", "second.png [dots]"}
     assert all(row["look"] == client.images["second.png"] for row in rows.values())

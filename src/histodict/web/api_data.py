@@ -13,6 +13,7 @@ from .about import class_to_be_found
 from .api_jobs import jobs
 from .calls import Call, endpoint, picture
 from .data_checks import quick_warnings
+from .data_sources import ONLY_LOOK
 from .datasets import (
     add_correction,
     find_source,
@@ -75,6 +76,8 @@ def _facts(call: Call) -> dict[str, Any]:
     manifest = dataset.manifest
     drawn = None if dataset.is_labelled else drawn_facts(dataset)
     classes = drawn["classes"] if drawn else manifest.classes
+    warnings = quick_warnings(manifest)
+    notes = [words for words in warnings if words.endswith(ONLY_LOOK)]
     place, where = call.context.folders.locate(dataset.source)
     return {
         "id": dataset.id,
@@ -89,7 +92,8 @@ def _facts(call: Call) -> dict[str, Any]:
         "mpp": dataset.about.mpp,
         "learn_from": dataset.about.learn_from,
         "mark_classes": dataset.mark_classes,
-        "warnings": quick_warnings(manifest),
+        "notes": notes,
+        "warnings": [words for words in warnings if words not in notes],
         "corrections": dataset.corrections(),
     }
 

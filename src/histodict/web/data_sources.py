@@ -34,7 +34,7 @@ _MOST_BYTES = 256 * 2**20
 # File systems count time in steps of up to two seconds. What has changed within the last one may
 # change once more and look the same: it is listed anew until then.
 _STEP = 2.0
-_ONLY_LOOK = ": these images have no labels, and are learnt from by what is drawn on them"
+ONLY_LOOK = ": these images have no labels, and are learnt from by what is drawn on them"
 
 State = tuple[int, int, int] | None
 
@@ -73,7 +73,7 @@ class Listing:
             id_: replace(record, label="", mask=None, drawn=None)
             for id_, record in self.by_id.items()
         }
-        words = f"{self.manifest.root}: what is known of them is left aside{_ONLY_LOOK}"
+        words = f"{self.manifest.root}: what is known of them is left aside{ONLY_LOOK}"
         manifest = Manifest(tuple(by_id.values()), (words,), self.manifest.root)
         return Listing(manifest, by_id, self.names, self.watched, self.was_settled)
 
@@ -202,14 +202,14 @@ def _from_table(table: Path) -> Manifest:
         manifest = read_manifest(table, labelled=False)
         if any(record.label or record.is_mapped for record in manifest.records):
             raise
-    words = f"{table}: there is no column for the label{_ONLY_LOOK}"
+    words = f"{table}: there is no column for the label{ONLY_LOOK}"
     return replace(manifest, warnings=(words,))
 
 
 def _to_look_at(folder: Path, below: list[Entry], reason: str) -> Manifest:
     images, others = images_below(folder, below)
     records = tuple(Record(path, "", name_in(folder, path)) for path in images)
-    warnings = [f"{folder}: {reason}{_ONLY_LOOK}"]
+    warnings = [f"{folder}: {reason}{ONLY_LOOK}"]
     if others:
         names = some_of([name_in(folder, path) for path in others])
         warnings.append(f"{folder}: left out, as no format that is read, or as masks: {names}")

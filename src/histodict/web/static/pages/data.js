@@ -9,6 +9,8 @@ export async function showData(content, [id], session) {
   let stopped = false;
   let lost = null;
   const data = chosen ? await get(`/api/data/${chosen}`).catch((error) => { lost = error.message; }) : null;
+  if (!data && !lost) content.append(h("p", { class: "lead" }, "Choose a folder that holds one sub-folder of images per class, or a table (CSV) with ",
+    "the columns path, label and, best, patient. A folder of slides without labels will do, too: you draw on them what is what."));
   content.append(chooser(session, !data));
   if (data) {
     here.data = data.id;
@@ -19,11 +21,7 @@ export async function showData(content, [id], session) {
     });
     content.append(heading(data, known.element), warnings, ...groups(data));
     watchChecks(data, warnings, () => stopped);
-  } else {
-    if (lost) content.append(h("p", { class: "warning", id: "lost" }, h("b", {}, "These images cannot be opened: "), lost));
-    content.append(h("p", { class: "lead" }, "Choose a folder that holds one sub-folder of images ",
-      "per class, or a table (CSV) with the columns path, label and, best, patient. Images without labels can be drawn on."));
-  }
+  } else if (lost) content.append(h("p", { class: "warning", id: "lost" }, h("b", {}, "These images cannot be opened: "), lost));
   return () => { stopped = true; };
 }
 
@@ -66,7 +64,7 @@ const browse = guarded(async (list, session, place, inside) => {
       found.folders.map((name) => row("▸", name, () => browse(list, session, place, join(name)))),
       found.tables.map((name) => row("▤", name, open(join(name)), "open this table")),
       found.models.map((name) => row("◆", name, openModel(place, join(name)), "open this model"))),
-    h("button", { onclick: open(found.inside), class: "main" }, "Open this folder")].filter(Boolean));
+    h("button", { onclick: open(found.inside), class: "main" }, `Open this folder: ${found.name}`)].filter(Boolean));
 });
 
 const openModel = (place, inside) => guarded(async () => {

@@ -1,5 +1,5 @@
 // Draw: classes made on the spot, tools, what is drawn, the quick answer that follows each stroke.
-import { become, choice, count, get, guarded, h, labelled, notice, once, post, s, send, takeColours } from "../dom.js";
+import { COLOURS, become, choice, count, get, guarded, h, labelled, notice, once, post, s, send, takeColours } from "../dom.js";
 import { drawShapes, thinned, tool } from "../tools.js";
 import { go, here } from "../way.js";
 import { Quick } from "./quick.js";
@@ -12,6 +12,7 @@ const TOOLS = {
   rectangle: ["Rectangle", "r", "Drag from corner to corner."],
 };
 const WIDTHS = [8, 200]; // of the brush, in screen pixels
+const OFFERED = [COLOURS[1], COLOURS[0], ...COLOURS.slice(2)]; // what one looks for is named first, and is warm everywhere
 const MOST_LISTED = 100;
 const MOST_POINTS = 2000; // of a stroke, as it is sent
 
@@ -110,7 +111,7 @@ export class DrawPanel {
       this.quick.ask();
       name.focus();
     });
-    this.nextColour = () => { if (!own) colour.value = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#f0e442", "#56b4e9"].find((one) => !this.classes.some((c) => c.colour === one)) ?? "#8795a1"; };
+    this.nextColour = () => { if (!own) colour.value = OFFERED.find((one) => !this.classes.some((c) => c.colour === one)) ?? "#8795a1"; };
     this.parts.add.append(h("form", { class: "add-class", onsubmit: (event) => { event.preventDefault(); add(); } },
       labelled("New class", h("span", { class: "together" }, colour, name, h("button", { id: "add-class" }, "Add")))));
   }
@@ -338,7 +339,7 @@ export class DrawPanel {
 }
 
 /** Left, top, right and bottom of a shape, which may have more corners than a function takes arguments. */
-function boxOf({ polygons }) {
+export function boxOf({ polygons }) {
   const box = [Infinity, Infinity, -Infinity, -Infinity];
   polygons.forEach(([outer]) => outer.forEach(([x, y]) => {
     box.splice(0, 4, Math.min(box[0], x), Math.min(box[1], y), Math.max(box[2], x), Math.max(box[3], y));

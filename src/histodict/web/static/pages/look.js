@@ -48,7 +48,8 @@ export async function showLook(content, [job, id, image], session) {
   panel.append(h("h1", { class: "file" }, chosen.name), h("p", { class: "soft", id: "pixel-size" },
     `Pixel size: ${sizeWords(state.info.mpp, state.info.mpp_from)}.`), modelBar(state, session), chosen.masked ? truthSwitch(state) : "", state.answer, drawPanel(state), state.why, corrections(state), suggestBar(state), exportsBar(state, atPoint(state)));
   if (state.job) followMap(state, status);
-  else state.answer.replaceChildren(h("p", { class: "soft" }, "No model is chosen: ", h("a", { href: `#/train/${data.id}` }, "train one"), " to see its map here."));
+  else state.answer.replaceChildren(h("p", { class: "soft" }, "No model is chosen: ", data.labelled || data.drawn?.classes.length > 1
+    ? [h("a", { href: `#/train/${data.id}` }, "train one"), " to see its map here."] : "draw first, and a quick map follows; then train one."));
   return () => { state.stopped = true; state.viewer.close(); state.draw?.close(); };
 }
 
