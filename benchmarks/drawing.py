@@ -134,8 +134,6 @@ def walk(page: Any, masks: dict[str, Path], size: tuple[int, int], folder: Path 
     way.step("draw-5-report", "the report")
     way.click("text=Look at images")
     page.locator("#map-class").wait_for(timeout=_SLOW)
-    page.locator("#map-shown").select_option("trained")
-    way.clicks += 2
     page.wait_for_timeout(500)
     way.step("draw-6-trained", "the trained map")
 

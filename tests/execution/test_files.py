@@ -7,7 +7,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from histodict.execution.files import content_digest, file_key, file_state, written_whole
+from histodict.execution.files import (
+    content_digest,
+    file_key,
+    file_state,
+    key_of_files,
+    written_whole,
+)
 
 DAY = 24 * 3600
 TEXTS = [str(i) * (20_000 + i) for i in range(4)]
@@ -151,6 +157,29 @@ def test_a_link_that_leads_to_another_file_is_noticed(tmp_path, no_clock, key):
         found["folder"].append(key(folder / "a.png"))
     for first, second, third in found.values():
         assert first != second and first == third
+
+
+def test_the_key_of_many_files_looks_at_what_lies_beside_them_once(tmp_path, monkeypatch):
+    """Each file of a folder of DICOM lies beside all others."""
+    counts = []
+    for n_files in (10, 20):
+        folder = tmp_path / str(n_files)
+        folder.mkdir()
+        files = [folder / f"{number}.dcm" for number in range(n_files)]
+        for file in (*files, folder / "beside.txt"):
+            file.write_bytes(b"one")
+        key_of_files(files)
+        counts.append(looks_at_the_disk(monkeypatch, lambda files=files: key_of_files(files)))
+    assert counts[1] < 2.2 * counts[0]
+    keys = [key_of_files(files)]
+    for change in (
+        lambda: (folder / "beside.txt").write_bytes(b"other"),
+        lambda: files[3].write_bytes(b"another"),
+        lambda: files[4].unlink(),
+    ):
+        change()
+        assert key_of_files(files) not in keys
+        keys.append(key_of_files(files))
 
 
 def test_a_key_says_the_true_place(tmp_path, monkeypatch):

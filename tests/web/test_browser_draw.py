@@ -162,6 +162,38 @@ def test_undo_redo_eraser_polygon_and_rectangle(page, hand, masks):
     wait_for_shapes(page, 3)
 
 
+# A spiral of 30,000 points, thinned; how far off it is at most, and the box of a shape of it.
+_THINNED = """async () => {
+  const { thinned } = await import("/static/tools.js");
+  const { boxOf } = await import("/static/pages/draw.js");
+  const path = Array.from({ length: 150000 }, (_, i) => {
+    const turn = i / 1000;
+    return [(100 + turn) * Math.cos(turn), (100 + turn) * Math.sin(turn)];
+  });
+  const short = thinned(path.slice(0, 30000), 0.5, 2000);
+  const off = ([x, y], [x0, y0], [x1, y1]) => {
+    const [dx, dy] = [x1 - x0, y1 - y0];
+    const share = Math.min(1, Math.max(0, ((x - x0) * dx + (y - y0) * dy) / (dx * dx + dy * dy)));
+    return Math.hypot(x - x0 - share * dx, y - y0 - share * dy);
+  };
+  const places = short.map((point) => path.indexOf(point));
+  let most = 0;
+  for (let k = 1; k < short.length; k++) {
+    for (let i = places[k - 1]; i < places[k]; i += 7) most = Math.max(most, off(path[i], short[k - 1], short[k]));
+  }
+  return { n: short.length, first: places[0], last: places.at(-1), most, few: thinned(path, 0.001, 50).length,
+    straight: thinned([[0, 0], [1, 0], [2, 0.01], [9, 0]], 0.5, 10), box: boxOf({ polygons: [[path]] }) };
+}"""
+
+
+def test_a_long_stroke_is_thinned_and_a_shape_of_many_corners_has_a_box(page):
+    found = page.evaluate(_THINNED)
+    assert found["first"] == 0 and found["last"] == 29_999 and 30 < found["n"] < 300
+    assert found["most"] <= 0.5 and found["few"] <= 50
+    assert found["straight"] == [[0, 0], [9, 0]]
+    assert np.allclose(found["box"], [-248, -245, 245, 246], atol=6)
+
+
 def test_everything_is_done_with_the_keyboard_alone(page):
     page.locator("#viewer").focus()
     keys = page.keyboard
@@ -260,9 +292,12 @@ def test_the_trained_map_is_told_from_the_quick_one_and_a_patch_is_relabelled(pa
     page.get_by_role("link", name="Look at images").click()
     wait_for_shapes(page, 3)
     page.locator("#map-class").wait_for(timeout=SLOW)
-    page.locator("#map-shown").select_option("trained")
-    assert page.locator("#viewer").get_attribute("data-map") == "trained"
-    page.locator("#tool-look").click()
+    page.locator("#map-shown").wait_for()
+    viewer = page.locator(
+        "#viewer"
+    )  # who comes from a model sees its map, with no brush in the hand
+    assert viewer.get_attribute("data-map") == "trained"
+    assert viewer.get_attribute("data-tool") == "look"
     page.locator("#viewer").press("Enter")
     page.locator("#patch-is").wait_for()
     strike(page, lambda: page.get_by_role("button", name="Mark this patch as Inflamed").click())
@@ -285,6 +320,7 @@ def test_with_a_second_patient_the_model_is_tested_and_reported(page, hand, mask
     page.locator("#train-drawn").click()
     page.locator("#test-patients").get_by_label("slide-2.jpg").check()
     page.locator("#tested-on").get_by_text("Tested on what is drawn of 1 patient").wait_for()
+    page.get_by_text("no patient is known count as one patient each").wait_for()
     small(page)
     page.get_by_role("button", name="Start training").click()
     page.locator("#see-model").wait_for(timeout=SLOW)
@@ -292,6 +328,7 @@ def test_with_a_second_patient_the_model_is_tested_and_reported(page, hand, mask
     page.locator("#confusion").wait_for()
     assert "Tested on what is drawn alone" in page.locator("#parts").inner_text()
     assert page.locator(".patients-table td").all_inner_texts()[:2] == ["slide-2.jpg", "2"]
+    assert "Of 1 patient alone" in page.locator("#few-patients").inner_text()
     with page.expect_download() as saved:
         page.locator("#download-report").click()
     assert "slide-2.jpg" in saved.value.path().read_text()

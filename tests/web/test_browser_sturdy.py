@@ -114,6 +114,23 @@ def test_images_are_left_out_one_by_one(page, server, data):
     assert len(ask(server, f"/api/data/{data}")["corrections"]) == 1
 
 
+def test_images_with_labels_say_where_the_brush_is(page, server, data):
+    image = ask(server, f"/api/data/{data}")["images"][-1]["id"]
+    visit(page, server, "look", "-", data, image)
+    page.locator("#no-brush summary").click()
+    page.get_by_text("each as a whole").wait_for()
+    page.locator("#no-brush").get_by_role("button", name="Draw on them instead").click()
+    page.locator("#class-name").wait_for()
+    assert page.url.endswith(image) and data not in page.url  # the same image, of another set
+    page.get_by_text("draw first, and a quick map follows").wait_for()
+    assert page.locator("#corrections").inner_text() == ""
+    page.locator("#nav a").first.click()
+    page.get_by_text("is left aside").wait_for()
+    assert page.locator(".warning", has_text="left aside").count() == 0  # it is as it was asked for
+    visit(page, server, "data", data)
+    page.get_by_role("button", name="Draw on them instead").wait_for()
+
+
 def test_what_was_typed_and_seen_is_there_again_after_back(page, server, data):
     visit(page, server, "train", data)
     page.locator("input[name=n_atoms]").fill("77")

@@ -324,3 +324,25 @@ def test_images_are_suggested_once_the_model_has_judged_some(client, folder):
     assert first not in [one["image"] for one in now["suggested"]]
     parts = client.get(f"/api/jobs/{job}/look/{data}/{ids[-1]}/fields").json()["fields"]
     assert all(0 <= part["doubt"] <= 1 and len(part["box"]) == 4 for part in parts)
+
+
+def test_an_unreadable_image_and_those_drawn_on_are_not_suggested(client, folder):
+    shutil.copytree(folder / "tissue", folder / "spoilt")
+    first, second, *_ = sorted((folder / "spoilt").rglob("*.jpg"))
+    first.write_bytes(b"no image")
+    job = ask_to_open(client, "kept.histodict").json()["id"]
+    body = {"place": 0, "inside": "spoilt", "bare": True}
+    data = client.post("/api/data", json=body, headers=OWN).json()["id"]
+    own = f"/api/data/{data}"
+    ids = {image["name"]: image["id"] for image in client.get(own).json()["images"]}
+    found = client.get(f"/api/jobs/{job}/suggest/{data}").json()
+    assert found["of"] == len(ids) and found["unread"] == 1 and len(found["next"]) > 1
+    label = client.post(f"{own}/classes", json={"name": "a"}, headers=OWN).json()["classes"][0][
+        "id"
+    ]
+    stroke = {"act": "draw", "tool": "brush", "points": [[30, 30]], "radius": 9, "label": label}
+    drawn = ids[second.relative_to(folder / "spoilt").as_posix()]
+    answer = client.post(f"{own}/images/{drawn}/drawn", json=stroke, headers=OWN)
+    assert answer.status_code == 200, answer.text
+    found = client.get(f"/api/jobs/{job}/suggest/{data}").json()
+    assert found["of"] == len(ids) - 1 and drawn not in found["next"]

@@ -19,6 +19,7 @@ from PIL import Image
 
 from histodict.images.annotations.drawing import Drawing
 from histodict.images.readers import open_image
+from histodict.web.sheets import Shape, Sheet
 from tests.web.app import OWN, open_client, open_data, start, wait_for
 
 BRUSH = {"act": "draw", "tool": "brush", "points": [[60, 60], [120, 70]], "radius": 15}
@@ -263,7 +264,7 @@ def test_files_of_others_bring_classes_and_colours(client):
     assert {one["name"]: one["colour"] for one in found["classes"]} == {
         "Necrosis": "#0000ff",
         "Tumor": "#c80000",
-        "unclassified": "#0072b2",
+        "unclassified": "#d55e00",
     }
     assert len(found["shapes"]) == 3 and "1 detections" in found["notes"][0]
     again = bring(client, [feature(square(60, 100, 30), " tumor ")]).json()
@@ -438,7 +439,7 @@ def test_a_model_learns_from_shapes_alone_and_is_tested_on_shapes_of_others(clie
     ask(client, sheet(client), {"act": "undo"})  # it learns from what was there when it was asked
     assert wait_for(client, job, "done", "failed")["error"] == ""
     model = client.get(f"/api/jobs/{job}/model").json()
-    assert model["classes"] == ["stripes", "dots"] and model["colours"]["dots"] == "#d55e00"
+    assert model["classes"] == ["stripes", "dots"] and model["colours"]["dots"] == "#0072b2"
     rows = {row["name"]: row for row in model["results"]["images"]}
     assert set(rows) == {"second.png [stripes]", "second.png [dots]"}
     assert all(row["look"] == client.images["second.png"] for row in rows.values())
@@ -453,3 +454,80 @@ def test_a_model_learns_from_shapes_alone_and_is_tested_on_shapes_of_others(clie
     place = f"/api/jobs/{job}/look/{client.data}/{client.images['first.png']}"
     assert client.get(place).json()["n_patches"] > rows["second.png [dots]"]["n_patches"]
     assert client.get(f"{place}/map.png?only=-1").status_code == 200
+
+
+# --- how much -------------------------------------------------------------------------------------
+
+
+def test_a_long_stroke_is_taken_and_an_endless_one_refused(client):
+    """As JSON it has more bytes than other requests may."""
+    (own,) = make(client, "dots")
+    turns = np.linspace(0, 60 * np.pi, 20_000)
+    reach = 20 + 60 * turns / turns[-1]
+    path = np.stack([140 + reach * np.cos(turns), 100 + reach * np.sin(turns)], axis=1).round(1)
+    body = BRUSH | {"label": own, "points": path.tolist(), "radius": 3}
+    assert len(json.dumps(body)) > 2**17
+    (shape,) = ask(client, sheet(client), body)["shapes"]
+    assert abs(shape["area"] / (np.pi * (83**2 - 17**2)) - 1) < 0.05
+    more = body | {"points": [*body["points"], [1, 1]]}
+    assert "from 1 to 20000 points" in refused(client, sheet(client), more)
+    endless = body | {"points": 10 * body["points"]}
+    assert "too large" in refused(client, sheet(client), endless)
+
+
+def square_of(n_corners, number):
+    """A shape of so many corners."""
+    corners = [[float(number), float(i)] for i in range(n_corners)]
+    return Shape(id=f"{number:012x}", label="a", tool="brush", area=1.0, polygons=[[corners]])
+
+
+def test_the_way_back_is_as_long_as_there_is_room():
+    small = large = Sheet([], [], [])
+    for number in range(130):
+        small = small.changed([], [square_of(4, number)])
+    assert len(small.done) == 100
+    for number in range(9):
+        large = large.changed([], [square_of(40_000, number)])
+    assert len(large.done) == 5 and len(large.shapes) == 9
+    back = large.undo().undo()
+    assert len(back.shapes) == 7 and back.redo().redo().shapes == large.shapes
+    last = Sheet([], [], []).changed([], [square_of(300_000, 1)])
+    assert last.undo().shapes == []  # the last step can be taken back, whatever it takes
+
+
+# --- images that have labels ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def labelled(tmp_path, folder):
+    for name in ("healthy/p1", "inflamed/p2"):
+        (tmp_path / "data" / name).mkdir(parents=True)
+        for number in (1, 2):
+            data = (folder / "first.png").read_bytes()
+            (tmp_path / "data" / name / f"{number}.png").write_bytes(data)
+    with open_client([tmp_path / "data"], tmp_path / "own") as client:
+        client.data = open_data(client, "")
+        yield client
+
+
+def test_images_with_labels_are_drawn_on_as_a_set_of_its_own(labelled):
+    before = ask(labelled)
+    assert before["labelled"] and before["classes"] == ["healthy", "inflamed"]
+    image = before["images"][0]["id"]
+    for path, body in (("/classes", {"name": "a"}), (f"/images/{image}/drawn", BRUSH)):
+        assert "open them to be drawn on" in refused(labelled, path, body)
+    own = labelled.data
+    place = {"place": before["place"], "inside": before["where"], "bare": True}
+    labelled.data = labelled.post("/api/data", json=place, headers=OWN).json()["id"]
+    bare = ask(labelled)
+    assert labelled.data != own and not bare["labelled"] and bare["classes"] == []
+    assert [(i["id"], i["patient"], i["label"]) for i in bare["images"]] == [
+        (i["id"], i["patient"], "") for i in before["images"]
+    ]
+    assert "left aside" in bare["warnings"][0] and bare["name"].endswith(", to draw on")
+    (label,) = make(labelled, "a")
+    assert ask(labelled, f"/images/{image}/drawn", BRUSH | {"label": label})["shapes"]
+    labelled.data = own
+    assert ask(labelled)["labelled"] and drawn(labelled)["images"] == []
+    names = [data["name"] for data in labelled.get("/api/session").json()["data"]]
+    assert sorted(names) == ["data", "data, to draw on"]

@@ -10,6 +10,7 @@ from histodict.images.readers import open_image
 from histodict.patches.grid import PatchGrid
 from histodict.patches.patch_map import BLANK, PatchMap
 from histodict.web.fields import fields_of, suggest_fields
+from histodict.web.sheets import Shape
 from histodict.web.suggestions import appearance, lead, suggest
 
 
@@ -87,23 +88,48 @@ def field_map():
     return PatchMap(PatchGrid(32, 48, 32, 32, 1.0), winners, margins, ("a", "b"), "x.png")
 
 
+@pytest.fixture
+def source(tmp_path):
+    pixels = np.random.default_rng(0).integers(0, 200, (1024, 1536, 3)).astype(np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "x.png")
+    with open_image(tmp_path / "x.png") as source:
+        yield source
+
+
 def test_fields_tile_the_tissue(field_map):
     boxes = {one.box: one.lead for one in fields_of(field_map)}
     assert len(boxes) == 5 and (1024, 512, 1536, 1024) not in boxes
     assert min(boxes, key=boxes.get) == (512, 0, 1024, 512)
 
 
-def test_the_doubtful_field_is_suggested_until_it_is_marked(field_map, tmp_path):
-    pixels = np.random.default_rng(0).integers(0, 200, (1024, 1536, 3)).astype(np.uint8)
-    Image.fromarray(pixels).save(tmp_path / "x.png")
-    with open_image(tmp_path / "x.png") as source:
-        marked = [(0, 0, 100, 100)]
-        found = suggest_fields(field_map, source, marked, 3)
-        boxes = [box for box, _ in found]
-        assert len(boxes) == 3 and (0, 0, 512, 512) not in boxes
-        assert max(found, key=lambda one: one[1].doubt)[0] == (512, 0, 1024, 512)
-        marked.append((600, 100, 700, 200))
-        assert (512, 0, 1024, 512) not in [
-            b for b, _ in suggest_fields(field_map, source, marked, 3)
-        ]
-        assert suggest_fields(field_map, source, [(0, 0, 1536, 1024)], 3) == []
+def test_the_doubtful_field_is_suggested_until_it_is_marked(field_map, source):
+    marked = [(0, 0, 100, 100)]
+    found = suggest_fields(field_map, source, marked, 3)
+    boxes = [box for box, _ in found]
+    assert len(boxes) == 3 and (0, 0, 512, 512) not in boxes
+    assert max(found, key=lambda one: one[1].doubt)[0] == (512, 0, 1024, 512)
+    marked.append((600, 100, 700, 200))
+    assert (512, 0, 1024, 512) not in [b for b, _ in suggest_fields(field_map, source, marked, 3)]
+    assert suggest_fields(field_map, source, [(0, 0, 1536, 1024)], 3) == []
+
+
+@pytest.mark.parametrize(
+    "corners",
+    [
+        [[600, 100], [700, 100], [700, 200], [600, 200]],
+        [[700, 300], [704, 300], [704, 304], [700, 304]],  # less than a patch
+        [[520, 250], [1016, 250], [1016, 260], [520, 260]],  # long and thin
+    ],
+)
+def test_where_something_is_drawn_nothing_is_suggested(field_map, source, corners):
+    shape = Shape(id="", label="", tool="brush", area=1.0, polygons=[[corners]])
+    boxes = [box for box, _ in suggest_fields(field_map, source, [], 9, [shape])]
+    assert len(boxes) == 4 and (512, 0, 1024, 512) not in boxes
+
+
+def test_a_stroke_across_the_image_leaves_fields_beside_it(field_map, source):
+    """The box around it would take them all."""
+    corners = [[10, 5], [15, 5], [1530, 1000], [1525, 1000]]
+    shape = Shape(id="", label="", tool="polygon", area=1.0, polygons=[[corners]])
+    boxes = [box for box, _ in suggest_fields(field_map, source, [], 9, [shape])]
+    assert (0, 512, 512, 1024) in boxes and (0, 0, 512, 512) not in boxes

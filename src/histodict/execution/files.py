@@ -11,7 +11,7 @@ import shutil
 import stat
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache, lru_cache
 from pathlib import Path
@@ -148,6 +148,27 @@ def file_key(path: Path) -> list[Any]:
     return [_true_place(str(path.absolute()), device, number), *sizes, *states]
 
 
+def key_of_files(paths: Iterable[Path]) -> list[Any]:
+    """Changes when any of these is another file, was changed, or is there no more.
+
+    As `file_key` of each; but what lies beside them is looked at once, not for each of them.
+    """
+    own: list[Any] = []
+    homes: dict[Path, None] = {}
+    for path in paths:
+        try:
+            device, number, *sizes = file_state(path)
+        except FileNotFoundError:
+            own.append(None)
+            continue
+        own.append([_true_place(str(path.absolute()), device, number), *sizes])
+        home = _home(path)
+        if home is not None:
+            homes[home] = None
+    beside = [[p.name, *_sizes(p.stat())] for home in homes for p in _files_in(home)]
+    return [own, beside]
+
+
 @lru_cache(maxsize=100_000)
 def _true_place(path: str, device: int, number: int) -> str:
     """Where all links lead; to find out takes a look at every folder of the path.
@@ -167,12 +188,21 @@ def is_there(path: Path) -> bool:
 
 def _beside(path: Path) -> list[Path]:
     """The other files of a slide that lies in several."""
+    home = _home(path)
+    return [] if home is None else [other for other in _files_in(home) if other != path]
+
+
+def _home(path: Path) -> Path | None:
+    """Where the other files of a slide are that lies in several."""
     kind = path.suffix.lower()
-    if kind not in (*_INDEXES, ".mrxs"):
-        return []
-    folder = path.with_suffix("") if kind == ".mrxs" else path.parent
+    if kind == ".mrxs":
+        return path.with_suffix("")
+    return path.parent if kind in _INDEXES else None
+
+
+def _files_in(folder: Path) -> list[Path]:
     files = sorted(folder.iterdir()) if folder.is_dir() else []
-    return [other for other in files if other != path and other.is_file()]
+    return [file for file in files if file.is_file()]
 
 
 def file_bytes(path: Path) -> int:

@@ -6,11 +6,12 @@ Only the class has to be there. What is beside the images is left out by name, n
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
-from .folder_images import is_folder_image, is_image_path, is_zarr
+from .folder_images import is_folder_image, is_zarr
 from .readers import IN_OWN_FOLDER, READERS
 from .records import ManifestError, name_in, some_of
 
@@ -24,6 +25,15 @@ MASKS = frozenset(
 OTHER_PICTURES = (".gif", ".webp", ".jp2", ".j2k", ".jpx", ".jxl", ".heic", ".heif", ".avif")
 # Kinds of what lies in folders; a closed folder is one that may not be read.
 IMAGE, FOLDER, MASKED, CLOSED, OTHER = "image", "folder", "masks", "not readable", "other"
+
+
+class Entry(NamedTuple):
+    """Something below a folder; `depth`: 1 for what lies right in it."""
+
+    path: Path
+    kind: str
+    depth: int
+    is_link: bool
 
 
 @dataclass(frozen=True)
@@ -49,26 +59,28 @@ class Layout:
     empty: list[Path] = field(default_factory=list)
 
 
-def class_folders(folder: Path) -> Layout:
-    """The images of a folder with one sub-folder per class, or with one such folder per split."""
+def class_folders(folder: Path, below: Sequence[Entry] | None = None) -> Layout:
+    """The images of a folder with one sub-folder per class, or with one such folder per split.
+
+    `below`: all that `walk` has found there, if somebody knows it already.
+    """
     layout = Layout()
-    above = frozenset({folder.resolve()})
-    inside = _folders(folder, layout, above)
-    splits = _splits_among(folder, inside, above)
+    inside = _folders(folder, walk(folder) if below is None else below, layout)
+    splits = _splits_among(folder, inside)
     for part in splits:
-        for place in _folders(part, layout, above | {part.resolve()}):
-            _add_class(layout, place, part.name, above | {part.resolve()})
+        for place, within in _folders(part, inside[part], layout).items():
+            _add_class(layout, place, within, part.name)
     if splits:
         layout.empty += [path for path in inside if path not in splits]
         return layout
-    for place in inside:
-        _add_class(layout, place, None, above)
+    for place, within in inside.items():
+        _add_class(layout, place, within, None)
     return layout
 
 
-def _splits_among(folder: Path, inside: list[Path], above: frozenset[Path]) -> list[Path]:
+def _splits_among(folder: Path, inside: dict[Path, list[Entry]]) -> list[Path]:
     """All that hold images, where these are splits; none, where they are classes."""
-    holding = [path for path in inside if any(kind == IMAGE for _, kind in walk(path, above))]
+    holding = [path for path, below in inside.items() if any(e.kind == IMAGE for e in below)]
     splits = [path for path in holding if path.name.casefold() in SPLITS]
     others = [path.name for path in holding if path not in splits]
     if splits and others:
@@ -81,20 +93,30 @@ def _splits_among(folder: Path, inside: list[Path], above: frozenset[Path]) -> l
     return splits
 
 
-def _folders(folder: Path, layout: Layout, above: frozenset[Path]) -> list[Path]:
-    """Sub-folders that may hold images; those of masks are left out, and images beside them."""
-    entries = _entries(folder)
-    found = [path for path in entries if _may_hold_images(path) and path.resolve() not in above]
-    for path in found:
-        if _is_masks(path):
-            layout.left_out.setdefault(folder, []).append(f"{path.name}/ (masks)")
-    layout.loose += [path for path in entries if is_image_path(path) and _is_picture(path)]
-    return [path for path in found if not _is_masks(path)]
+def _folders(folder: Path, below: Iterable[Entry], layout: Layout) -> dict[Path, list[Entry]]:
+    """Sub-folders that may hold images, with all that lies below them; what else lies in the folder
+    is left out.
+    """
+    found: dict[Path, list[Entry]] = {}
+    within: list[Entry] = []
+    depth = None
+    for entry in below:
+        depth = entry.depth if depth is None else depth
+        if entry.depth > depth:
+            within.append(entry)
+        elif entry.kind == FOLDER:
+            within = found[entry.path] = []
+        elif entry.kind in (MASKED, CLOSED):
+            words = f"{entry.path.name}/ ({entry.kind})"
+            layout.left_out.setdefault(folder, []).append(words)
+        elif entry.kind == IMAGE or _is_other_picture(entry.path):
+            layout.loose.append(entry.path)
+    return found
 
 
-def _add_class(layout: Layout, folder: Path, split: str | None, above: frozenset[Path]) -> None:
+def _add_class(layout: Layout, folder: Path, below: Iterable[Entry], split: str | None) -> None:
     n_before = len(layout.places)
-    for path, kind in walk(folder, above):
+    for path, kind, *_ in below:
         if kind == IMAGE:
             # class / patient / slide / image
             patient, slide = (*name_in(folder, path).split("/")[:-1], None, None)[:2]
@@ -106,80 +128,67 @@ def _add_class(layout: Layout, folder: Path, split: str | None, above: frozenset
         layout.empty.append(folder)
 
 
-def images_below(folder: Path) -> tuple[list[Path], list[Path]]:
+def images_below(
+    folder: Path, below: Sequence[Entry] | None = None
+) -> tuple[list[Path], list[Path]]:
     """All images below a folder; and what may have been meant there: pictures that no reader reads,
-    folders of masks, folders that may not be read.
+    folders of masks, folders that may not be read. `below` as for `class_folders`.
     """
     images: list[Path] = []
     others: list[Path] = []
-    for path, kind in walk(folder):
+    for path, kind, *_ in walk(folder) if below is None else below:
         if kind == IMAGE:
             images.append(path)
-        elif kind in (MASKED, CLOSED) or (kind == OTHER and path.suffix.lower() in OTHER_PICTURES):
+        elif kind in (MASKED, CLOSED) or (kind == OTHER and _is_other_picture(path)):
             others.append(path)
     return images, others
 
 
-def walk(folder: Path, above: frozenset[Path] = frozenset()) -> Iterator[tuple[Path, str]]:
-    """All that lies below a folder, by name, each with its kind; linked folders are entered, too.
+def walk(folder: Path) -> Iterator[Entry]:
+    """All that lies below a folder, by name; linked folders are entered, too.
 
-    `above`: the true places of folders on the way here. A link to one of them would lead in a
-    circle, and to nothing that is not seen anyway.
+    A folder comes before what is in it, and is looked into only then. A link to a folder on the way
+    here would lead in a circle, and to nothing that is not seen anyway.
     """
-    yield from _walk(folder, folder.resolve(), above)
+    yield from _walk(folder, folder.resolve(), frozenset(), 1)
 
 
-def folders_below(folder: Path) -> list[Path]:
-    """It and all folders below that may hold images; a new image changes that in which it lies."""
-    found = _walk(folder, folder.resolve(), frozenset(), with_files=False)
-    return [folder, *(path for path, kind in found if kind == FOLDER)]
-
-
-def _walk(
-    folder: Path, place: Path, above: frozenset[Path], with_files: bool = True
-) -> Iterator[tuple[Path, str]]:
+def _walk(folder: Path, place: Path, above: frozenset[Path], depth: int) -> Iterator[Entry]:
     """`place`: the folder's true one. Of most entries their folder has told what they are."""
     above |= {place}
     shown = _shown(folder)
-    named = (os.path.splitext(entry.name) for entry in shown)
-    own = {stem for stem, ending in named if ending.lower() in IN_OWN_FOLDER}
-    for entry in shown:
-        is_link = entry.is_symlink()
-        if not (with_files or is_link or entry.is_dir()):
-            continue
-        path = folder / entry.name
+    own = {stem for _, stem, ending in shown if ending in IN_OWN_FOLDER}
+    for entry, _, ending in shown:
+        is_link, path = entry.is_symlink(), folder / entry.name
         if not (path.is_dir() if is_link else entry.is_dir()):
             is_file = path.is_file() if is_link else entry.is_file()
-            yield path, IMAGE if is_file and path.suffix.lower() in READERS else OTHER
+            yield Entry(path, IMAGE if is_file and ending in READERS else OTHER, depth, is_link)
         elif is_zarr(path):
-            yield path, IMAGE if is_folder_image(path) else OTHER
+            yield Entry(path, IMAGE if is_folder_image(path) else OTHER, depth, is_link)
         elif _is_masks(path):
-            yield path, MASKED
+            yield Entry(path, MASKED, depth, is_link)
         elif not os.access(path, os.R_OK | os.X_OK):
-            yield path, CLOSED
+            yield Entry(path, CLOSED, depth, is_link)
         elif entry.name not in own:
             inner = path.resolve() if is_link else place / entry.name
             if inner not in above:
-                yield path, FOLDER
-                yield from _walk(path, inner, above, with_files)
+                yield Entry(path, FOLDER, depth, is_link)
+                yield from _walk(path, inner, above, depth + 1)
 
 
-def _may_hold_images(path: Path) -> bool:
-    return path.is_dir() and not is_zarr(path)
-
-
-def _entries(folder: Path) -> list[Path]:
-    return [folder / entry.name for entry in _shown(folder)]
-
-
-def _shown(folder: Path) -> list[os.DirEntry[str]]:
+def _shown(folder: Path) -> list[tuple[os.DirEntry[str], str, str]]:
+    """What is not hidden, by name; with how that begins and, in small letters, ends."""
     with os.scandir(folder) as entries:
         shown = [entry for entry in entries if not entry.name.startswith(".")]
-    return sorted(shown, key=lambda entry: entry.name)
+    shown.sort(key=lambda entry: entry.name)
+    parts = (os.path.splitext(entry.name) for entry in shown)
+    return [
+        (entry, stem, ending.lower()) for entry, (stem, ending) in zip(shown, parts, strict=True)
+    ]
 
 
-def _is_picture(path: Path) -> bool:
-    return path.suffix.lower() in (*READERS, *OTHER_PICTURES)
+def _is_other_picture(path: Path) -> bool:
+    return path.suffix.lower() in OTHER_PICTURES
 
 
 def _is_masks(path: Path) -> bool:

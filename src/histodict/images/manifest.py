@@ -17,7 +17,7 @@ from .annotations.drawing import Drawing, stem_of
 from .classes import in_order
 from .csv_file import csv_rows
 from .frames import FRAME_NAME, Frame, frame_rows
-from .layout import class_folders
+from .layout import Entry, class_folders
 from .manifest_checks import (
     check_duplicates,
     check_files,
@@ -34,6 +34,7 @@ __all__ = [
     "Manifest",
     "ManifestError",
     "Record",
+    "from_folder",
     "read_manifest",
 ]
 
@@ -176,14 +177,15 @@ def _read(
         return _from_rows(source, csv_rows(source), columns, labelled, by_name)
     if columns:
         raise ManifestError(f"{source}: columns are named, but the folder has no {MANIFEST_NAME}")
-    return _from_folder(source)
+    return from_folder(source)
 
 
 # --- a folder per class -------------------------------------------------------------------------
 
 
-def _from_folder(folder: Path) -> Manifest:
-    found = class_folders(folder)
+def from_folder(folder: Path, below: Sequence[Entry] | None = None) -> Manifest:
+    """With one sub-folder per class; `below`: all that lies there, if somebody has looked."""
+    found = class_folders(folder, below)
     if not found.places:
         raise ManifestError(
             f"{folder}: neither {MANIFEST_NAME} nor sub-folders with images, one for each class"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,9 +59,9 @@ class Record:
 
 def name_in(root: Path, path: Path) -> str:
     """A path relative to a folder, with forward slashes."""
-    text, above = path.as_posix(), f"{root.as_posix()}/"
+    text, above = str(path), f"{root}{os.sep}"
     if text.startswith(above):  # most are, and there are thousands
-        return text[len(above) :]
+        return text[len(above) :].replace(os.sep, "/")
     return (path.relative_to(root) if path.is_relative_to(root) else path).as_posix()
 
 

@@ -27,6 +27,7 @@ from .sights import Box, Sight, by_network, quick_recipe
 from .words import for_the_page
 
 _MOST_BYTES = 16 * 2**20  # of a file of outlines
+_STROKE_BYTES = 2**20  # of a stroke: 20,000 points take less than half of it
 _SECONDS = 0.6  # for numbers that are not there yet; what is not done then comes with the next call
 _FARTHEST = 1e9  # pixels
 _MOST_OTHERS = 8  # images beside the one that is looked at, from which the quick answer learns
@@ -38,7 +39,7 @@ _MOST_OTHERS = 8  # images beside the one that is looked at, from which the quic
 def list_all(call: Call) -> dict[str, Any]:
     """Classes, and every shape of the set without its corners."""
     dataset = call.dataset
-    names = {i: dataset.manifest.name(record) for i, record in dataset.listing.by_id.items()}
+    names = dataset.listing.names
     images = [
         {"image": image, "name": names[image], "shapes": _listed(Sheet.read(dataset.folder, image))}
         for image in images_with_sheets(dataset.folder)
@@ -85,10 +86,20 @@ def _told(call: Call, sheet: Sheet) -> dict[str, Any]:
 
 def change(call: Call) -> dict[str, Any] | Later:
     """A stroke, or something done to a shape; the answer is all that is drawn then."""
+    _check_bare(call)
     act = ACTS.get(str(call.body.get("act")))
     if act is None:
         raise ValueError(f"act must be one of {', '.join(ACTS)}")
     return act(call)
+
+
+def _check_bare(call: Call) -> None:
+    """Of images with labels a training would not look at shapes: better say so than be silent."""
+    if call.dataset.is_labelled:
+        raise ValueError(
+            "these images have labels or masks, and are learnt from by these: open them to be "
+            "drawn on, which leaves that aside"
+        )
 
 
 def _draw(call: Call) -> Later:
@@ -119,6 +130,7 @@ ACTS: dict[str, Callable[[Call], dict[str, Any] | Later]] = {
 
 
 def classes(call: Call) -> dict[str, Any]:
+    _check_bare(call)
     return _classes(change_classes(call.dataset, call.body))
 
 
@@ -127,6 +139,7 @@ def classes(call: Call) -> dict[str, Any]:
 
 def upload(call: Call) -> Later:
     """Outlines from a file, onto an image; nothing of the file itself is kept."""
+    _check_bare(call)
 
     def brought() -> dict[str, Any]:
         source = call.context.tiles.open(call.record)
@@ -209,12 +222,13 @@ def _box(given: Any) -> Box:
 
 _DATA = "/api/data/{data}"
 _IMAGE = f"{_DATA}/images/{{image}}"
+_UPLOAD = endpoint(upload, most_bytes=_MOST_BYTES, is_json=False)
 ROUTES = [
     Route(f"{_DATA}/drawn", endpoint(list_all)),
     Route(f"{_DATA}/classes", endpoint(classes), methods=["POST"]),
     Route(f"{_IMAGE}/drawn", endpoint(show)),
-    Route(f"{_IMAGE}/drawn", endpoint(change), methods=["POST"]),
+    Route(f"{_IMAGE}/drawn", endpoint(change, most_bytes=_STROKE_BYTES), methods=["POST"]),
     Route(f"{_IMAGE}/drawn.geojson", endpoint(download)),
-    Route(f"{_IMAGE}/drawn/file", endpoint(upload, most_bytes=_MOST_BYTES), methods=["POST"]),
+    Route(f"{_IMAGE}/drawn/file", _UPLOAD, methods=["POST"]),
     Route(f"{_IMAGE}/quick", endpoint(quick), methods=["POST"]),
 ]

@@ -13,10 +13,13 @@ from .about import class_to_be_found
 from .api_jobs import jobs
 from .calls import Call, endpoint, picture
 from .data_checks import quick_warnings
+from .data_sources import ONLY_LOOK
 from .datasets import (
     add_correction,
     find_source,
+    id_of,
     known_sources,
+    name_of,
     open_dataset,
     relabelled,
     remove_correction,
@@ -36,7 +39,11 @@ def session(call: Call) -> dict[str, Any]:
         "demo": call.context.demo,
         "folders": [folder.name or str(folder) for folder in folders.folders],
         "data": [
-            {"id": data_id, "name": source.name, "where": folders.locate(source)[1]}
+            {
+                "id": data_id,
+                "name": name_of(source, data_id == id_of(source, True)),
+                "where": folders.locate(source)[1],
+            }
             for data_id, source in known_sources(call.user, folders).items()
         ],
         **jobs(call),
@@ -50,10 +57,11 @@ def listing(call: Call) -> dict[str, Any]:
 def open_(call: Call) -> dict[str, Any]:
     """Open a folder or table by its place; from then on it goes by its id."""
     place, inside = call.body.get("place", 0), call.body.get("inside", "")
-    if type(place) is not int or not isinstance(inside, str):
-        raise ValueError("place must be a number and inside a path")
+    is_bare = call.body.get("bare", False)
+    if type(place) is not int or not isinstance(inside, str) or type(is_bare) is not bool:
+        raise ValueError("place must be a number, inside a path and bare true or false")
     source = call.context.folders.find(place, inside)
-    return {"id": open_dataset(call.user, call.context.sources, source).id}
+    return {"id": open_dataset(call.user, call.context.sources, source, is_bare=is_bare).id}
 
 
 def describe(call: Call) -> Response:
@@ -68,10 +76,14 @@ def _facts(call: Call) -> dict[str, Any]:
     manifest = dataset.manifest
     drawn = None if dataset.is_labelled else drawn_facts(dataset)
     classes = drawn["classes"] if drawn else manifest.classes
+    warnings = quick_warnings(manifest)
+    notes = [words for words in warnings if words.endswith(ONLY_LOOK)]
+    place, where = call.context.folders.locate(dataset.source)
     return {
         "id": dataset.id,
-        "name": dataset.source.name,
-        "where": call.context.folders.locate(dataset.source)[1],
+        "name": dataset.name,
+        "place": place,
+        "where": where,
         "labelled": dataset.is_labelled,
         "classes": manifest.classes,
         "drawn": drawn,
@@ -80,7 +92,8 @@ def _facts(call: Call) -> dict[str, Any]:
         "mpp": dataset.about.mpp,
         "learn_from": dataset.about.learn_from,
         "mark_classes": dataset.mark_classes,
-        "warnings": quick_warnings(manifest),
+        "notes": notes,
+        "warnings": [words for words in warnings if words not in notes],
         "corrections": dataset.corrections(),
     }
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from starlette.responses import Response
 from starlette.routing import Route
 
-from ..execution.files import file_key
+from ..execution.files import file_key, key_of_files
 from ..images.manifest import Manifest, Record
 from ..patches.pictures import encode_jpeg, encode_png, vector_picture
 from ..pipeline import Model, save_model
@@ -192,8 +192,7 @@ def _report_key(call: Call, learn: Manifest, test: Manifest) -> Key:
     job = call.job
     files = job.folder / "job.json", job.folder / "results.json", job.model_file, job.gallery_file
     images = [path for r in (*learn.records, *test.records) for path in r.files]
-    states = [file_key(path) if path.exists() else None for path in (*files, *images)]
-    words = repr((states, learn, test, call.query.get("point")))
+    words = repr((key_of_files((*files, *images)), learn, test, call.query.get("point")))
     return (hashlib.sha256(words.encode()).hexdigest(),)
 
 

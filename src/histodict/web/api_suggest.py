@@ -18,6 +18,7 @@ from .fields import suggest_fields
 from .jobs import OPENED
 from .lanes import DOWNLOADS, WHYS, Later
 from .maps import stored_answer
+from .sheets import Sheet, images_with_sheets
 from .suggestions import appearance, lead, suggest
 
 _MOST = 300  # images that are compared; of more, so many from all over the set
@@ -33,14 +34,15 @@ def images(call: Call) -> dict[str, Any]:
     """Images to label next, of those that the model has judged; and which it should judge next."""
     known = _known(call)
     found = {i: r for i, r in call.dataset.listing.by_id.items() if r.path not in known}
-    ids = _spread(list(found), _MOST)
-    told: dict[str, Any] = {"of": len(found), "compared": len(ids), "judged": 0}
+    asked = _spread(list(found), _MOST)
+    seen = {i: look for i in asked if (look := _look(call, found[i])) is not None}
+    ids, n_unread = list(seen), len(asked) - len(seen)
+    told: dict[str, Any] = {"of": len(found), "compared": len(ids), "unread": n_unread, "judged": 0}
     if not ids:
         return told | {"next": [], "suggested": []}
     learnt = [_look(call, record) for record in _spread(list(known.values()), _MOST)]
-    looks = np.stack([_look(call, found[i]) for i in ids])
-    empty = np.zeros((0, looks.shape[1]))
-    past = np.stack(learnt) if learnt else empty
+    looks = np.stack(list(seen.values()))
+    past = np.array([look for look in learnt if look is not None]).reshape(-1, looks.shape[1])
     leads = [_lead(call, found[i]) for i in ids]
     judged = [place for place, one in enumerate(leads) if one is not None]
     open_ = [place for place, one in enumerate(leads) if one is None]
@@ -65,9 +67,13 @@ def images(call: Call) -> dict[str, Any]:
 
 
 def _known(call: Call) -> dict[Any, Record]:
-    """By path, the images that the model was taught or tested with, or that the user labelled."""
-    records = call.dataset.listing.by_id
-    known = [records[c["image"]] for c in call.dataset.corrections() if c["image"] in records]
+    """By path, the images that the model was taught or tested with, or on which the user has said
+    what is what: by a label, a rectangle or a stroke.
+    """
+    records, folder = call.dataset.listing.by_id, call.dataset.folder
+    said = [c["image"] for c in call.dataset.corrections()]
+    said += [image for image in images_with_sheets(folder) if Sheet.read(folder, image).shapes]
+    known = [records[image] for image in said if image in records]
     if call.job.summary["kind"] != OPENED and call.job.summary["data"] == call.dataset.id:
         learn, test = call.learn_and_test()
         inside = {record.path for record in records.values()}  # a cut-out is no image of the set
@@ -82,15 +88,19 @@ def _spread(items: list[Item], most: int) -> list[Item]:
     return [items[place] for place in np.linspace(0, len(items) - 1, most).astype(int)]
 
 
-def _look(call: Call, record: Record) -> NDArray[np.float64]:
+def _look(call: Call, record: Record) -> NDArray[np.float64] | None:
+    """None: the image cannot be read; the others can."""
     context = call.context
-    record = context.sources.check(record)
 
     def seen() -> tuple[NDArray[np.float64], int]:
         with Image.open(context.tiles.thumbnail(record)) as picture:
             return appearance(np.asarray(picture.convert("RGB"))), _LOOK_BYTES
 
-    return context.looks.get((repr(file_key(record.path)),), seen)
+    try:
+        record = context.sources.check(record)
+        return context.looks.get((repr(file_key(record.path)),), seen)
+    except (ValueError, OSError, MemoryError):
+        return None
 
 
 def _lead(call: Call, record: Record) -> float | None:
@@ -108,7 +118,8 @@ def fields(call: Call) -> Later:
 
     def found() -> dict[str, Any]:
         source = call.context.tiles.open(call.record)
-        best = suggest_fields(shown_map(call), source, list(marked), _N_FIELDS)
+        drawn = Sheet.read(dataset.folder, image).shapes
+        best = suggest_fields(shown_map(call), source, list(marked), _N_FIELDS, drawn)
         return {
             "fields": [
                 {"box": box, "doubt": one.doubt, "novelty": one.novelty} for box, one in best

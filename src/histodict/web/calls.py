@@ -196,23 +196,28 @@ class Call:
 
 
 def endpoint(
-    work: Callable[[Call], Any], lane: str = QUICK, *, most_bytes: int = 0
+    work: Callable[[Call], Any],
+    lane: str = QUICK,
+    *,
+    most_bytes: int = _MOST_BYTES,
+    is_json: bool = True,
 ) -> Callable[[Request], Awaitable[Response]]:
     """Run a page's function on a thread; its dict becomes JSON, its errors become words.
 
-    `most_bytes`: what is sent is no request in JSON, but content of so many bytes at most.
+    most_bytes : of what is sent
+    is_json : else it is content, of whatever kind
     """
 
     async def answer(request: Request) -> Response:
         try:
-            sent = await _sent(request, most_bytes or _MOST_BYTES)
+            sent = await _sent(request, most_bytes, is_json)
             call = Call(
                 request.app.state.context,
                 request.state.user,
                 dict(request.path_params),
                 dict(request.query_params),
-                {} if most_bytes else _body(sent),
-                sent if most_bytes else b"",
+                _body(sent) if is_json else {},
+                b"" if is_json else sent,
             )
             result = await call.context.lanes.run(lane, work, call)
             return result if isinstance(result, Response) else _Json(result)
@@ -237,14 +242,14 @@ def _refusal(error: Exception) -> Response:
     return _Json({"error": for_the_page(one_line(words)) or type(error).__name__}, status)
 
 
-async def _sent(request: Request, most_bytes: int) -> bytes:
+async def _sent(request: Request, most_bytes: int, is_json: bool) -> bytes:
     parts, n_bytes = [], 0
     if request.method == "POST":
         async for part in request.stream():
             parts.append(part)
             n_bytes += len(part)
             if n_bytes > most_bytes:
-                raise ValueError(_TOO_LARGE[most_bytes == _MOST_BYTES])
+                raise ValueError(_TOO_LARGE[is_json])
     return b"".join(parts)
 
 

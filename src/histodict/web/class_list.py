@@ -121,7 +121,8 @@ def _checked_colour(colour: object) -> str:
 
 def _free_colour(classes: Sequence[DrawnClass]) -> str:
     taken = {one.colour for one in classes}
-    offered = [hex_of(rgb_of(place)) for place in range(_MOST_CLASSES)]
+    # What one looks for is named first, and is warm everywhere: the second of the colours.
+    offered = [hex_of(rgb_of(place)) for place in (1, 0, *range(2, _MOST_CLASSES))]
     return next((one for one in offered if one not in taken), offered[len(classes)])
 
 

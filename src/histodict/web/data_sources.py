@@ -8,14 +8,23 @@ these, too: for a single image only those on the way to it are looked at.
 from __future__ import annotations
 
 import json
+import os
 import time
+from collections.abc import Container
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from ..images.layout import class_folders, folders_below, images_below
-from ..images.manifest import MANIFEST_NAME, Manifest, ManifestError, Record, read_manifest
-from ..images.records import some_of
+from ..images.layout import FOLDER, Entry, class_folders, images_below, walk
+from ..images.manifest import (
+    MANIFEST_NAME,
+    Manifest,
+    ManifestError,
+    Record,
+    from_folder,
+    read_manifest,
+)
+from ..images.records import name_in, some_of
 from .bytes_cache import BytesCache
 from .folders import DataFolders, ForbiddenFileError
 from .workspace import short_id
@@ -25,7 +34,7 @@ _MOST_BYTES = 256 * 2**20
 # File systems count time in steps of up to two seconds. What has changed within the last one may
 # change once more and look the same: it is listed anew until then.
 _STEP = 2.0
-_ONLY_LOOK = ": these images have no labels, and are learnt from by what is drawn on them"
+ONLY_LOOK = ": these images have no labels, and are learnt from by what is drawn on them"
 
 State = tuple[int, int, int] | None
 
@@ -58,6 +67,16 @@ class Listing:
         ]
         return json.dumps(images, separators=(",", ":")).encode("ascii")
 
+    def bare(self) -> Listing:
+        """The same images, as if nobody knew what they show: to be drawn on."""
+        by_id = {
+            id_: replace(record, label="", mask=None, drawn=None)
+            for id_, record in self.by_id.items()
+        }
+        words = f"{self.manifest.root}: what is known of them is left aside{ONLY_LOOK}"
+        manifest = Manifest(tuple(by_id.values()), (words,), self.manifest.root)
+        return Listing(manifest, by_id, self.names, self.watched, self.was_settled)
+
     def is_current(self, image: str | None = None) -> bool:
         """Whether the images are still these; or whether the one of this id still is the same."""
         watched = list(self.watched)
@@ -73,19 +92,25 @@ class DataSources:
         self.folders = folders
         self._kept: BytesCache[Listing] = BytesCache(_MOST_BYTES)
 
-    def listing(self, source: Path, image: str | None = None) -> Listing:
-        """The images as they are now; or of which this one is as it is now."""
-        return self._kept.get(
-            (source,), lambda: self._read(source), lambda kept: kept.is_current(image)
-        )
+    def listing(self, source: Path, image: str | None = None, *, is_bare: bool = False) -> Listing:
+        """The images as they are now; or of which this one is as it is now.
+
+        `is_bare`: their labels, masks and outlines are left aside.
+        """
+
+        def read() -> tuple[Listing, int]:
+            found, n_bytes = self._read(source)
+            return (found.bare() if is_bare else found), n_bytes
+
+        return self._kept.get((source, is_bare), read, lambda kept: kept.is_current(image))
 
     def _read(self, source: Path) -> tuple[Listing, int]:
         """List the images; all must lie in the data folders. Of a folder a link may lead out, which
         is left out and named; a table is refused that asks for what lies elsewhere.
         """
         begun = time.time()
-        manifest, watched = _list_images(source, self.folders)
-        manifest = self._inside(manifest, is_folder=source in watched and source.is_dir())
+        manifest, watched, links = _list_images(source, self.folders)
+        manifest = self._inside(manifest, links)
         names = [manifest.name(record) for record in manifest.records]
         ids = [short_id(name) for name in names]
         by_id = dict(zip(ids, manifest.records, strict=True))
@@ -94,8 +119,10 @@ class DataSources:
         named = dict(zip(ids, names, strict=True))
         return Listing(manifest, by_id, named, watched, was_settled), RECORD_BYTES * len(by_id)
 
-    def _inside(self, manifest: Manifest, is_folder: bool) -> Manifest:
-        check, records, outside = self.folders.check_of_many(), [], []
+    def _inside(self, manifest: Manifest, links: Container[str] | None) -> Manifest:
+        """`links`: which files of a folder are; None: nobody has looked, it is a table."""
+        is_link = os.path.islink if links is None else links.__contains__
+        check, records, outside = self.folders.check_of_many(is_link), [], []
         for record in manifest.records:
             try:
                 for path in record.files:
@@ -105,7 +132,7 @@ class DataSources:
                 outside.append((manifest.name(record), error))
         if not outside:
             return manifest
-        if not (records and is_folder):
+        if not records or links is None:
             raise outside[0][1]
         names = some_of([name for name, _ in outside])
         words = f"{manifest.root}: left out, as they lie outside the data folders: {names}"
@@ -121,34 +148,48 @@ class DataSources:
         return record
 
 
-def _list_images(source: Path, folders: DataFolders) -> tuple[Manifest, dict[Path, State]]:
+def _list_images(
+    source: Path, folders: DataFolders
+) -> tuple[Manifest, dict[Path, State], Container[str] | None]:
     """A labelled set, or, where labels do not tell two classes apart, its images to look at.
 
-    With them what they depend on, as it was before: a table, or folders whose entries count.
+    With them what they depend on, as it was before: a table, or folders whose entries count; and,
+    of folders, which files are links.
     """
     table = source / MANIFEST_NAME if source.is_dir() else source
     if table.is_file() or not source.is_dir():
         folders.check(table)
         watched = _watch([table])
-        return _from_table(table), watched
-    watched = _watch(folders_below(source))
+        return _from_table(table), watched, None
+    watched, below = _walk(source)
+    links = {str(entry.path) for entry in below if entry.is_link}
     reason = "there are no folders of two or more classes"
     try:
-        manifest = read_manifest(source)
+        manifest = from_folder(source, below)
         if len(manifest.classes) > 1:
-            return manifest, watched
+            return manifest, watched, links
     except ManifestError as error:
-        images, _ = images_below(source)
+        images, _ = images_below(source, below)
         if not images:
             raise
-        if _has_classes(source):
+        if _has_classes(source, below):
             reason = str(error).removeprefix(f"{source}: ")
-    return _to_look_at(source, reason), watched
+    return _to_look_at(source, below, reason), watched, links
 
 
-def _has_classes(folder: Path) -> bool:
+def _walk(folder: Path) -> tuple[dict[Path, State], list[Entry]]:
+    """All that lies below, and the folders there, each as it was before anybody looked into it."""
+    watched, below = _watch([folder]), []
+    for entry in walk(folder):
+        if entry.kind == FOLDER:
+            watched[entry.path] = _state(entry.path)
+        below.append(entry)
+    return watched, below
+
+
+def _has_classes(folder: Path, below: list[Entry]) -> bool:
     try:
-        return bool(class_folders(folder).places)
+        return bool(class_folders(folder, below).places)
     except ManifestError:  # splits and classes side by side
         return True
 
@@ -161,16 +202,16 @@ def _from_table(table: Path) -> Manifest:
         manifest = read_manifest(table, labelled=False)
         if any(record.label or record.is_mapped for record in manifest.records):
             raise
-    words = f"{table}: there is no column for the label{_ONLY_LOOK}"
+    words = f"{table}: there is no column for the label{ONLY_LOOK}"
     return replace(manifest, warnings=(words,))
 
 
-def _to_look_at(folder: Path, reason: str) -> Manifest:
-    images, others = images_below(folder)
-    records = tuple(Record(path, "", path.relative_to(folder).as_posix()) for path in images)
-    warnings = [f"{folder}: {reason}{_ONLY_LOOK}"]
+def _to_look_at(folder: Path, below: list[Entry], reason: str) -> Manifest:
+    images, others = images_below(folder, below)
+    records = tuple(Record(path, "", name_in(folder, path)) for path in images)
+    warnings = [f"{folder}: {reason}{ONLY_LOOK}"]
     if others:
-        names = some_of([path.relative_to(folder).as_posix() for path in others])
+        names = some_of([name_in(folder, path) for path in others])
         warnings.append(f"{folder}: left out, as no format that is read, or as masks: {names}")
     return Manifest(records, tuple(warnings), folder)
 

@@ -57,6 +57,11 @@ class Dataset:
     listing: Listing
     folder: Path
     about: About
+    is_bare: bool = False  # the labels of its images are left aside, to draw on them
+
+    @property
+    def name(self) -> str:
+        return name_of(self.source, self.is_bare)
 
     @property
     def manifest(self) -> Manifest:
@@ -98,10 +103,21 @@ class Dataset:
         return found
 
 
-def open_dataset(user: User, sources: DataSources, source: Path) -> Dataset:
+def name_of(source: Path, is_bare: bool) -> str:
+    return f"{source.name}{', to draw on' * is_bare}"
+
+
+def id_of(source: Path, is_bare: bool = False) -> str:
+    """The same folder or table is another set where its labels are left aside."""
+    return short_id(f"{source}{chr(0) * is_bare}")  # which is no letter of a path
+
+
+def open_dataset(
+    user: User, sources: DataSources, source: Path, *, is_bare: bool = False
+) -> Dataset:
     """Read a folder or table and remember it; all its files must lie in the data folders."""
     source = sources.folders.check(source)
-    dataset = _load(user, sources, source)
+    dataset = _load(user, sources, source, is_bare=is_bare)
     write_sealed(dataset.folder / "source.json", str(source))
     return dataset
 
@@ -110,7 +126,8 @@ def find_dataset(
     user: User, sources: DataSources, dataset_id: str, image: str | None = None
 ) -> Dataset:
     """A data set opened before, as its files are now; `image`: only this one need be."""
-    return _load(user, sources, find_source(user, sources.folders, dataset_id), image)
+    source = find_source(user, sources.folders, dataset_id)
+    return _load(user, sources, source, image, is_bare=dataset_id == id_of(source, True))
 
 
 def find_source(user: User, folders: DataFolders, dataset_id: str) -> Path:
@@ -135,11 +152,18 @@ def known_sources(user: User, folders: DataFolders) -> dict[str, Path]:
     return found
 
 
-def _load(user: User, sources: DataSources, source: Path, image: str | None = None) -> Dataset:
-    dataset_id = short_id(str(source))
+def _load(
+    user: User,
+    sources: DataSources,
+    source: Path,
+    image: str | None = None,
+    *,
+    is_bare: bool,
+) -> Dataset:
+    dataset_id = id_of(source, is_bare)
     folder = user.folder / "data" / dataset_id
-    listing = sources.listing(source, image)
-    return Dataset(dataset_id, source, sources, listing, folder, About.read(folder))
+    listing = sources.listing(source, image, is_bare=is_bare)
+    return Dataset(dataset_id, source, sources, listing, folder, About.read(folder), is_bare)
 
 
 def say_of(dataset: Dataset, body: Mapping[str, Any], known: Manifest | None = None) -> None:

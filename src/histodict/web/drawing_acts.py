@@ -31,7 +31,7 @@ from .strokes import Polygon, Size, area, brushed, enclosed, step_for, without
 from .workspace import new_id
 
 _CHANGING = threading.Lock()  # one change after another
-_MOST_POINTS = 5000
+_MOST_POINTS = 20_000  # the page thins what a hand has drawn to a tenth of it
 _FARTHEST = 1e7  # pixels
 _FINE = 2.0  # level-0 pixels, to which a polygon is cut out of what lies below it
 

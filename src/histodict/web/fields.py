@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,6 +10,8 @@ from numpy.typing import NDArray
 
 from ..images.readers import ImageSource
 from ..patches.patch_map import PatchMap
+from .sheets import Shape, polygons_of
+from .strokes import Canvas
 from .suggestions import Suggestion, appearance, suggest
 
 _SIDE = 512  # pixels of the image, about; of a small one, half of its shorter side
@@ -22,8 +25,11 @@ Box = tuple[int, int, int, int]  # left, top, right, bottom
 
 @dataclass(frozen=True)
 class Field:
-    """A square of the image, and the mean lead of its patches."""
+    """A square of the image, and the mean lead of its patches; `cells` of the map, by rows and
+    columns.
+    """
 
+    cells: tuple[slice, slice]
     box: Box
     lead: float
 
@@ -41,7 +47,8 @@ def fields_of(patch_map: PatchMap) -> list[Field]:
             cells = slice(row, row + n), slice(column, column + n)
             own = tissue[cells]
             if own.mean() >= _LEAST_TISSUE:
-                found.append(Field(_box(patch_map, *cells), float(leads[cells][own].mean())))
+                box = _box(patch_map, *cells)
+                found.append(Field(cells, box, float(leads[cells][own].mean())))
     return found
 
 
@@ -57,18 +64,41 @@ def _box(patch_map: PatchMap, rows: slice, columns: slice) -> Box:
     return round(left), round(top), round(right + side), round(bottom + side)
 
 
+def drawn_cells(patch_map: PatchMap, shapes: Sequence[Shape]) -> NDArray[np.bool_]:
+    """Where something is drawn, of the cells of the map; also where that is less than a cell."""
+    grid = patch_map.grid
+    polygons = [polygon for shape in shapes for polygon in polygons_of(shape)]
+    canvas = Canvas(0.0, 0.0, float(grid.step), grid.n_columns, grid.n_rows)
+    painted = canvas.inside(polygons)
+    for outer, *_ in polygons:
+        last = (grid.n_columns - 1, grid.n_rows - 1)
+        column, row = np.clip(outer // grid.step, 0, last).astype(int).T
+        painted[row, column] = True
+    return painted
+
+
 def suggest_fields(
-    patch_map: PatchMap, source: ImageSource, marked: list[Box], n: int
+    patch_map: PatchMap,
+    source: ImageSource,
+    marked: list[Box],
+    n: int,
+    shapes: Sequence[Shape] = (),
 ) -> list[tuple[Box, Suggestion]]:
-    """The n fields whose labels would help most; `marked`: those that have some."""
-    fields = [one for one in fields_of(patch_map) if not any(_meet(one.box, m) for m in marked)]
+    """The n fields whose labels would help most; `marked`, `shapes`: what has some."""
+    painted = drawn_cells(patch_map, shapes)
+    fields, known = list[Field](), [*marked]
+    for one in fields_of(patch_map):
+        if painted[one.cells].any():
+            known.append(one.box)
+        elif not any(_meet(one.box, box) for box in marked):
+            fields.append(one)
     fields = sorted(fields, key=lambda one: one.lead)[:_MOST_READ]
     if not fields:
         return []
     looks = np.stack([look_of(source, one.box) for one in fields])
-    known = np.array([look_of(source, box) for box in marked[:_MOST_READ]])
+    learnt = np.array([look_of(source, box) for box in known[:_MOST_READ]])
     leads = np.array([one.lead for one in fields])
-    found = suggest(leads, looks, known.reshape(-1, looks.shape[1]), n)
+    found = suggest(leads, looks, learnt.reshape(-1, looks.shape[1]), n)
     return [(fields[one.place].box, one) for one in found]
 
 

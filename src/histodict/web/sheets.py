@@ -3,7 +3,8 @@
 sheets/IMAGE.json   {"shapes": […], "done": [change, …], "undone": [change, …]}
 
 A change is a pair (shapes taken away, shapes added), so that taking it back is the same with the
-two exchanged. The way back is kept with the shapes: it is there after a restart, too.
+two exchanged. The way back is kept with the shapes: it is there after a restart, too. It leads back
+as many steps as there is room for, and one at least.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from .workspace import damage, is_id, read_fields
 _MOST_CHANGES = 100
 _MOST_SHAPES = 5000
 _MOST_CORNERS = 500_000
+_MOST_KEPT_CORNERS = 200_000  # of all changes together: with each stroke they are written, too
 _FIELDS: dict[str, Any] = {"shapes": list, "done": list, "undone": list}
 
 
@@ -74,7 +76,7 @@ class Sheet:
         change = list(removed), list(added)
         shapes = _applied(self.shapes, change)
         _check_room(shapes)
-        return Sheet(shapes, [*self.done, change][-_MOST_CHANGES:], [])
+        return Sheet(shapes, _with_room([*self.done, change]), [])
 
     def undo(self) -> Sheet:
         if not self.done:
@@ -114,9 +116,19 @@ def _applied(shapes: Sequence[Shape], change: Change) -> list[Shape]:
     return [*(shape for shape in shapes if shape["id"] not in gone), *added]
 
 
+def _with_room(changes: list[Change]) -> list[Change]:
+    """The last of them, which take no more than they may; the very last stays whatever it takes."""
+    n_corners = np.cumsum([_n_corners(old) + _n_corners(new) for old, new in changes[::-1]])
+    n_kept = int(np.searchsorted(n_corners, _MOST_KEPT_CORNERS, side="right"))
+    return changes[-max(1, min(n_kept, _MOST_CHANGES)) :]
+
+
+def _n_corners(shapes: Sequence[Shape]) -> int:
+    return sum(len(ring) for shape in shapes for rings in shape["polygons"] for ring in rings)
+
+
 def _check_room(shapes: Sequence[Shape]) -> None:
-    n_corners = sum(len(ring) for s in shapes for rings in s["polygons"] for ring in rings)
-    if len(shapes) > _MOST_SHAPES or n_corners > _MOST_CORNERS:
+    if len(shapes) > _MOST_SHAPES or _n_corners(shapes) > _MOST_CORNERS:
         raise ValueError(
             f"there is room for {_MOST_SHAPES} shapes of {_MOST_CORNERS} corners on an image: "
             "remove some, or draw larger ones"

@@ -123,6 +123,37 @@ function polygon(name, hand, done) {
   };
 }
 
+/** The points of a line that matter: what is left out lies within `reach` of the line through the others (Douglas and
+    Peucker); or within twice that, and so on, until `most` are left. */
+export function thinned(points, reach, most) {
+  const kept = essential(points, reach);
+  return kept.length > most ? thinned(kept, 2 * reach, most) : kept;
+}
+
+function essential(points, reach) {
+  const keep = new Set([0, points.length - 1]);
+  const open = [[0, points.length - 1]];
+  while (open.length) {
+    const [first, last] = open.pop();
+    let [most, at] = [reach, -1];
+    for (let i = first + 1; i < last; i++) {
+      const off = offLine(points[i], points[first], points[last]);
+      if (off > most) [most, at] = [off, i];
+    }
+    if (at < 0) continue;
+    keep.add(at);
+    open.push([first, at], [at, last]);
+  }
+  return points.filter((_, i) => keep.has(i));
+}
+
+/** How far a point is from a piece of a line. */
+function offLine([x, y], [x0, y0], [x1, y1]) {
+  const [dx, dy] = [x1 - x0, y1 - y0];
+  const share = dx || dy ? Math.min(1, Math.max(0, ((x - x0) * dx + (y - y0) * dy) / (dx * dx + dy * dy))) : 0;
+  return Math.hypot(x - x0 - share * dx, y - y0 - share * dy);
+}
+
 /** A line that is seen on any ground. */
 function twice(pen, viewer, colour, draw) {
   for (const [width, ink] of [[5, "#fff"], [2.5, colour]]) {

@@ -7,6 +7,9 @@
 export const here = { data: null, job: null, image: null, points: {}, wishes: {}, views: {}, strength: 0.5,
   drawing: { tool: "look", label: null, width: 40, quick: true }, compareAs: "side" };
 
+/** Whoever asks for a model wants to see its map and why, not what the hand drew last. */
+export const lookWithModel = () => Object.assign(here.drawing, { tool: "look", quick: false });
+
 export function go(...parts) {
   location.hash = "#/" + parts.filter((part) => part).join("/");
 }

@@ -68,6 +68,7 @@ function checksView(data, checks, choose, leaveOut) {
       const image = data.images.find((entry) => entry.name === name);
       return image ? h("button", { class: "link", onclick: leaveOut(image), "aria-label": `Leave ${name} out` }, "leave out") : "";
     }) : "",
+    ...data.notes.map((text) => h("p", { class: "soft" }, h("b", {}, "Note: "), upper(text))),
     ...all.map((text) => h("p", { class: "warning" }, h("b", {}, "Warning: "), upper(text))),
     clean ? h("p", { class: "good" }, "Checked: no warnings.") : "",
     checks.ready ? "" : h("p", { class: "soft" }, `Checking the images: ${checks.seen} of ${checks.of}…`),

@@ -1,6 +1,6 @@
 // Data: choose a folder or table; see images by class and patient, counts and warnings.
 import { fill } from "../chunks.js";
-import { LEFT_OUT, choice, classTag, count, get, guarded, h, post } from "../dom.js";
+import { LEFT_OUT, choice, classTag, count, get, guarded, h, once, post } from "../dom.js";
 import { go, here } from "../way.js";
 import { about, watchChecks } from "./about.js";
 
@@ -9,6 +9,8 @@ export async function showData(content, [id], session) {
   let stopped = false;
   let lost = null;
   const data = chosen ? await get(`/api/data/${chosen}`).catch((error) => { lost = error.message; }) : null;
+  if (!data && !lost) content.append(h("p", { class: "lead" }, "Choose a folder that holds one sub-folder of images per class, or a table (CSV) with ",
+    "the columns path, label and, best, patient. A folder of slides without labels will do, too: you draw on them what is what."));
   content.append(chooser(session, !data));
   if (data) {
     here.data = data.id;
@@ -19,11 +21,7 @@ export async function showData(content, [id], session) {
     });
     content.append(heading(data, known.element), warnings, ...groups(data));
     watchChecks(data, warnings, () => stopped);
-  } else {
-    if (lost) content.append(h("p", { class: "warning", id: "lost" }, h("b", {}, "These images cannot be opened: "), lost));
-    content.append(h("p", { class: "lead" }, "Choose a folder that holds one sub-folder of images ",
-      "per class, or a table (CSV) with the columns path, label and, best, patient. Images without labels can be drawn on."));
-  }
+  } else if (lost) content.append(h("p", { class: "warning", id: "lost" }, h("b", {}, "These images cannot be opened: "), lost));
   return () => { stopped = true; };
 }
 
@@ -66,7 +64,7 @@ const browse = guarded(async (list, session, place, inside) => {
       found.folders.map((name) => row("▸", name, () => browse(list, session, place, join(name)))),
       found.tables.map((name) => row("▤", name, open(join(name)), "open this table")),
       found.models.map((name) => row("◆", name, openModel(place, join(name)), "open this model"))),
-    h("button", { onclick: open(found.inside), class: "main" }, "Open this folder")].filter(Boolean));
+    h("button", { onclick: open(found.inside), class: "main" }, `Open this folder: ${found.name}`)].filter(Boolean));
 });
 
 const openModel = (place, inside) => guarded(async () => {
@@ -94,7 +92,7 @@ function heading(data, known) {
   return h("div", { class: "split" },
     h("div", {}, h("h1", {}, data.name), h("p", { class: "soft" }, [".", data.name].includes(data.where) ? "" : data.where),
       h("p", {}, data.labelled
-        ? h("a", { class: "button main", href: `#/train/${data.id}` }, "Train on these images")
+        ? [h("a", { class: "button main", href: `#/train/${data.id}` }, "Train on these images"), drawInstead(data)]
         : [h("a", { class: "button main", href: `#/look/-/${data.id}`, id: "draw-on" }, "Draw on these images"),
             " They have no labels: draw what is what on a few of them, and learn from that."]),
       data.drawn?.classes.length > 1 ? h("p", {}, h("a", { class: "button", href: `#/train/${data.id}` }, "Train on what is drawn")) : null,
@@ -102,6 +100,15 @@ function heading(data, known) {
         ? h("p", { class: "changed" }, `${count(data.corrections.length, "correction")} of yours, ` +
             "kept apart from the files and used in the next training.") : null),
     table, known);
+}
+
+/** Images with labels are learnt from by these; to draw on them is to leave the labels aside. */
+export function drawInstead(data, image = null) {
+  const open = once(async () => {
+    const { id } = await post("/api/data", { place: data.place, inside: data.where, bare: true });
+    go("look", "-", id, ...(image ? [image] : []));
+  });
+  return h("button", { id: "draw-instead", onclick: open, title: "Their labels are left aside there, and stay as they are here." }, "Draw on them instead");
 }
 
 function groups(data) {

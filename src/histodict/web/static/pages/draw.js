@@ -1,6 +1,6 @@
 // Draw: classes made on the spot, tools, what is drawn, the quick answer that follows each stroke.
-import { become, choice, count, get, guarded, h, labelled, notice, once, post, s, send, takeColours } from "../dom.js";
-import { drawShapes, tool } from "../tools.js";
+import { COLOURS, become, choice, count, get, guarded, h, labelled, notice, once, post, s, send, takeColours } from "../dom.js";
+import { drawShapes, thinned, tool } from "../tools.js";
 import { go, here } from "../way.js";
 import { Quick } from "./quick.js";
 
@@ -12,7 +12,9 @@ const TOOLS = {
   rectangle: ["Rectangle", "r", "Drag from corner to corner."],
 };
 const WIDTHS = [8, 200]; // of the brush, in screen pixels
+const OFFERED = [COLOURS[1], COLOURS[0], ...COLOURS.slice(2)]; // what one looks for is named first, and is warm everywhere
 const MOST_LISTED = 100;
+const MOST_POINTS = 2000; // of a stroke, as it is sent
 
 export class DrawPanel {
   /** look: what the page knows of the image: {data, chosen, base, viewer, info, legend}. */
@@ -109,7 +111,7 @@ export class DrawPanel {
       this.quick.ask();
       name.focus();
     });
-    this.nextColour = () => { if (!own) colour.value = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#f0e442", "#56b4e9"].find((one) => !this.classes.some((c) => c.colour === one)) ?? "#8795a1"; };
+    this.nextColour = () => { if (!own) colour.value = OFFERED.find((one) => !this.classes.some((c) => c.colour === one)) ?? "#8795a1"; };
     this.parts.add.append(h("form", { class: "add-class", onsubmit: (event) => { event.preventDefault(); add(); } },
       labelled("New class", h("span", { class: "together" }, colour, name, h("button", { id: "add-class" }, "Add")))));
   }
@@ -216,7 +218,9 @@ export class DrawPanel {
 
   drawn({ tool: name, points, radius = 1 }) {
     this.quick.struck = performance.now();
-    const round = points.map((point) => point.map((value) => Math.round(value * 10) / 10));
+    // A brush is painted in cells of a tenth of its radius; of a line half a pixel of the screen can be seen.
+    const finest = ["brush", "eraser"].includes(name) ? radius / 20 : 0.5 / this.viewer.scale;
+    const round = thinned(points, finest, MOST_POINTS).map((point) => point.map((value) => Math.round(value * 10) / 10));
     this.change({ act: "draw", tool: name, points: round, radius: Math.max(0.5, radius), label: here.drawing.label });
   }
 
@@ -289,9 +293,8 @@ export class DrawPanel {
   jumpTo(id) {
     const shape = this.shapes.find((one) => one.id === id);
     if (!shape) return;
-    const [x, y] = [0, 1].map((axis) => shape.polygons.flatMap((rings) => rings[0].map((corner) => corner[axis])));
     this.chosenShape = id;
-    this.viewer.show([Math.min(...x), Math.min(...y), Math.max(...x), Math.max(...y)]);
+    this.viewer.show(boxOf(shape));
   }
 
   /** In the panel that explains a patch: what it is, if not what it was called. */
@@ -333,6 +336,15 @@ export class DrawPanel {
     const ready = this.classes.filter((one) => there.has(one.id)).length > 1;
     become(this.parts.train, ready ? [h("p", {}, h("a", { class: "button main", id: "train-drawn", href: `#/train/${this.data.id}` }, "Train on what is drawn"))] : []);
   }
+}
+
+/** Left, top, right and bottom of a shape, which may have more corners than a function takes arguments. */
+export function boxOf({ polygons }) {
+  const box = [Infinity, Infinity, -Infinity, -Infinity];
+  polygons.forEach(([outer]) => outer.forEach(([x, y]) => {
+    box.splice(0, 4, Math.min(box[0], x), Math.min(box[1], y), Math.max(box[2], x), Math.max(box[3], y));
+  }));
+  return box;
 }
 
 /** An area in level-0 pixels, in words. */

@@ -3,6 +3,7 @@ import { LEFT_OUT, become, choice, classTag, colourOf, coloursNow, count, get, g
 import { tool } from "../tools.js";
 import { Viewer, scaleBar } from "../viewer.js";
 import { go, here } from "../way.js";
+import { drawInstead } from "./data.js";
 import { DrawPanel } from "./draw.js";
 import { exportsBar, offerMap } from "./exports.js";
 import { modelBar } from "./models.js";
@@ -47,7 +48,8 @@ export async function showLook(content, [job, id, image], session) {
   panel.append(h("h1", { class: "file" }, chosen.name), h("p", { class: "soft", id: "pixel-size" },
     `Pixel size: ${sizeWords(state.info.mpp, state.info.mpp_from)}.`), modelBar(state, session), chosen.masked ? truthSwitch(state) : "", state.answer, drawPanel(state), state.why, corrections(state), suggestBar(state), exportsBar(state, atPoint(state)));
   if (state.job) followMap(state, status);
-  else state.answer.replaceChildren(h("p", { class: "soft" }, "No model is chosen: ", h("a", { href: `#/train/${data.id}` }, "train one"), " to see its map here."));
+  else state.answer.replaceChildren(h("p", { class: "soft" }, "No model is chosen: ", data.labelled || data.drawn?.classes.length > 1
+    ? [h("a", { href: `#/train/${data.id}` }, "train one"), " to see its map here."] : "draw first, and a quick map follows; then train one."));
   return () => { state.stopped = true; state.viewer.close(); state.draw?.close(); };
 }
 
@@ -253,7 +255,11 @@ function corrections(state) {
       h("ul", { class: "plain" }, own.map((c) => h("li", {}, c.box ? `region: ${c.label} ` : c.label === null ? "left out " : `label: ${c.label} `,
         kept && c.box ? h("span", { class: "changed" }, "not learnt from ") : "",
         h("button", { class: "link", onclick: change("undo", { id: c.id }) }, "take back")))),
-      retrain(state));
+      retrain(state),
+      h("details", { id: "no-brush" }, h("summary", {}, "Where is the brush?"), h("p", {}, "These images are learnt from by ",
+        data.images.some((image) => image.masked) ? "their masks" : "their labels",
+        ", each as a whole; strokes would say something else of the same tissue. To learn from strokes alone, draw on them as a set of its own, in which ",
+        "that is left aside: with a brush, a polygon, and classes that you name."), h("p", {}, drawInstead(data, chosen.id))));
   };
   queueMicrotask(update);
   return place;

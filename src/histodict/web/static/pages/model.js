@@ -1,9 +1,11 @@
 // Model: how good it is on unseen patients, where the line is drawn, what it has learnt.
 import { roc } from "../charts.js";
 import { choice, classTag, count, get, guarded, h, post, takeColours } from "../dom.js";
-import { go, here } from "../way.js";
+import { go, here, lookWithModel } from "../way.js";
 import { sizesTable } from "./about.js";
 import { modelsOf } from "./models.js";
+
+const FEW_PATIENTS = 3; // with fewer, shares of right answers mislead
 
 export async function showModel(content, [id], session) {
   const jobId = id ?? here.job;
@@ -44,7 +46,7 @@ function downloads(model, point) {
   };
   return h("div", { class: "buttons" }, link("model.histodict", "Download model", "download-model"),
     model.results?.images.length ? link("report.html", "Download report", "download-report") : null,
-    here.data ? h("a", { class: "button main", href: `#/look/${model.id}/${here.data}` }, "Look at images") : null);
+    here.data ? h("a", { class: "button main", href: `#/look/${model.id}/${here.data}`, onclick: lookWithModel }, "Look at images") : null);
 }
 
 /** Of a model from a file only our copy goes. */
@@ -155,7 +157,12 @@ function confusion(classes, rows) {
       })))),
     isWhole ? h("p", {}, h("b", { id: "balanced" }, `${Math.round(100 * mean)} %`), " right, on average over the classes (",
       count(rows.length, unit(rows)), ").") : h("p", {}, `${right} of ${count(rows.length, unit(rows))} right.`),
-    classes.length === 2 ? found(classes, rows) : null);
+    classes.length === 2 ? found(classes, rows) : null, fewPatients(rows));
+}
+
+function fewPatients(rows) {
+  const n = new Set(rows.map((row) => row.patient)).size;
+  return n < FEW_PATIENTS ? h("p", { class: "changed", id: "few-patients" }, `Of ${count(n, "patient")} alone: how good it is on others is hardly known. Test on more.`) : null;
 }
 
 /** How well the class to be found is found. */

@@ -1,7 +1,7 @@
 // Which model looks at the images: trained here or opened from a file, with a warning where it was trained on
 // something else.
 import { choice, get, h } from "../dom.js";
-import { go } from "../way.js";
+import { go, lookWithModel } from "../way.js";
 
 /** All that can be chosen: [[id, words], …]. */
 export function modelsOf(session) {
@@ -14,7 +14,10 @@ export function modelsOf(session) {
 export function modelBar({ job, data, chosen }, session) {
   const models = modelsOf(session);
   const warnings = h("div", { id: "misfits", "aria-live": "polite" });
-  const pick = (id) => go("look", id, data.id, chosen.id);
+  const pick = (id) => {
+    if (id !== "-") lookWithModel();
+    go("look", id, data.id, chosen.id);
+  };
   const others = models.filter(([id]) => id !== job);
   if (job) showMisfits(warnings, job, data.id);
   return h("section", { id: "model-bar" },

@@ -36,10 +36,11 @@ async function suggestImages(state, place) {
 }
 
 function imagesView(state, found) {
-  if (!found.of) return [h("p", {}, "The model was taught or tested with every image of this set: there is none to suggest.")];
-  if (!found.suggested.length) return [h("p", {}, "The model has judged none of the other images: large ones are judged if you open them and ask for the map.")];
+  const unread = found.unread ? [h("p", { class: "warning" }, `${count(found.unread, "image")} could not be read, and ${found.unread === 1 ? "is" : "are"} not suggested.`)] : [];
+  if (!found.of) return [h("p", {}, "Every image of this set was learnt from, tested on, or labelled by you: there is none to suggest.")];
+  if (!found.suggested.length) return [...unread, h("p", {}, "The model has judged none of the other images: large ones are judged if you open them and ask for the map.")];
   const percent = (share) => `${Math.round(100 * share)} %`;
-  return [h("p", { class: "soft" }, `Of ${count(found.judged, "image")} that the model has judged, of ${found.of} that it does not know:`),
+  return [...unread, h("p", { class: "soft" }, `Of ${count(found.judged, "image")} that the model has judged, of ${found.of} that it does not know:`),
     h("ul", { class: "plain suggestions" }, found.suggested.map((one) => h("li", {},
       h("img", { src: `/api/data/${state.data.id}/images/${one.image}/thumbnail.jpg`, alt: "", loading: "lazy" }),
       h("span", {}, h("a", { href: `#/look/${state.job}/${state.data.id}/${one.image}` }, one.name.split("/").pop()), h("br"),

@@ -104,7 +104,7 @@ async function form(data, isOver) {
     h("p", { class: "soft" }, drawn ? `What is drawn of ${drawn.classes.join(", ")} on ${count(drawn.n_images, "image")}: the rest is not looked at.` : [count(data.images.length, "image"), ...data.classes].join(", ")),
     known.element, warnings, drawn ? "" : question(data, wish.regions, ask), picker,
     labelled("Method", choice(methods, wish.method, take)),
-    drawn ? testPatients(drawn, wish) : labelled("Patients kept for testing", choice([[4, "a quarter"], [3, "a third"], [2, "half"],
+    drawn ? testPatients(data, wish) : labelled("Patients kept for testing", choice([[4, "a quarter"], [3, "a third"], [2, "half"],
       [5, "a fifth"], [0, "none: the result stays unknown"]], wish.test_folds,
       (value) => { wish.test_folds = Number(value); }), "No patient is in both training and test."),
     settings, h("button", { class: "main", onclick: start }, "Start training"));
@@ -117,7 +117,8 @@ function nothingYet(data) {
 }
 
 /** Of the patients on whose images something is drawn, those to test on. */
-function testPatients(drawn, wish) {
+function testPatients({ drawn, images }, wish) {
+  const names = images.map((image) => image.name);
   wish.test_patients = wish.test_patients.filter((patient) => drawn.patients.includes(patient));
   const words = h("p", { class: "soft", id: "tested-on", "aria-live": "polite" });
   const tell = () => {
@@ -130,7 +131,9 @@ function testPatients(drawn, wish) {
     wish.test_patients = event.target.checked ? [...wish.test_patients, patient] : wish.test_patients.filter((other) => other !== patient);
     tell();
   } }), ` ${patient}`);
-  return h("fieldset", { id: "test-patients" }, h("legend", {}, "Patients kept for testing"), drawn.patients.map(box), words);
+  const alone = names.some((name) => drawn.patients.includes(name)) // nobody has said whose they are
+    ? h("p", { class: "soft" }, "Images of which no patient is known count as one patient each: keep all images of a patient for testing, or none of them.") : "";
+  return h("fieldset", { id: "test-patients" }, h("legend", {}, "Patients kept for testing"), drawn.patients.map(box), words, alone);
 }
 
 function question(data, regions, ask) {
