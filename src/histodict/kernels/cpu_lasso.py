@@ -199,7 +199,7 @@ def _activate(j, sign, m, active, signs, s, target, C, G, mask):
             slope = sign * target[i]
             if slope * signs[i] > 0 and s[i] / slope < length:
                 length = s[i] / slope
-                leaving = i
+                leaving = np.int64(i)
         if leaving < 0:
             return m, False
         for i in range(m):
@@ -230,7 +230,7 @@ def _descend(b, penalty, m, unchanged, active, signs, s, z, target, C, mask):
                 reach = s[i] / (s[i] - target[i]) if s[i] != target[i] else 0.0
                 if leaving < 0 or reach < length:
                     length = reach
-                    leaving = i
+                    leaving = np.int64(i)
         for i in range(m):
             s[i] += length * (target[i] - s[i])
         if leaving < 0:
