@@ -125,9 +125,9 @@ def accuracy(model: TissueClassifier, manifest: Manifest) -> float:
     return float(np.mean([said == truth for said, truth in pairs]))
 
 
-def trained(manifest: Manifest, seed: int, preset_name: str) -> TissueClassifier:
+def trained(manifest: Manifest, seed: int, preset_name: str, cache: Path) -> TissueClassifier:
     recipe = preset(preset_name).with_changes(**_RECIPE).with_settings(_SETTINGS[preset_name])
-    return TissueClassifier(recipe, random_state=seed, n_jobs=2).fit(manifest)
+    return TissueClassifier(recipe, random_state=seed, n_jobs=2, cache=cache).fit(manifest)
 
 
 def leaks_of(model: TissueClassifier, manifest: Manifest) -> list[Any]:
@@ -152,7 +152,7 @@ def try_planting(
         learn, folder / f"{kind}-dirty", kind, lambda r: r.label == positive and r.site == "B", seed
     )
     swapped = planted(test, folder / f"{kind}-swapped", kind, lambda r: r.label == other, seed)
-    harmed = trained(dirty, seed, preset_name)
+    harmed = trained(dirty, seed, preset_name, folder / "cache")
     flagged = leaks_of(harmed, dirty)
     off = [fact.atom for fact in flagged]
     mended = harmed.with_notes(AtomNotes().changed(off, off=True)) if off else harmed
@@ -229,7 +229,7 @@ def try_all(
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         learn, test = real(name, seed) if name else drawn(seed, folder)
-        clean = trained(learn, seed, preset_name)
+        clean = trained(learn, seed, preset_name, folder / "cache")
         for place, kind in enumerate(KINDS):
             if kind not in kinds:
                 continue
