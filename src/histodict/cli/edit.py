@@ -119,7 +119,6 @@ def edit(
     Without a change it lists what has been said so far.
     """
     from ..decisions.atom_notes import find_atoms
-    from ..images.manifest import read_manifest
     from ..pipeline import save_model
 
     with plain_errors():
@@ -134,17 +133,14 @@ def edit(
         for atoms, values in changes.wanted(labels):
             notes = notes.changed(find_atoms(atoms, labels, notes), **values)
         changed = model.with_notes(notes, view - 1)
-        if changes.line is not None:
-            with progress_bars() as callback:
-                changed = changed.with_line(
-                    read_manifest(changes.line), view - 1, callback=callback
-                )
         is_changed = notes != own.notes or changes.line is not None
         if is_changed and output is None and show is None:
             raise ValueError("say where the changed model goes, with --output")
-        if features is not None and show is None:
-            raise ValueError("--features are of the images of --show: give these, too")
+        if features is not None and show is None and changes.line is None:
+            raise ValueError("--features are of the images of --show or --line: give these, too")
         records = _images(show, features) if show else []
+        if changes.line is not None:
+            changed = _with_line(changed, changes.line, features, view - 1)
         if output is not None:
             save_model(changed, output)
         rows = _compared(model, changed, records)
@@ -165,6 +161,16 @@ def labels_of(own: Any, classes: list[str]) -> list[str]:
     if atoms is None:
         raise ValueError(own.why_no_atoms())
     return atom_labels(atoms.classes, classes)
+
+
+def _with_line(model: Model, source: Path, features: Path | None, view: int) -> Model:
+    from ..images.manifest import read_manifest
+
+    manifest = read_manifest(source, features=features)
+    for warning in manifest.warnings:
+        warn(warning)
+    with progress_bars() as callback:
+        return model.with_line(manifest, view, callback=callback)
 
 
 def _images(source: Path, features: Path | None) -> list[Record]:
