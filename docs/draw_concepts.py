@@ -30,7 +30,7 @@ from histodict.reports.atoms_page import AtomsInUse, find_atoms, write_atoms_pag
 from histodict.reports.why_page import write_why_page  # noqa: E402
 
 WIDTH = 1100
-HEIGHTS = {"concepts-leak": 880, "concepts-atoms": 760, "concepts-why": 640}
+HEIGHTS = {"concepts-leak": 864, "concepts-atoms": 640, "concepts-why": 622}
 
 
 def photograph(page: Path, name: str, start: str) -> None:
@@ -48,11 +48,17 @@ def photograph(page: Path, name: str, start: str) -> None:
     subprocess.run(
         [chromium, *options, size, taken, page.as_uri()], check=True, stderr=subprocess.DEVNULL
     )
+    cut(shot, picture)
+
+
+def cut(shot: Path, picture: Path) -> None:
+    """Without the bare paper around it, in few colours."""
     with Image.open(shot) as opened:
         image = opened.convert("RGB")
     paper = Image.new("RGB", image.size, "white")
-    box = ImageChops.difference(image, paper).getbbox() or (0, 0, *image.size)
-    image.crop((0, 0, WIDTH, min(height, box[3] + 12))).quantize(128).save(picture, optimize=True)
+    _, top, _, bottom = ImageChops.difference(image, paper).getbbox() or (0, 0, *image.size)
+    box = 0, max(0, top - 12), image.width, min(image.height, bottom + 12)
+    image.crop(box).quantize(256).save(picture, optimize=True)
     print(picture, picture.stat().st_size)
 
 
