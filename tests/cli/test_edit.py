@@ -117,9 +117,15 @@ def test_names_and_facts_appear_wherever_answers_go(folder, tmp_path):
             assert {"n_patients", "leak_site", "leak_patient", "leak_slide_high"} <= set(var)
     alone = run("predict", new, table, "-o", tmp_path / "b", "--atom-facts", facts)
     assert alone.exit_code == 2 and "give --anndata" in alone.output
-    facts.write_text("\n".join(facts.read_text().splitlines()[:-1]) + "\n")
-    few = run("predict", new, table, "-o", out, "--anndata", "--atom-facts", facts)
-    assert few.exit_code == 2 and "the facts are of 15 atoms" in " ".join(few.output.split())
+    # Of another model, though its atoms go by the same labels; and of this one before a switch.
+    other, less = tmp_path / "other.histodict", tmp_path / "less.histodict"
+    TissueClassifier(SMALL, random_state=1).fit(table).save(other)
+    run("edit", new, "--off", "healthy:1", "-o", less)
+    for model, words in ((other, "of other atoms than this"), (less, "other atoms switched off")):
+        told = run(
+            "predict", model, table, "-o", tmp_path / "c", "--anndata", "--atom-facts", facts
+        )
+        assert told.exit_code == 2 and words in " ".join(told.output.split())
 
 
 def test_what_a_switch_changes_is_shown(folder):

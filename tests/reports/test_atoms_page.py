@@ -6,12 +6,14 @@ import base64
 import io
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
+import histodict
 from histodict import RegionDetector, TissueClassifier
 from histodict.cli import app
 from histodict.demo.sets import write_synthetic_set
@@ -107,6 +109,42 @@ def test_the_page_shows_what_was_found(model, manifest, tmp_path):
     percents = [f"{100 * share:.0f} %" for line in lines for share in line.shares.values()]
     assert re.findall(r"<span>(\d+ %)</span>", page) == percents
     assert "the second the surroundings" in page
+
+
+def test_a_flagged_atom_is_shown_though_few_patches_use_it(model, manifest, tmp_path, monkeypatch):
+    from histodict.reports import atoms_in_use
+
+    usual, asked = atoms_in_use.facts_of_atoms, []
+
+    def with_leak(*arguments):
+        facts = usual(*arguments)
+        own = [fact for fact in facts if fact.owner == "inflamed" and fact.n_patients]
+        rare = min(own, key=lambda fact: fact.shares["inflamed"])
+        asked.append(rare.label)
+        leak = {"is_leak": True, "site": "B", "site_share": 0.9, "site_chance": 0.001}
+        facts[rare.atom] = replace(rare, site_excess=0.2, **leak)
+        return facts
+
+    monkeypatch.setattr(atoms_in_use, "facts_of_atoms", with_leak)
+    found, page = page_of(model, manifest, tmp_path / "atoms.html", 1)
+    (label,) = asked
+    assert label not in [found.facts[use.atoms[0].atom].label for use in found.classes]
+    assert [found.facts[line.atom].label for use in found.flagged for line in use.atoms] == [label]
+    section = page[page.index("look like a leak</h2>") : page.index("How to read this page")]
+    assert "images from B use it in 20 of 100 patches more" in section
+    assert section.count('class="atom-picture"') == 1 and 'class="atom-facts leak"' in section
+    assert f"--off &#34;{label}&#34;" in section or f'--off "{label}"' in section
+    ids = re.findall(r'id="([^"]+)"', page)
+    assert len(set(ids)) == len(ids)
+
+
+def test_facts_are_to_be_had_in_python(model, manifest):
+    facts = histodict.atom_facts(model, manifest)
+    found = find_atoms(model, manifest, n_atoms=3)
+    assert [fact.row() for fact in facts] == [fact.row() for fact in found.facts]
+    panel = Panel([PIXELS, PIXELS], n_jobs=1)
+    with pytest.raises(ValueError, match="fit"):
+        histodict.atom_facts(panel, manifest)
 
 
 def test_it_needs_nothing_else(model, manifest, tmp_path):

@@ -11,7 +11,15 @@ import typer
 
 from ..execution.outputs import check_new_folder, check_room
 from ..execution.texts import counted
-from .console import end_with, keeps, plain_errors, print_json, print_table, printable, warn
+from .console import (
+    end_with_files,
+    failure_rows,
+    keeps,
+    plain_errors,
+    print_json,
+    print_table,
+    warn,
+)
 from .image_options import AskedOptions
 from .options import (
     AnnDataOption,
@@ -188,11 +196,8 @@ def _tell(result: RunResult, words: str, tables: str, as_json: bool) -> None:
     `tables`: where to look, if there is any row.
     """
     if as_json:
-        failures = [
-            {"path": printable(str(path)), "reason": printable(reason)}
-            for path, reason in result.failures
-        ]
-        content = {"rows": result.rows, "regions": result.regions, "failures": failures}
+        content: dict[str, Any] = {"rows": result.rows, "regions": result.regions}
+        content["failures"] = failure_rows(result.failures)
         print_json(content | ({"scores": result.scores} if result.scores else {}))
     else:
         again = f" ({result.n_skipped} were done before)" if result.n_skipped else ""
@@ -201,13 +206,7 @@ def _tell(result: RunResult, words: str, tables: str, as_json: bool) -> None:
         if result.n_earlier:
             typer.echo(f"In the table, too, from earlier runs: {result.n_earlier}")
         _tell_scores(result.scores)
-    end_with(_named(path, reason) for path, reason in result.failures)
-
-
-def _named(path: Path, reason: str) -> str:
-    """The reason with the image's name, once, and as it was given."""
-    reason = reason.replace(str(path.absolute()), str(path))
-    return reason if reason.startswith(str(path)) else f"{path}: {reason}"
+    end_with_files(result.failures)
 
 
 def _tell_scores(scores: dict[str, Any] | None) -> None:

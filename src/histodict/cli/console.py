@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -144,6 +145,17 @@ def end_with(failures: Iterable[str]) -> None:
         _say("[red]Not done:[/]", words)
     if failures:
         raise typer.Exit(1)
+
+
+def failure_rows(failures: Iterable[tuple[Path, str]]) -> list[dict[str, str]]:
+    """Of files and why each has no answer, for JSON."""
+    return [{"path": printable(str(path)), "reason": printable(why)} for path, why in failures]
+
+
+def end_with_files(failures: Iterable[tuple[Path, str]]) -> None:
+    """The same of files: the reason with the file's name, once, and as it was given."""
+    told = [(str(path), why.replace(str(path.absolute()), str(path))) for path, why in failures]
+    end_with(why if why.startswith(path) else f"{path}: {why}" for path, why in told)
 
 
 def print_json(content: Any) -> None:

@@ -8,7 +8,14 @@ import typer
 
 from ..execution.outputs import check_new_folder
 from ..execution.texts import counted
-from .console import end_with, keeps, plain_errors, print_json, printable
+from .console import (
+    end_with_files,
+    failure_rows,
+    keeps,
+    plain_errors,
+    print_json,
+    printable,
+)
 from .image_options import PictureOptions
 from .options import FolderOutput, JsonOption, SettingOption
 from .reading import pairs
@@ -64,17 +71,11 @@ def features(
 
 def _tell(done: Extracted, as_json: bool) -> None:
     if as_json:
-        failures = [
-            {"path": printable(str(path)), "reason": printable(reason)}
-            for path, reason in done.failures
-        ]
+        failures = failure_rows(done.failures)
         files = [printable(str(file)) for file in done.files]
         print_json({"files": files, "n_skipped": done.n_skipped, "failures": failures})
     else:
         again = f" ({done.n_skipped} were there)" if done.n_skipped else ""
         where = f" in {done.files[0].parent}" if done.files else ""
         typer.echo(f"{counted(len(done.files), 'feature file')}{where}{again}")
-    end_with(
-        reason if reason.startswith(str(path)) else f"{path}: {reason}"
-        for path, reason in done.failures
-    )
+    end_with_files(done.failures)

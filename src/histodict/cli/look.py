@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from ..execution.outputs import check_new_file, check_room
+from ..execution.texts import counted
 from .console import keeps, plain_errors, print_json, progress_bars, warn
 from .image_options import PartOptions
 from .options import (
@@ -94,6 +95,7 @@ def atoms(
     from ..execution.tables import write_csv
     from ..images.annotations.matching import by_outlines
     from ..images.pixel_size import GivenSize
+    from ..images.records import some_of
     from ..reports.atoms_page import find_atoms, panel_note, plain_facts, write_atoms_page
 
     with plain_errors():
@@ -124,8 +126,10 @@ def atoms(
             write_csv(wanted.table, [fact.row() for fact in found.facts])
     if panel_note(whole) and wanted.view == 1:
         warn(panel_note(whole), "Note")
-    for fact in found.leaks:
-        warn(f"{fact.name or fact.label} looks like a leak of {fact.site}: see {output}")
+    if found.leaks:
+        names = some_of([fact.name or fact.label for fact in found.leaks])
+        words = f"{counted(len(found.leaks), 'atom')} that look like a leak of sites"
+        warn(f"{words}: {names}; see {output}")
     if as_json:
         names = [manifest.name(record) for record in manifest.records]
         print_json({"page": str(output)} | plain_facts(found, names))

@@ -22,6 +22,11 @@ from scipy.sparse import csr_array
 from ..methods.atom_parts import DistanceParts
 
 
+def signs_of(leaning: NDArray[np.float64]) -> NDArray[np.float64]:
+    """In which sign atoms are used whose codes lean so: 1 where they lean to neither side."""
+    return np.where(leaning < 0, -1.0, 1.0)
+
+
 @dataclass(frozen=True)
 class AtomEvidence:
     """Means over the patches of an image, or of a class.

@@ -36,7 +36,8 @@ def with_legend(picture: Image.Image, patch_map: PatchMap, words: str) -> Image.
         _Entry(f"{name} {100 * share:.0f} %", rgb_of(place))
         for place, (name, share) in enumerate(patch_map.proportions.items())
     ]
-    concepts = [_Entry(f"“{name}” {100 * use:.0f} %") for name, use in patch_map.use.items()]
+    uses = [f"“{name}” in {100 * use:.0f} %" for name, use in patch_map.use.items()]
+    concepts = [_Entry(text) for text in [*(f"{use}," for use in uses[:-1]), *uses[-1:]]]
     told = [_Entry(word) for word in words.split()]
     lines = [line for part in (entries, concepts, told) for line in _lines(part, width, font)]
     pitch = round(font.size * 1.5)

@@ -40,7 +40,8 @@ class Estimate(NamedTuple):
 class AtomFacts:
     """One atom; numbers that are not known are NaN.
 
-    atom : its place in the codes; label : CLASS:NUMBER; owner : its class
+    atom : its place in the codes; label : CLASS:NUMBER; owner : its class; digest : which tells it
+        from atoms of other models
     shares : by class, share of its patches that use the atom
     n_patients : patients with a patch that uses it
     auc, auc_low, auc_high : how well its use in a patient alone tells its class from the others,
@@ -63,6 +64,7 @@ class AtomFacts:
     group: str
     artefact: bool
     off: bool
+    digest: str
     shares: dict[str, float]
     n_patients: int
     of_patients: int
@@ -172,6 +174,7 @@ def facts_of_atoms(
                 group=note.group,
                 artefact=note.artefact,
                 off=note.off,
+                digest=atoms.digest(atom),
                 shares={name: float(shares[classes.index(name), atom]) for name in names},
                 n_patients=int(in_patients[atom]),
                 of_patients=n_patients,

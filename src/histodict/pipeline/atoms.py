@@ -47,8 +47,9 @@ def most_used(
     classes: Sequence[str],
     n_atoms: int,
     owners: NDArray[np.int64] | None = None,
+    only: Sequence[int] | None = None,
 ) -> list[ClassUse]:
-    """Per class its `n_atoms` atoms that most of its own patches use.
+    """Per class its `n_atoms` atoms that most of its own patches use; `only`: among these.
 
     `labels`: of every patch of the gallery; `owners`: of every image, its patient. Where no patch
     is of a class, use by all patches puts its atoms in order. Atoms that no patch uses are left
@@ -62,8 +63,9 @@ def most_used(
     for place, name in enumerate(classes):
         own = np.flatnonzero(atoms.classes == place)
         used = own[everywhere[own] > 0]
+        shown = used if only is None else used[np.isin(used, only)]
         use = shares[names.index(name)] if name in names else everywhere
-        order = used[np.lexsort((-everywhere[used], -use[used]))]
+        order = shown[np.lexsort((-everywhere[shown], -use[shown]))]
         per_patch = dict(zip(names, shares[:, own].sum(axis=1).tolist(), strict=True))
         best = [_use(gallery, int(atom), names, shares, owners) for atom in order[:n_atoms]]
         found.append(ClassUse(name, len(own), len(used), per_patch, best))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
@@ -56,6 +57,11 @@ class Atoms:
     classes: NDArray[np.int64]
     patch_px: int | None
     signs: NDArray[np.float64] | None = None
+
+    def digest(self, atom: int) -> str:
+        """Tells an atom from those of other models that go by the same label."""
+        numbers = np.ascontiguousarray(self.D[atom], "<f4").tobytes()
+        return hashlib.sha256(numbers).hexdigest()[:16]
 
     @property
     def as_used(self) -> NDArray[Any]:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..decisions.atom_evidence import signs_of
 from ..decisions.atom_notes import atom_labels
 from ..decisions.image_rules import n_scores
 from ..execution.progress import Callback, ignore
@@ -40,7 +41,7 @@ class Part:
     adds : (n_scores,), its part of the scores
     usual : by class, its part in what its training patches say
     where : (rows, columns), share of the patches there that use it, NaN on glass
-    atoms : their places, the one most used first; sign : in which that one is used
+    atoms : their places, the one most used first; sign : in which that one is usually used
     view : of a panel, the place of the member
     """
 
@@ -259,6 +260,7 @@ def _parts_of(own: Spoken, classes: Sequence[str]) -> list[Part]:
         name = f"{before or 'the image, to '}{own.model.recipe.method}, as a whole"
         return [Part(name, "", own.factor * own.scores)]
     labels, evidence = atom_labels(atoms.classes, classes), own.look.evidence
+    signs = signs_of(evidence.leaning) if atoms.signs is None else atoms.signs
     found = []
     for concept in own.model.notes.concepts(labels):
         places = [a for a in concept.atoms if a not in own.model.method_.off_]
@@ -277,7 +279,7 @@ def _parts_of(own: Spoken, classes: Sequence[str]) -> list[Part]:
                 concept.artefact,
                 concept.is_named,
                 tuple(places),
-                -1.0 if evidence.leaning[places[0]] < 0 else 1.0,
+                float(signs[places[0]]),
                 own.view,
             )
         )

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..decisions.atom_evidence import AtomEvidence, AtomSums
+from ..decisions.atom_evidence import AtomEvidence, AtomSums, signs_of
 from ..methods.patch_classifier import PatchClassifier
 from .training_patches import TrainingPatches
 
@@ -67,4 +67,4 @@ def usual_signs(
         return None
     leaning = np.stack([of_class.leaning for of_class in typical])
     own = leaning[atom_classes, np.arange(len(atom_classes))]
-    return np.where(own < 0, -1.0, 1.0)
+    return signs_of(own)

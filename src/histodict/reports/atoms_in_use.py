@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ class AtomsInUse:
     """The atoms of a model's classes, and the patches that show how they are used.
 
     facts : of all atoms, by their place
+    flagged : those that look like a leak, by class, whether or not they are among the most used
     """
 
     atoms: Atoms
@@ -37,6 +38,7 @@ class AtomsInUse:
     classes: list[ClassUse]
     facts: list[AtomFacts]
     stability: Stability | None = None
+    flagged: list[ClassUse] = field(default_factory=list)
 
     @classmethod
     def of(
@@ -48,11 +50,15 @@ class AtomsInUse:
         stability: Stability | None = None,
     ) -> AtomsInUse:
         atoms, labels = _atoms(model), patch_labels(model, gallery, records)
+        if atoms.signs is None:  # a model of before does not know them
+            atoms = replace(atoms, signs=gallery.signs())
         owners, names = owners_of(records), model.classes_
-        classes = most_used(atoms, gallery, labels, names, n_atoms, owners)
+        shown = partial(most_used, atoms, gallery, labels, names, owners=owners)
         notes = model.model_.notes
         facts = facts_of_atoms(atoms, notes, gallery, labels, records, names, stability)
-        return cls(atoms, gallery, labels, classes, facts, stability)
+        leaks = [fact.atom for fact in facts if fact.is_leak]
+        flagged = [use for use in shown(n_atoms=n_atoms, only=leaks) if use.atoms]
+        return cls(atoms, gallery, labels, shown(n_atoms=n_atoms), facts, stability, flagged)
 
     @property
     def leaks(self) -> list[AtomFacts]:

@@ -29,6 +29,8 @@ from .patch_pictures import patch_pictures
 
 __all__ = ["AtomsInUse", "atom_rows", "find_atoms", "panel_note", "plain_facts", "write_atoms_page"]
 
+_MOST_TOLD = 12  # atoms that look like a leak, one by one
+
 
 def write_atoms_page(
     path: Path,
@@ -42,9 +44,9 @@ def write_atoms_page(
     """Everything in one file: no scripts, nothing fetched."""
     names = [manifest.name(record) for record in manifest.records]
     maps = find_maps(model, found, manifest.records) if with_maps else []
-    shown = atom_rows(
-        found, manifest.records, names, maps=maps, n_jobs=model.n_jobs, callback=callback
-    )
+    options: dict[str, Any] = {"maps": maps, "n_jobs": model.n_jobs, "callback": callback}
+    shown = atom_rows(found, manifest.records, names, **options)
+    flagged = atom_rows(found, manifest.records, names, uses=found.flagged, **options)
     recipe = model.recipe
     content = {
         "title": f"Atoms of {' / '.join(model.classes_)}",
@@ -56,7 +58,11 @@ def write_atoms_page(
         ],
         "note": panel_note(model),
         "leak_words": leak_words(found),
-        "leaks": [_leak_row(fact) for fact in found.leaks],
+        "leak_rule": leak_rule(found),
+        "leaks": [_leak_row(fact) for fact in found.leaks[:_MOST_TOLD]],
+        "n_more_leaks": max(0, len(found.leaks) - _MOST_TOLD),
+        "leak_labels": ",".join(fact.label for fact in found.leaks),
+        "flagged": [group | {"words": ""} for group in flagged],
         "stability": found.stability,
         "map_names": [names[each.place] for each in maps],
         "are_pictures": found.atoms.patch_px is not None,
@@ -68,30 +74,53 @@ def write_atoms_page(
     write_page(path, "reports/atoms.html.j2", content)
 
 
+def _knows_no_sites(found: AtomsInUse) -> bool:
+    return all(np.isnan(fact.site_chance) for fact in found.facts)
+
+
 def leak_words(found: AtomsInUse) -> str:
     """What was looked for, and what came of it."""
-    if np.isnan(found.facts[0].site_chance):
+    if _knows_no_sites(found):
         return (
             "Whether atoms tell sites apart cannot be said: no class has patients of two sites. "
             "A column site in the table of images says where each is from."
         )
-    chance = found.facts[0].site_chance
-    rule = (
-        "Sites are compared among patients of the same class. The atoms that differ most between "
-        f"them would together differ as much by chance in {percent(chance)} of shufflings; from "
-        f"{percent(LEAK_CHANCE)} on atoms are flagged: those with {percent(LEAK_SHARE)} or more of "
-        "the variance of their use or weight between sites, of which at most "
-        f"{percent(LEAK_DOUBT)} are expected to be false."
-    )
     n = len(found.leaks)
-    said = f"{counted(n, 'atom')} {'looks' if n == 1 else 'look'} like a leak." if n else "None is."
-    return f"{said} {rule}"
+    if not n:
+        return "None does."
+    return (
+        f"{counted(n, 'atom')} {'looks' if n == 1 else 'look'} like a leak: what "
+        f"{'it stands' if n == 1 else 'they stand'} for may be where images come from, such as a "
+        "scanner, a stain or a pen, and not what the tissue is."
+    )
+
+
+def leak_rule(found: AtomsInUse) -> str:
+    """When an atom looks like a leak; nothing where that cannot be said."""
+    if _knows_no_sites(found):
+        return ""
+    return (
+        "The rule: sites are compared among patients of the same class. The largest differences "
+        "between them, of all atoms together, would come about by chance in "
+        f"{percent(LEAK_CHANCE)} of shufflings or fewer; here in "
+        f"{percent(found.facts[0].site_chance)}. Then those atoms are flagged of whose use or "
+        f"weight {percent(LEAK_SHARE)} or more of the variance lies between sites, with at most "
+        f"{percent(LEAK_DOUBT)} of them expected to be there by chance. What all images of a class "
+        "have cannot be found so."
+    )
+
+
+def _of_100(share: float) -> str:
+    return f"{100 * share:.0f} of 100"
 
 
 def _leak_row(fact: AtomFacts) -> dict[str, str]:
-    more = f"used in {percent(fact.site_excess)} more of the patches from {fact.site} than in"
-    words = f"{more} others of the same class (η² {fact.site_share:.2f})"
-    return {"label": fact.name or fact.label, "words": words}
+    return {
+        "label": fact.name or fact.label,
+        "words": f"images from {fact.site} use it in {_of_100(fact.site_excess)} patches more than "
+        f"others of the same class. Of what patients of a class differ by, "
+        f"{percent(fact.site_share)} lies between sites",
+    }
 
 
 @dataclass(frozen=True)
@@ -136,15 +165,17 @@ def atom_rows(
     records: Sequence[Record],
     names: Sequence[str],
     *,
+    uses: Sequence[ClassUse] | None = None,
     maps: Sequence[_Map] = (),
     n_jobs: int | None = None,
     callback: Callback = ignore,
 ) -> list[dict[str, Any]]:
     """What `atom_rows.html.j2` shows: per class its most used atoms, each with its patches.
 
-    `names`: of the records, as a reader knows them.
+    `names`: of the records, as a reader knows them; `uses`: other atoms than the most used ones.
     """
-    lines = [line for use in found.classes for line in use.atoms]
+    uses = found.classes if uses is None else uses
+    lines = [line for use in uses for line in use.atoms]
     wanted = [patch for line in lines for patch, _ in line.patches]
     uris = patch_pictures(found.gallery, records, wanted, n_jobs=n_jobs, callback=callback)
     classes = [use.name for use in found.classes]
@@ -160,22 +191,21 @@ def atom_rows(
             "words": _words(use),
             "rows": [
                 _row(found, line, uris, names)
-                | {"map": _map_uri(maps, owner, line.atom, records, rgb_of(owner))}
+                | {"map": _map_uri(maps, classes.index(use.name), line.atom, records)}
                 for line in use.atoms
             ],
         }
-        for owner, use in enumerate(found.classes)
+        for use in uses
     ]
 
 
-def _map_uri(
-    maps: Sequence[_Map], owner: int, atom: int, records: Sequence[Record], colour: Any
-) -> str:
+def _map_uri(maps: Sequence[_Map], owner: int, atom: int, records: Sequence[Record]) -> str:
     own = next((each for each in maps if each.owner == owner), None)
     if own is None:
         return ""
     share = np.where(own.look.tissue, own.look.where[atom], np.nan)
-    return image_uri(use_picture(records[own.place].picture, own.grid, share, colour))
+    picture = records[own.place].picture
+    return image_uri(use_picture(picture, own.grid, share, rgb_of(owner)))
 
 
 def panel_note(model: Model) -> str:
@@ -201,8 +231,8 @@ def _row(
     found: AtomsInUse, line: AtomUse, uris: Mapping[int, str], names: Sequence[str]
 ) -> dict[str, Any]:
     side, fact = found.atoms.patch_px, found.facts[line.atom]
-    sign = float(found.gallery.leaning()[line.atom])
-    atom = sign * found.atoms.D[line.atom]
+    assert found.atoms.signs is not None
+    sign, atom = float(found.atoms.signs[line.atom]), found.atoms.as_used[line.atom]
     return {
         "label": fact.label,
         "name": fact.name,
@@ -232,6 +262,9 @@ def fact_words(fact: AtomFacts) -> list[str]:
         words.append(f"AUC {fact.auc:.2f}{ends}")
     if not np.isnan(fact.seeds):
         words.append(f"found again {fact.seeds:.2f}, by half the patients {fact.halves:.2f}")
+    for level, (value, low, high) in fact.leak.items():
+        if low > 0:
+            words.append(f"tells {level}s apart: {value:.2f} ({low:.2f} to {high:.2f})")
     if fact.is_leak:
         words.append(f"looks like a leak of {fact.site}")
     return words

@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from ..decisions.atom_notes import AtomNotes
 from ..execution.tables import Row
 from ..images.csv_file import csv_rows
+from ..pipeline.image_model import Atoms
 
 # By the name of a fact, its column; see `pipeline.atom_facts.AtomFacts`.
 _NUMBERS = {
@@ -33,39 +35,41 @@ def read_facts(path: Path) -> list[Row]:
     """The table that `histodict atoms --csv` wrote."""
     (_, header), *lines = csv_rows(path) or [(0, [])]
     rows: list[Row] = [dict(zip(header, cells, strict=False)) for _, cells in lines]
-    if not rows or not {"label", "auc", "is_leak"} <= set(rows[0]):
+    if not rows or not {"digest", "off", "auc", "is_leak"} <= set(rows[0]):
         raise ValueError(f"{path}: is no table of atoms, as `histodict atoms --csv` writes it")
     return rows
 
 
-def check_facts(facts: Sequence[Row], labels: Sequence[str]) -> None:
-    """Refuses facts of other atoms than those that go by these labels."""
-    if facts and [row["label"] for row in facts] != list(labels):
-        raise ValueError(
-            f"the facts are of {len(facts)} atoms, from {facts[0]['label']} to "
-            f"{facts[-1]['label']}; the model has {len(labels)}, from {labels[0]} to {labels[-1]}: "
-            "write them anew with `histodict atoms --csv`"
-        )
+def check_facts(facts: Sequence[Row], atoms: Atoms, notes: AtomNotes) -> None:
+    """Refuses facts of another model, and of one in which other atoms were off."""
+    if not facts:
+        return
+    anew = "write them anew with `histodict atoms --csv`"
+    own = [atoms.digest(atom) for atom in range(len(atoms.D))]
+    if [row["digest"] for row in facts] != own:
+        raise ValueError(f"the facts are of other atoms than this model's {len(own)}: {anew}")
+    if [place for place, row in enumerate(facts) if _is_yes("off", row["off"])] != notes.off:
+        raise ValueError(f"the facts are of this model with other atoms switched off: {anew}")
 
 
-def fact_columns(facts: Sequence[Row], labels: Sequence[str]) -> dict[str, Any]:
+def fact_columns(facts: Sequence[Row], atoms: Atoms, notes: AtomNotes) -> dict[str, Any]:
     """A column per fact, NaN where it is not known; none without facts."""
-    check_facts(facts, labels)
+    check_facts(facts, atoms, notes)
     if not facts:
         return {}
     found: dict[str, Any] = {
         column: np.array([_number(row.get(name)) for row in facts])
         for name, column in _NUMBERS.items()
     }
-    return found | {"is_leak": np.array([_is_yes(row["is_leak"]) for row in facts])}
+    return found | {"is_leak": np.array([_is_yes("is_leak", row["is_leak"]) for row in facts])}
 
 
 def _number(value: Any) -> float:
     return np.nan if value in (None, "") else float(value)
 
 
-def _is_yes(value: Any) -> bool:
+def _is_yes(name: str, value: Any) -> bool:
     text = str(value).lower()
     if text not in (*_YES, *_NO):
-        raise ValueError(f"is_leak: must be true or false, not {value!r}")
+        raise ValueError(f"{name}: must be true or false, not {value!r}")
     return text in _YES

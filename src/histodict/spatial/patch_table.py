@@ -81,7 +81,7 @@ def check_facts_of(model: Model, facts: Path | None) -> None:
         return
     if atoms is None:
         raise ValueError(model.model_.why_no_atoms())
-    check_facts(read_facts(facts), atom_labels(atoms.classes, model.classes_))
+    check_facts(read_facts(facts), atoms, model.model_.notes)
 
 
 def answer_into(path: Path, model: Model, ask: Callable[[Model], Answer], about: About) -> Answer:
@@ -207,7 +207,7 @@ class _Table:
             "group": Categorical.of(note.group for note in notes),
             "artefact": np.array([note.artefact for note in notes]),
             "off": np.array([note.off for note in notes]),
-        } | fact_columns(self.about.facts, labels)
+        } | fact_columns(self.about.facts, atoms, model.notes)
 
     # --- the image and the model ----------------------------------------------------------------
 

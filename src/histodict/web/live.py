@@ -23,6 +23,7 @@ from .bytes_cache import BytesCache
 from .class_list import DrawnClass
 from .sheets import Shape, polygons_of
 from .sights import Box, Field, Numbers, Sight
+from .strokes import box_of
 
 _MOST_FIELDS = 30  # on a screen, the middle ones
 _FIELDS_OF_SHAPE, _FIELDS_OF_IMAGE = 4, 24  # that are learnt from
@@ -95,8 +96,7 @@ def _region(shapes: Sequence[Shape], size: tuple[int, int]) -> PixelRuns:
 
 
 def _box(shape: Shape) -> Box:
-    outer = np.concatenate([rings[0] for rings in polygons_of(shape)])
-    (left, top), (right, bottom) = outer.min(axis=0).tolist(), outer.max(axis=0).tolist()
+    (left, top), (right, bottom) = (corner.tolist() for corner in box_of(polygons_of(shape)))
     return left, top, right, bottom
 
 

@@ -125,7 +125,7 @@ def enclosed(rings: Sequence[Ring], size: Size) -> list[Polygon]:
     polygon = [outer, *(hole for hole in holes if len(hole) > 2)]
     if all(first_crossing(ring) is None for ring in polygon):
         return [polygon] if area([polygon]) > 0 else []
-    low, high = _box([polygon])
+    low, high = box_of([polygon])
     canvas = Canvas.over(low, high, float((high - low).max()) / _CELLS_OF_CROSSED)
     return canvas.polygons(canvas.inside([polygon]), size)
 
@@ -142,13 +142,13 @@ def without(
     """What is left of polygons where others are taken away; None: they do not touch, or the rest
     is all of it.
     """
-    meets = [_meet(_box([polygon]), _box(taken)) for polygon in polygons]
+    meets = [_meet(box_of([polygon]), box_of(taken)) for polygon in polygons]
     near = [polygon for polygon, is_near in zip(polygons, meets, strict=True) if is_near]
     if not near:
         return None
     # A polygon that is thin beside the brush would fall between the cells of its canvas.
     thinnest = min(float(np.ptp(outer, axis=0).min()) for outer, *_ in near)
-    canvas = Canvas.over(*_box(near), min(step, max(1.0, thinnest / _CELLS_PER_RADIUS)))
+    canvas = Canvas.over(*box_of(near), min(step, max(1.0, thinnest / _CELLS_PER_RADIUS)))
     before = canvas.inside(near)
     left = before & ~canvas.inside(taken)
     if (left == before).all():
@@ -167,7 +167,8 @@ def step_for(radius: float) -> float:
     return radius / _CELLS_PER_RADIUS
 
 
-def _box(polygons: Sequence[Polygon]) -> Box:
+def box_of(polygons: Sequence[Polygon]) -> Box:
+    """The corners around polygons, the least and the largest x and y."""
     outer = np.concatenate([rings[0] for rings in polygons])
     return outer.min(axis=0), outer.max(axis=0)
 

@@ -1,0 +1,114 @@
+"""The pictures of docs/concepts.md, made anew from drawn tissue and the commands that it shows.
+
+    python docs/draw_concepts.py             needs Chromium; some minutes
+
+A pen mark is planted in the inflamed images of one of two sites, as benchmarks/confounders.py does.
+`histodict atoms` flags it; a model of the same images without it is what the other two pictures
+show.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageChops
+
+DOCS = Path(__file__).parent
+sys.path.insert(0, str(DOCS.parent))
+
+from benchmarks.confounders import drawn, planted, trained, with_sites  # noqa: E402
+from histodict import TissueClassifier  # noqa: E402
+from histodict.decisions.atom_notes import AtomNotes  # noqa: E402
+from histodict.images.manifest import Manifest  # noqa: E402
+from histodict.pipeline.atom_facts import AtomFacts  # noqa: E402
+from histodict.reports.atoms_page import AtomsInUse, find_atoms, write_atoms_page  # noqa: E402
+from histodict.reports.why_page import write_why_page  # noqa: E402
+
+WIDTH = 1100
+HEIGHTS = {"concepts-leak": 864, "concepts-atoms": 640, "concepts-why": 622}
+
+
+def photograph(page: Path, name: str, start: str) -> None:
+    """What a browser shows of a page, from where this stands in it."""
+    height, picture = HEIGHTS[name], DOCS / "screenshots" / f"{name}.png"
+    text = page.read_text("utf-8")
+    page.write_text(text[: text.index("<h1")] + text[text.index(start) :], "utf-8")
+    chromium = shutil.which("chromium") or shutil.which("google-chrome")
+    if chromium is None:
+        raise SystemExit("there is no Chromium to photograph pages with")
+    shot = page.with_suffix(".png")
+    options = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
+    size = f"--window-size={WIDTH},{height}"
+    taken = f"--screenshot={shot}"
+    subprocess.run(
+        [chromium, *options, size, taken, page.as_uri()], check=True, stderr=subprocess.DEVNULL
+    )
+    cut(shot, picture)
+
+
+def cut(shot: Path, picture: Path) -> None:
+    """Without the bare paper around it, in few colours."""
+    with Image.open(shot) as opened:
+        image = opened.convert("RGB")
+    paper = Image.new("RGB", image.size, "white")
+    _, top, _, bottom = ImageChops.difference(image, paper).getbbox() or (0, 0, *image.size)
+    box = 0, max(0, top - 12), image.width, min(image.height, bottom + 12)
+    image.crop(box).quantize(256).save(picture, optimize=True)
+    print(picture, picture.stat().st_size)
+
+
+def crowded(facts: list[AtomFacts], owner: str, n: int) -> list[int]:
+    """The atoms of a class that tell it best."""
+    own = [fact for fact in facts if fact.owner == owner]
+    return [fact.atom for fact in sorted(own, key=lambda fact: -fact.auc)[:n]]
+
+
+def named(model: TissueClassifier, found: AtomsInUse) -> TissueClassifier:
+    """As somebody would name them who had looked at their patches."""
+    notes = AtomNotes().changed(crowded(found.facts, "inflamed", 4), name="crowded dark nuclei")
+    notes = notes.changed(crowded(found.facts, "healthy", 4), name="wall of a gland")
+    return model.with_notes(notes)
+
+
+def pages(learn: Manifest, test: Manifest, folder: Path) -> None:
+    positive = learn.classes[1]
+    dirty = planted(
+        learn, folder / "dirty", "pen", lambda r: r.label == positive and r.site == "B", 0
+    )
+    harmed = trained(dirty, 0, "fast")
+    found = find_atoms(harmed, dirty, n_atoms=6)
+    print(len(found.leaks), "flagged with a pen mark")
+    write_atoms_page(folder / "leak.html", harmed, dirty, found)
+    photograph(folder / "leak.html", "concepts-leak", "<h2>Atoms that look")
+
+    clean = trained(learn, 0, "fast")
+    found = find_atoms(clean, learn, n_atoms=6)
+    print(len(found.leaks), "flagged without")
+    model = named(clean, found)
+    found = find_atoms(model, learn, n_atoms=6, n_trainings=1)
+    write_atoms_page(folder / "atoms.html", model, learn, found)
+    photograph(folder / "atoms.html", "concepts-atoms", '<h3 id="class-2"')
+    ill = [record for record in test.records if record.label == positive]
+    why = [model.why(record.path, mpp=record.mpp) for record in ill]
+    best = int(np.argmax([each.lead(each.scores) for each in why]))
+    write_why_page(folder / "why.html", model, [why[best]], [ill[best]], n_parts=6)
+    photograph(folder / "why.html", "concepts-why", "<h2>")
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        if len(sys.argv) > 1:  # where the pages stay, to be looked at
+            folder = Path(sys.argv[1])
+            folder.mkdir(parents=True)
+        learn, test = drawn(0, folder)
+        pages(with_sites(learn, 0), test, folder)
+
+
+if __name__ == "__main__":
+    main()
