@@ -96,11 +96,14 @@ def strike(page, work):
 def test_a_bare_folder_leads_to_drawing_and_nothing_is_drawn_without_a_class(page, hand):
     page.get_by_role("button", name="Open this folder").click()
     page.get_by_text("They have no labels").wait_for()
+    page.get_by_text("Note: There are no folders of two or more classes").wait_for()
     page.locator("#draw-on").click()
     page.get_by_text("Name what you want to tell apart").wait_for()
     page.locator("#tool-brush").click()
     page.locator("#notice").get_by_text("Name a class first").wait_for()
     assert page.locator("#viewer").get_attribute("data-tool") == "look"
+    visible = [page.locator(f"#export-{name}").is_visible() for name in ("png", "geojson", "csv")]
+    assert visible == [True, False, False]  # there is no map yet
 
 
 def test_classes_are_made_on_the_spot_and_two_of_one_name_are_refused(page):
@@ -179,10 +182,14 @@ _THINNED = """async () => {
   const places = short.map((point) => path.indexOf(point));
   let most = 0;
   for (let k = 1; k < short.length; k++) {
-    for (let i = places[k - 1]; i < places[k]; i += 7) most = Math.max(most, off(path[i], short[k - 1], short[k]));
+    for (let i = places[k - 1]; i < places[k]; i += 7) {
+      most = Math.max(most, off(path[i], short[k - 1], short[k]));
+    }
   }
-  return { n: short.length, first: places[0], last: places.at(-1), most, few: thinned(path, 0.001, 50).length,
-    straight: thinned([[0, 0], [1, 0], [2, 0.01], [9, 0]], 0.5, 10), box: boxOf({ polygons: [[path]] }) };
+  const straight = thinned([[0, 0], [1, 0], [2, 0.01], [9, 0]], 0.5, 10);
+  const few = thinned(path, 0.001, 50).length;
+  return { n: short.length, first: places[0], last: places.at(-1), most, few, straight,
+    box: boxOf({ polygons: [[path]] }) };
 }"""
 
 

@@ -119,7 +119,7 @@ def test_images_with_labels_say_where_the_brush_is(page, server, data):
     visit(page, server, "look", "-", data, image)
     page.locator("#no-brush summary").click()
     page.get_by_text("each as a whole").wait_for()
-    page.locator("#no-brush").get_by_role("button", name="Draw on them instead").click()
+    page.locator("#no-brush").get_by_role("button", name="Draw on them, labels aside").click()
     page.locator("#class-name").wait_for()
     assert page.url.endswith(image) and data not in page.url  # the same image, of another set
     page.get_by_text("draw first, and a quick map follows").wait_for()
@@ -128,7 +128,7 @@ def test_images_with_labels_say_where_the_brush_is(page, server, data):
     page.get_by_text("is left aside").wait_for()
     assert page.locator(".warning", has_text="left aside").count() == 0  # it is as it was asked for
     visit(page, server, "data", data)
-    page.get_by_role("button", name="Draw on them instead").wait_for()
+    page.get_by_role("button", name="Draw on them, labels aside").wait_for()
 
 
 def test_what_was_typed_and_seen_is_there_again_after_back(page, server, data):

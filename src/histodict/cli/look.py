@@ -127,9 +127,9 @@ def atoms(
     if panel_note(whole) and wanted.view == 1:
         warn(panel_note(whole), "Note")
     if found.leaks:
-        names = some_of([fact.name or fact.label for fact in found.leaks])
+        some = some_of([fact.name or fact.label for fact in found.leaks])
         words = f"{counted(len(found.leaks), 'atom')} that look like a leak of sites"
-        warn(f"{words}: {names}; see {output}")
+        warn(f"{words}: {some}; see {output}")
     if as_json:
         names = [manifest.name(record) for record in manifest.records]
         print_json({"page": str(output)} | plain_facts(found, names))

@@ -330,7 +330,7 @@ def _mapped(path: Path | None) -> dict[str, Any]:
 
 def _path(folder: Path, cell: str) -> Path:
     """A cell as a path, also where the table was written on Windows."""
-    return Path(os.path.normpath(folder / cell.replace("\\", "/")))
+    return Path(os.path.normpath(os.path.join(folder, cell.replace("\\", "/"))))
 
 
 def _mpp(where: str, cell: str) -> float | None:

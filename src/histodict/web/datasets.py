@@ -256,7 +256,7 @@ def relabelled(dataset: Dataset) -> Manifest:
     labels = {image: record.label for image, record in dataset.listing.by_id.items()}
     told = labels | {c["image"]: c["label"] for c in dataset.corrections() if c["box"] is None}
     records = (
-        replace(record, label=label)
+        record if label == record.label else replace(record, label=label)
         for image, record in dataset.listing.by_id.items()
         if (label := told[image]) is not None
     )

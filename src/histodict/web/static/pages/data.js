@@ -91,7 +91,7 @@ function heading(data, known) {
       h("td", {}, String(patients(data.images)))));
   return h("div", { class: "split" },
     h("div", {}, h("h1", {}, data.name), h("p", { class: "soft" }, [".", data.name].includes(data.where) ? "" : data.where),
-      h("p", {}, data.labelled
+      h("p", { class: data.labelled ? "buttons" : "" }, data.labelled
         ? [h("a", { class: "button main", href: `#/train/${data.id}` }, "Train on these images"), drawInstead(data)]
         : [h("a", { class: "button main", href: `#/look/-/${data.id}`, id: "draw-on" }, "Draw on these images"),
             " They have no labels: draw what is what on a few of them, and learn from that."]),
@@ -108,7 +108,7 @@ export function drawInstead(data, image = null) {
     const { id } = await post("/api/data", { place: data.place, inside: data.where, bare: true });
     go("look", "-", id, ...(image ? [image] : []));
   });
-  return h("button", { id: "draw-instead", onclick: open, title: "Their labels are left aside there, and stay as they are here." }, "Draw on them instead");
+  return h("button", { id: "draw-instead", onclick: open, title: "With a brush, as a set of its own; here the labels stay as they are." }, "Draw on them, labels aside");
 }
 
 function groups(data) {
@@ -130,8 +130,8 @@ function groups(data) {
         thumbs(h("div", {}), images)), { sizeOf: ([, images]) => images.length });
     }
     return h("section", { class: "class-group" },
-      h("h2", {}, name ? classTag(data.classes, name) : "images",
-        h("span", { class: "soft" }, `  ${count(own.length, "image")}`)), place);
+      h("h2", {}, name ? classTag(data.classes, name) : null,
+        h("span", { class: "soft" }, `  ${count(own.length, "image")}${!name && rest.length ? " without a label" : ""}`)), place);
   });
 }
 
