@@ -3,6 +3,10 @@
 With HISTODICT_CHECK_BOUNDS=1 in the environment every access to an array, the lanes' own included,
 compares its place with the array's size and raises IndexError: for tests and fuzzing, many times
 slower. It is compiled in, or not at all.
+
+numba compiles a function once more for a number that it reads in the source: what begins as such a
+number and is handed on is written `np.int64(0)` in the kernels. Slices that are assigned bring the
+text of an error along, which takes as long to compile as a kernel: loops do not.
 """
 
 from __future__ import annotations

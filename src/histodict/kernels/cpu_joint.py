@@ -66,7 +66,7 @@ def pursue(B, G, tols, order_recursive, n_nonzero, W, indptr, indices, codes, sq
         remaining = np.float64(squared_residuals[row])
         noise = remaining * max(epsilon, 1e-12)  # a smaller drop of the residual may be rounding
         first = indptr[row]
-        size = 0
+        size = np.int64(0)
         while size < L and remaining > tols[row]:
             s = _best_atom(scores, tile_bounds, W)
             if scores[s] <= noise:

@@ -52,7 +52,7 @@ def solve(B, yy, G, penalty, tol, lane_bits, indptr, indices, codes):
         for j in range(k):
             b[j] = B[row, j]
             mask[j] = 0
-        m = 0
+        m = np.int64(0)
         n_refused = 0
         rounds = 0
         stalled = 0
@@ -194,12 +194,12 @@ def _activate(j, sign, m, active, signs, s, target, C, G, mask):
             target[i] = C[m, i]
         _back_substitute(C, m, target)
         length = np.inf
-        leaving = -1
+        leaving = np.int64(-1)
         for i in range(m):
             slope = sign * target[i]
             if slope * signs[i] > 0 and s[i] / slope < length:
                 length = s[i] / slope
-                leaving = i
+                leaving = np.int64(i)
         if leaving < 0:
             return m, False
         for i in range(m):
@@ -224,13 +224,13 @@ def _descend(b, penalty, m, unchanged, active, signs, s, z, target, C, mask):
             target[i] = z[i]
         _back_substitute(C, m, target)
         length = 1.0
-        leaving = -1
+        leaving = np.int64(-1)
         for i in range(m):
             if target[i] * signs[i] <= 0:
                 reach = s[i] / (s[i] - target[i]) if s[i] != target[i] else 0.0
                 if leaving < 0 or reach < length:
                     length = reach
-                    leaving = i
+                    leaving = np.int64(i)
         for i in range(m):
             s[i] += length * (target[i] - s[i])
         if leaving < 0:

@@ -79,14 +79,16 @@ def pursue(
     picks = np.empty(L, np.int64)
 
     for row in range(B.shape[0]):
-        c[:k] = B[row]
-        n[:] = 1
+        for j in range(k):
+            c[j] = B[row, j]
+        for j in range(k_padded):
+            n[j] = 1
         for t in range(n_tiles):
             _rate(c, n, scores, t, floor, W)
         remaining = np.float64(squared_residuals[row])
         noise = remaining * max(epsilon, 1e-12)  # a smaller drop of the residual may be rounding
 
-        size = 0
+        size = np.int64(0)
         while size < L and remaining > tols[row]:
             s = _best_atom(c, n, scores, slack, least[0], W)
             if np.float64(c[s]) ** 2 <= noise * n[s]:

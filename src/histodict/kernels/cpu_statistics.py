@@ -47,7 +47,7 @@ def accumulate(Y, weights, indptr, indices, codes, W, E, F):
             for f in range(whole, d):
                 strip[row * W + f - whole] = Y[row, f]
         rest = np.empty(k * W, Y.dtype)
-        _gather(strip, first, places, factors, rest, 0, W)
+        _gather(strip, first, places, factors, rest, np.int64(0), W)
         for j in range(k):
             for f in range(whole, d):
                 E[j, f] = rest[j * W + f - whole]
