@@ -38,7 +38,8 @@ def save_figure(outcome: Outcome, path: Path) -> list[Path]:
         svg, png = path.with_suffix(".svg"), path.with_suffix(".png")
         with written_whole(svg) as partial:
             figure.savefig(partial, format="svg", metadata=charts.NO_METADATA)
-        figure.set_layout_engine("none")  # places are found: finding them takes half of the time
+        # Places are found. To find them, and with any engine to draw once for it, takes long.
+        figure.set_layout_engine(None)
         with written_whole(png) as partial:
             figure.savefig(partial, format="png", dpi=_PNG_DPI, metadata={"Software": None})
     return [svg, png]
