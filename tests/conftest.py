@@ -7,22 +7,37 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from histodict.execution import local
 from histodict.images import slide_process
 
 # Files that take longest, by half a minute and more: they come first, so that no process is left
-# with one of them when the others have ended. The first two compile different kernels.
+# with one of them when the others have ended. The first two compile different kernels, and the
+# third none, so that nothing is compiled twice at a time.
 LONGEST = (
     "data/test_same_answers.py",
     "attacks/test_smoke.py",
-    "paper/test_paper_quick.py",
+    "images/test_slide_process.py",
     "execution/test_cluster.py",
+    "test_sklearn_contract.py",
     "test_first_hour.py",
+    "paper/test_paper_quick.py",
     "web/test_jobs.py",
-    "attacks/test_chaos.py",
-    "paper/test_paper.py",
+    "web/test_browser_draw.py",
+    "web/test_browser_honest.py",
     "web/test_browser.py",
+    "paper/test_paper.py",
+    "web/test_browser_maps.py",
+    "attacks/test_chaos.py",
 )
 N_SLOWEST = 40
+
+
+def pytest_configure(config):
+    """Beside other processes of tests each has a core: more threads and processes, which tests that
+    mean them ask for, would only wait for each other, and first import everything once more.
+    """
+    if hasattr(config, "workerinput"):
+        local.available_cores = lambda: 1
 
 
 def pytest_collection_modifyitems(items):
