@@ -14,6 +14,9 @@ TEST_PROCESSES ?= 2
 VENV := .venv
 BIN  := $(VENV)/bin
 PIP  := $(BIN)/python -m pip --disable-pip-version-check -qq
+# Most modules are never imported: those that are get compiled then, and kept.
+INSTALL := $(PIP) install --no-compile
+export PYTHONDONTWRITEBYTECODE =
 
 # Stamps: what .venv holds. They are made again when a requirement changes.
 READY       := $(VENV)/.ready
@@ -33,11 +36,9 @@ env: $(READY)  ## Build .venv with the package and the development tools
 demo: $(READY)  ## Learn from made-up tissue and make a page of it
 	$(BIN)/python -m histodict.cli demo
 
-# As many processes as cores: threads of BLAS would only wait for each other, and busily. What a
-# process has compiled of our modules the many that tests start need not compile again.
+# As many processes as cores: threads of BLAS would only wait for each other, and busily.
 test: export OPENBLAS_NUM_THREADS ?= 1
 test: export OMP_NUM_THREADS ?= 1
-test: export PYTHONDONTWRITEBYTECODE =
 test: lint  ## Lint, check types and run the tests
 	@# In the order of tests/conftest.py: by their number of tests, the few long ones would come last.
 	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
@@ -52,7 +53,7 @@ lowest:  ## Run the tests with the oldest versions that are allowed
 
 release: $(READY)  ## Build the sdist and the wheel in dist/, and try the wheel as a user would
 	rm -rf dist .venv-wheel
-	$(PIP) install -c constraints.txt build twine
+	$(INSTALL) -c constraints.txt build twine
 	$(BIN)/python -m build -q
 	$(BIN)/python -m twine check --strict dist/*
 	$(PYTHON) -m venv .venv-wheel
@@ -116,21 +117,21 @@ endef
 $(READY): pyproject.toml constraints.txt
 	$(call check-python)
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(PIP) install -c constraints.txt -e ".[dev]"
-	$(PIP) install --no-deps $(OME_WRITER)
+	$(INSTALL) -c constraints.txt -e ".[dev]"
+	$(INSTALL) --no-deps $(OME_WRITER)
 	@touch $@
 
 $(READY_TORCH): $(READY)
-	$(PIP) install -c constraints.txt "$(TORCH)"
-	$(PIP) install --no-deps "$(TORCHVISION)"
-	$(PIP) install -c constraints.txt -e ".[networks,encoders]"
+	$(INSTALL) -c constraints.txt "$(TORCH)"
+	$(INSTALL) --no-deps "$(TORCHVISION)"
+	$(INSTALL) -c constraints.txt -e ".[networks,encoders]"
 	@touch $@
 
 # torch comes first, so that the peers that need it do not pull in another build.
 $(READY_BENCH): $(READY_TORCH)
-	$(PIP) install -c constraints.txt -e ".[bench]"
+	$(INSTALL) -c constraints.txt -e ".[bench]"
 	@touch $@
 
 $(READY_DOCS): $(READY)
-	$(PIP) install -c constraints.txt -e ".[docs]"
+	$(INSTALL) -c constraints.txt -e ".[docs]"
 	@touch $@
