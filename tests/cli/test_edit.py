@@ -11,8 +11,9 @@ import pytest
 from scipy.sparse import csr_array
 from typer.testing import CliRunner
 
-from histodict import TissueClassifier, load
+from histodict import Panel, RegionDetector, TissueClassifier, load
 from histodict.cli import app
+from histodict.decisions.atom_notes import AtomNotes
 from histodict.demo.sets import write_synthetic_set
 from histodict.recipes import Recipe
 
@@ -177,3 +178,29 @@ def test_an_old_file_is_not_overwritten(folder):
     old = folder / "m.histodict"
     done = run("edit", old, "--off", "healthy:1", "--output", old)
     assert done.exit_code != 0 and load(old).model_.notes.off == []
+
+
+def test_every_view_of_a_panel_is_asked_whether_it_knows_what_is_usual(folder, tmp_path):
+    panel = Panel([SMALL, SMALL], folds=2).fit(folder / "set" / "manifest.csv")
+    panel.members_[1].model_.typical_ = None  # as in a file of before
+    file, image = tmp_path / "p.histodict", next((folder / "set" / "inflamed").iterdir())
+    panel.save(file)
+    done = run("why", file, image, "--mpp", 0.5)
+    assert done.exit_code == 0, done.output
+    assert "not known (of view 2)" in " ".join(done.output.split())
+
+
+def test_regions_say_how_much_of_them_uses_what_was_named(folder):
+    table = folder / "set" / "manifest.csv"
+    found = RegionDetector(SMALL, region="inflamed").fit(table)
+    named = found.with_notes(AtomNotes().changed([8, 9], name="dark nuclei"))
+    image = next((folder / "set" / "inflamed").iterdir())
+    before, after = (model.answer(image, mpp=0.5) for model in (found, named))
+    used = after.patch_map.concepts["dark nuclei"]
+    assert before.regions and before.patch_map.concepts == {}
+    assert [region.use for region in before.regions] == [{}] * len(before.regions)
+    windows = after.patch_map.regions(1, after.least_patches)
+    for region, (window, cells, _) in zip(after.regions, windows, strict=True):
+        assert region.use == {"dark nuclei": pytest.approx(used[window][cells].mean())}
+    share = used.sum() / after.patch_map.n_patches
+    assert after.row()["use_dark nuclei"] == pytest.approx(share) and 0 < share < 1
