@@ -38,8 +38,10 @@ class Estimate(NamedTuple):
 
 @dataclass(frozen=True)
 class AtomFacts:
-    """One atom; numbers that are not known are NaN.
+    """What is known of one atom; numbers that are not known are NaN.
 
+    Attributes
+    ----------
     atom : its place in the codes; label : CLASS:NUMBER; owner : its class; digest : which tells it
         from atoms of other models
     shares : by class, share of its patches that use the atom
@@ -52,7 +54,7 @@ class AtomFacts:
     site_share, site_chance : of sites, see `evaluation.between_groups.Leaks`; site : where it is
         used most beyond the others of the class; site_excess : by how many patches more
     seeds, halves : its best match in dictionaries of other seeds, and of halves of the patients:
-        mean |cos|
+        mean absolute cosine
     is_leak : whether it looks like one, by the rule of docs/concepts.md
     """
 
