@@ -139,6 +139,12 @@ def test_what_a_switch_changes_is_shown(folder):
     plain = run("edit", folder / "m.histodict", "--off", "inflamed:1", "--show",
                 folder / "set" / "manifest.csv").output  # fmt: skip
     assert "of 6 answers change; right before" in plain
+    image = next((folder / "set" / "healthy").iterdir())
+    switched = ("edit", folder / "m.histodict", "--off", "inflamed:1")
+    bare, sized = (run(*switched, "--show", image, *size) for size in ((), ("--mpp", 0.5)))
+    assert "is not known" in bare.output and "is not known" not in sized.output
+    alone = run("edit", folder / "m.histodict", "--mpp", 0.5)
+    assert alone.exit_code == 2 and "--show" in alone.output
 
 
 def test_why_in_words_and_on_a_page(folder, tmp_path):
