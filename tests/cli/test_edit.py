@@ -11,8 +11,9 @@ import pytest
 from scipy.sparse import csr_array
 from typer.testing import CliRunner
 
-from histodict import TissueClassifier, load
+from histodict import Panel, RegionDetector, TissueClassifier, load
 from histodict.cli import app
+from histodict.decisions.atom_notes import AtomNotes
 from histodict.demo.sets import write_synthetic_set
 from histodict.recipes import Recipe
 
@@ -138,6 +139,12 @@ def test_what_a_switch_changes_is_shown(folder):
     plain = run("edit", folder / "m.histodict", "--off", "inflamed:1", "--show",
                 folder / "set" / "manifest.csv").output  # fmt: skip
     assert "of 6 answers change; right before" in plain
+    image = next((folder / "set" / "healthy").iterdir())
+    switched = ("edit", folder / "m.histodict", "--off", "inflamed:1")
+    bare, sized = (run(*switched, "--show", image, *size) for size in ((), ("--mpp", 0.5)))
+    assert "is not known" in bare.output and "is not known" not in sized.output
+    alone = run("edit", folder / "m.histodict", "--mpp", 0.5)
+    assert alone.exit_code == 2 and "--show" in alone.output
 
 
 def test_why_in_words_and_on_a_page(folder, tmp_path):
@@ -207,3 +214,29 @@ def test_the_line_needs_images_of_the_models_classes(folder, tmp_path):
     done = run("edit", folder / "m.histodict", "--line", other, "-o", tmp_path / "n.histodict")
     assert done.exit_code != 0 and "not 'fat'" in done.output
     assert not (tmp_path / "n.histodict").exists()
+
+
+def test_every_view_of_a_panel_is_asked_whether_it_knows_what_is_usual(folder, tmp_path):
+    panel = Panel([SMALL, SMALL], folds=2).fit(folder / "set" / "manifest.csv")
+    panel.members_[1].model_.typical_ = None  # as in a file of before
+    file, image = tmp_path / "p.histodict", next((folder / "set" / "inflamed").iterdir())
+    panel.save(file)
+    done = run("why", file, image, "--mpp", 0.5)
+    assert done.exit_code == 0, done.output
+    assert "not known (of view 2)" in " ".join(done.output.split())
+
+
+def test_regions_say_how_much_of_them_uses_what_was_named(folder):
+    table = folder / "set" / "manifest.csv"
+    found = RegionDetector(SMALL, region="inflamed").fit(table)
+    named = found.with_notes(AtomNotes().changed([8, 9], name="dark nuclei"))
+    image = next((folder / "set" / "inflamed").iterdir())
+    before, after = (model.answer(image, mpp=0.5) for model in (found, named))
+    used = after.patch_map.concepts["dark nuclei"]
+    assert before.regions and before.patch_map.concepts == {}
+    assert [region.use for region in before.regions] == [{}] * len(before.regions)
+    windows = after.patch_map.regions(1, after.least_patches)
+    for region, (window, cells, _) in zip(after.regions, windows, strict=True):
+        assert region.use == {"dark nuclei": pytest.approx(used[window][cells].mean())}
+    share = used.sum() / after.patch_map.n_patches
+    assert after.row()["use_dark nuclei"] == pytest.approx(share) and 0 < share < 1

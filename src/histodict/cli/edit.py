@@ -10,14 +10,15 @@ import typer
 
 from ..execution.outputs import check_new_file, check_room
 from .console import plain_errors, print_json, print_table, progress_bars, warn
-from .image_options import AskedOptions
-from .options import FeaturesOption, JsonOption, ModelOptions, ViewOption, view_of
+from .image_options import AskedOptions, ImageOptions
+from .options import FeaturesOption, JsonOption, ModelOptions, MppOption, ViewOption, view_of
 from .reading import warn_of_records
 from .work import JobsOption
 
 if TYPE_CHECKING:
     from ..decisions.atom_notes import AtomNotes
     from ..images.manifest import Record
+    from ..images.pixel_size import GivenSize
     from ..pipeline import Model
 
 _PAGE_BYTES = 5 * 2**20
@@ -104,6 +105,7 @@ def edit(
         ),
     ] = None,
     features: FeaturesOption = None,
+    mpp: MppOption = None,
     view: ViewOption = 1,
     jobs: JobsOption = None,
     as_json: JsonOption = False,
@@ -136,14 +138,17 @@ def edit(
         is_changed = notes != own.notes or changes.line is not None
         if is_changed and output is None and show is None:
             raise ValueError("say where the changed model goes, with --output")
-        if features is not None and show is None and changes.line is None:
-            raise ValueError("--features are of the images of --show or --line: give these, too")
-        records = _images(show, features) if show else []
+        of_images = features is not None or mpp is not None
+        if of_images and show is None and changes.line is None:
+            words = "--features and --mpp are of the images of --show or --line"
+            raise ValueError(f"{words}: give these, too")
+        asked = ImageOptions([show] if show else [], mpp=mpp, features=features)
+        records = asked.find() if show else []
         if changes.line is not None:
-            changed = _with_line(changed, changes.line, features, view - 1)
+            changed = _with_line(changed, changes.line, features, mpp, view - 1)
         if output is not None:
             save_model(changed, output)
-        rows = _compared(model, changed, records)
+        rows = _compared(model, changed, records, asked.size) if show else []
     if as_json:
         told = {"model": str(output or used.model), "atoms": _told(notes, labels)}
         print_json(told | ({"images": rows} if rows else {}))
@@ -163,33 +168,28 @@ def labels_of(own: Any, classes: list[str]) -> list[str]:
     return atom_labels(atoms.classes, classes)
 
 
-def _with_line(model: Model, source: Path, features: Path | None, view: int) -> Model:
+def _with_line(
+    model: Model, source: Path, features: Path | None, mpp: float | None, view: int
+) -> Model:
     from ..images.manifest import read_manifest
+    from ..images.survey import with_pixel_size
 
-    manifest = read_manifest(source, features=features)
+    manifest = with_pixel_size(read_manifest(source, features=features), mpp, None)
     for warning in manifest.warnings:
         warn(warning)
     with progress_bars() as callback:
         return model.with_line(manifest, view, callback=callback)
 
 
-def _images(source: Path, features: Path | None) -> list[Record]:
-    from .image_options import ImageOptions
-
-    return ImageOptions([source], features=features).find()
-
-
-def _compared(before: Model, after: Model, records: list[Record]) -> list[dict[str, Any]]:
+def _compared(
+    before: Model, after: Model, records: list[Record], given: GivenSize
+) -> list[dict[str, Any]]:
     """Per image the answer of both models, and what it should be where that is known."""
-    from ..images.pixel_size import GivenSize
-
     rows: list[dict[str, Any]] = []
-    if not records:
-        return rows
-    warn_of_records(before, records, GivenSize())
+    warn_of_records(before, records, given)
     with progress_bars() as callback:
         for record in records:
-            size = GivenSize(table=record.mpp)
+            size = given.with_table(record.mpp)
             asked: dict[str, Any] = {"mpp": size, "callback": callback, "within": record.within}
             one, two = (m.answer(record.path, **asked) for m in (before, after))
             row = {"path": str(record.path), "before": one.row()["label"]}
@@ -264,7 +264,6 @@ def why(
     Atoms go by the names that `histodict edit` gave them, else by CLASS:NUMBER. "healthy 4 %" is
     what is usual in the training patches of that class.
     """
-    from ..images.pixel_size import GivenSize
     from ..reports.why_page import write_why_page
 
     with plain_errors():

@@ -38,8 +38,10 @@ class Estimate(NamedTuple):
 
 @dataclass(frozen=True)
 class AtomFacts:
-    """One atom; numbers that are not known are NaN.
+    """What is known of one atom; numbers that are not known are NaN.
 
+    Attributes
+    ----------
     atom : its place in the codes; label : CLASS:NUMBER; owner : its class; digest : which tells it
         from atoms of other models
     shares : by class, share of its patches that use the atom
@@ -53,7 +55,7 @@ class AtomFacts:
         is one number for all atoms; site : where it is used most beyond the others of the class;
         site_excess : by how many patches more
     seeds, halves : its best match in dictionaries of other seeds, and of halves of the patients:
-        mean |cos|
+        mean absolute cosine
     is_leak : whether it looks like one, by the rule of docs/concepts.md
     """
 
