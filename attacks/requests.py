@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 PORT, TOKEN = "55555", "T" * 32
 DATA, IMAGE, JOB = "DATADATADATA", "IMAGEIMAGEIM", "JOBJOBJOBJOB"
+BARE, CLASS = "BAREBAREBARE", "CLASSCLASSCL"  # the same images, to be drawn on; a class there
 _SURROGATE = "surrogatepass"
 
 
@@ -66,6 +67,7 @@ def signed(
 
 _LOOK = f"/api/jobs/{JOB}/look/{DATA}/{IMAGE}"
 _PICTURE = f"/api/data/{DATA}/images/{IMAGE}"
+_SHEET = f"/api/data/{BARE}/images/{IMAGE}"
 _TRAINING = {"data": DATA, "preset": "quick", "method": "dfdl", "settings": {}, "test_folds": 2}
 
 _OUTLINE = (
@@ -79,7 +81,7 @@ ROUTES: dict[str, tuple[Any, ...]] = {
     "/static": ("GET", "/static/app.js"),
     "/api/session": ("GET", "/api/session"),
     "/api/folders": ("GET", "/api/folders", {"place": "0", "inside": "tissue"}),
-    "POST /api/data": ("POST", "/api/data", {}, {"place": 0, "inside": "tissue"}),
+    "POST /api/data": ("POST", "/api/data", {}, {"place": 0, "inside": "tissue", "bare": False}),
     "/api/data/{data}": ("GET", f"/api/data/{DATA}"),
     "/api/data/{data}/checks": ("GET", f"/api/data/{DATA}/checks"),
     "POST /api/data/{data}/about": (
@@ -102,30 +104,30 @@ ROUTES: dict[str, tuple[Any, ...]] = {
         "GET",
         f"{_PICTURE}/tiles/0/0/0.jpg",
     ),
-    "/api/data/{data}/drawn": ("GET", f"/api/data/{DATA}/drawn"),
+    "/api/data/{data}/drawn": ("GET", f"/api/data/{BARE}/drawn"),
     "POST /api/data/{data}/classes": (
         "POST",
-        f"/api/data/{DATA}/classes",
+        f"/api/data/{BARE}/classes",
         {},
         {"name": "fat", "colour": "#1a6fb0"},
     ),
-    "/api/data/{data}/images/{image}/drawn": ("GET", f"{_PICTURE}/drawn"),
+    "/api/data/{data}/images/{image}/drawn": ("GET", f"{_SHEET}/drawn"),
     "POST /api/data/{data}/images/{image}/drawn": (
         "POST",
-        f"{_PICTURE}/drawn",
+        f"{_SHEET}/drawn",
         {},
-        {"act": "draw", "tool": "brush", "points": [[9, 9], [40, 40]], "radius": 9, "label": "a"},
+        {"act": "draw", "tool": "brush", "points": [[9, 9], [40, 40]], "radius": 9, "label": CLASS},
     ),
-    "/api/data/{data}/images/{image}/drawn.geojson": ("GET", f"{_PICTURE}/drawn.geojson"),
+    "/api/data/{data}/images/{image}/drawn.geojson": ("GET", f"{_SHEET}/drawn.geojson"),
     "POST /api/data/{data}/images/{image}/drawn/file": (
         "POST",
-        f"{_PICTURE}/drawn/file",
+        f"{_SHEET}/drawn/file",
         {"name": "outlines.geojson"},
         _OUTLINE,
     ),
     "POST /api/data/{data}/images/{image}/quick": (
         "POST",
-        f"{_PICTURE}/quick",
+        f"{_SHEET}/quick",
         {},
         {"box": [0, 0, 100, 100]},
     ),

@@ -7,7 +7,7 @@ from typing import Any
 
 from numpy.random import Generator
 
-from .requests import DATA, IMAGE, JOB, PORT
+from .requests import BARE, CLASS, DATA, IMAGE, JOB, PORT
 
 Edits = tuple[list[Any], ...]
 
@@ -63,7 +63,7 @@ _PLACES += ["tissue/../..", "other", "", "\0", "\ud800", "a" * 300, "~" + "a/" *
 _VALUES: list[Any] = [None, True, False, 0, -1, 1.5, 2**32, 10**30, -(10**30), [], {}, [[[]]]]
 _VALUES += [{"a": 1}, [0, 0, 10**30, 10**30], [True, 0, 99, 99], ["healthy"], "\ud800", "a" * 5000]
 _VALUES += ["", "abc", "NaN", "0", "healthy", "inflamed", "dfdl", "wndcharm", "pixels"]
-_VALUES += [DATA, IMAGE, JOB]
+_VALUES += [DATA, IMAGE, JOB, BARE, CLASS]
 _FIELDS = [
     "place",
     "inside",

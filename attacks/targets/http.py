@@ -18,7 +18,7 @@ from typing import Any
 
 from numpy.random import Generator
 
-from ..requests import DATA, IMAGE, JOB, PORT, ROUTES, TOKEN, edited, signed
+from ..requests import BARE, CLASS, DATA, IMAGE, JOB, PORT, ROUTES, TOKEN, edited, signed
 from ..spoilt_requests import KINDS, REFUSED
 from ..target import Case, Find, Target
 
@@ -111,22 +111,28 @@ class _Server:
         (self._folder / "data" / "link.csv").symlink_to(outside / "canary.csv")
 
     def _make_work(self) -> dict[str, str]:
-        """A data set that was opened, and a training that is done."""
+        """A data set that was opened, also to draw on it, and a training that is done."""
         from histodict.execution.progress import ignore
         from histodict.web.api_jobs import _first_wish
         from histodict.web.datasets import open_dataset
+        from histodict.web.drawing_acts import change_classes
         from histodict.web.jobs import DONE, new_job
         from histodict.web.training import training_request
         from histodict.web.worker import train
 
         sources = self._app.state.context.sources
-        data = open_dataset(self._user, sources, self._folder / "data" / "tissue")
+        tissue = self._folder / "data" / "tissue"
+        data = open_dataset(self._user, sources, tissue)
+        bare = open_dataset(self._user, sources, tissue, is_bare=True)
+        (own,) = change_classes(bare, {"name": "a"})
         wish = _first_wish({"preset": "quick", "settings": _SMALL, "test_folds": 2})
         job = new_job(self._user, training_request(data, wish) | {"parent": None})
         train(job, ignore)
         job.set_state(DONE, 1)
         return {
             DATA: data.id,
+            BARE: bare.id,
+            CLASS: own.id,
             IMAGE: next(iter(data.listing.by_id)),
             JOB: job.id,
             TOKEN: self._user.token(),
