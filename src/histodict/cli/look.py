@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -22,6 +22,9 @@ from .options import (
 )
 from .reading import warn_of_records
 from .work import JobsOption
+
+if TYPE_CHECKING:
+    from ..pipeline.atom_facts import AtomFacts
 
 _PAGE_BYTES = 20 * 2**20
 
@@ -87,7 +90,8 @@ def atoms(
 
     Of every atom: who uses it, in how many patients, how well it alone tells the classes apart.
     DATA is what the model learnt from, or other images; with --annotations, as it was there.
-    Atoms whose use tells sites apart beyond the class are flagged, where DATA names sites.
+    Atoms whose use tells sites apart beyond the class are flagged, where DATA names sites; of a
+    panel, those of all views.
     Writes one page that needs nothing else:
 
         histodict atoms tissue.histodict tissue/ --output atoms.html
@@ -95,8 +99,13 @@ def atoms(
     from ..execution.tables import write_csv
     from ..images.annotations.matching import by_outlines
     from ..images.pixel_size import GivenSize
-    from ..images.records import some_of
-    from ..reports.atoms_page import find_atoms, panel_note, plain_facts, write_atoms_page
+    from ..reports.atoms_page import (
+        find_atoms,
+        leaks_of_views,
+        panel_note,
+        plain_facts,
+        write_atoms_page,
+    )
 
     with plain_errors():
         for file in (output, *([wanted.table] if wanted.table else [])):
@@ -122,20 +131,30 @@ def atoms(
             write_atoms_page(
                 output, trained, manifest, found, with_maps=wanted.maps, callback=callback
             )
+            others = leaks_of_views(whole, manifest, wanted.view, cache, callback)
         if wanted.table:
             write_csv(wanted.table, [fact.row() for fact in found.facts])
     if panel_note(whole) and wanted.view == 1:
         warn(panel_note(whole), "Note")
-    if found.leaks:
-        some = some_of([fact.name or fact.label for fact in found.leaks])
-        words = f"{counted(len(found.leaks), 'atom')} that look like a leak of sites"
-        warn(f"{words}: {some}; see {output}")
+    _warn_of_leaks(found.leaks, "", f"see {output}")
+    for number, leaks in others.items():
+        _warn_of_leaks(leaks, f"of view {number}, ", f"look with --view {number}")
     if as_json:
         names = [manifest.name(record) for record in manifest.records]
-        print_json({"page": str(output)} | plain_facts(found, names))
+        told = {str(n): [fact.label for fact in leaks] for n, leaks in others.items()}
+        of_others = {"leaks_of_other_views": told} if others else {}
+        print_json({"page": str(output)} | plain_facts(found, names) | of_others)
         return
     shown = sum(len(use.atoms) for use in found.classes)
     typer.echo(f"{shown} atoms, as {len(found.labels)} patches use them. Open {output}")
+
+
+def _warn_of_leaks(leaks: list[AtomFacts], whose: str, look: str) -> None:
+    from ..images.records import some_of
+
+    if leaks:
+        some = some_of([fact.name or fact.label for fact in leaks])
+        warn(f"{whose}{counted(len(leaks), 'atom')} that look like a leak of sites: {some}; {look}")
 
 
 def methods(as_json: JsonOption = False) -> None:

@@ -123,6 +123,29 @@ def find_atoms(
     return AtomsInUse.of(model, gallery, records, n_atoms, stability)
 
 
+def leaks_of_views(
+    model: Model,
+    manifest: Manifest,
+    but: int,
+    cache: Path | None = None,
+    callback: Callback = ignore,
+) -> dict[int, list[AtomFacts]]:
+    """Of a panel's other views, by their numbers from 1: atoms that look like a leak of sites.
+
+    `but`: the view that is looked at anyway. What pixels do not see, cells of a network may, and
+    the other way round. Views without atoms say nothing.
+    """
+    sites = {record.site for record in manifest.records if record.site}
+    if model.n_members == 1 or len(sites) < 2:
+        return {}
+    found = {}
+    for number, view in enumerate(model.members_, 1):  # type: ignore[union-attr]
+        if number != but and view.model_.atoms() is not None:
+            own = find_atoms(view, manifest, n_atoms=1, cache=cache, callback=callback)
+            found[number] = own.leaks
+    return found
+
+
 def _train_again(model: Model, cache: Path | None, seed: int, manifest: Manifest) -> Model:
     """One model by the recipe of what is shown, on these images."""
     region = model.classes_[1] if model.finds_regions else None

@@ -23,11 +23,19 @@ from ..pipeline.reasons import percent
 from ..pipeline.spoken import AtomLook
 from ..recipes import Recipe
 from .atom_maps import maps_of, use_picture
-from .atoms_in_use import AtomsInUse, find_atoms, plain_facts
+from .atoms_in_use import AtomsInUse, find_atoms, leaks_of_views, plain_facts
 from .pages import write_page
 from .patch_pictures import patch_pictures
 
-__all__ = ["AtomsInUse", "atom_rows", "find_atoms", "panel_note", "plain_facts", "write_atoms_page"]
+__all__ = [
+    "AtomsInUse",
+    "atom_rows",
+    "find_atoms",
+    "leaks_of_views",
+    "panel_note",
+    "plain_facts",
+    "write_atoms_page",
+]
 
 _MOST_TOLD = 12  # atoms that look like a leak, one by one
 

@@ -1,0 +1,52 @@
+"""A mark that one site puts on the images of one class is found in every view that sees it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from histodict import Panel
+from histodict.demo.sets import write_synthetic_set
+from histodict.images.manifest import read_manifest
+from histodict.recipes import Recipe
+from histodict.reports.atoms_in_use import leaks_of_views
+
+SMALL = Recipe(
+    method_parameters={"n_atoms": 12, "n_iter": 4},
+    patch_px=12,
+    patches_per_class=600,
+    vectors="centred",
+    rule="margin",
+    stain="none",
+    quality="none",
+)
+
+
+@pytest.fixture(scope="module")
+def marked(tmp_path_factory):
+    home = write_synthetic_set(tmp_path_factory.mktemp("sites") / "set", 12, 1, size=(144, 112))
+    manifest = read_manifest(home / "manifest.csv")
+    patients = sorted(set(manifest.patients))
+    records = [
+        replace(r, site="AB"[patients.index(r.patient) % 2], mpp=0.5) for r in manifest.records
+    ]
+    for record in records:
+        if record.site == "B" and record.label == "inflamed":
+            pixels = np.array(Image.open(record.path).convert("RGB"))
+            pixels[30:80] = (40, 70, 190)  # a pen, with an edge in every patch
+            pixels[30:80:6] = (200, 90, 60)
+            Image.fromarray(pixels).save(record.path)
+    return replace(manifest, records=tuple(records))
+
+
+def test_leaks_of_other_views_are_found(marked):
+    panel = Panel([SMALL, SMALL], folds=2).fit(marked)
+    found = leaks_of_views(panel, marked, but=1)
+    assert list(found) == [2] and found[2]
+    assert found[2][0].site_share > 0.5
+    bare = replace(marked, records=tuple(replace(r, site=None) for r in marked.records))
+    assert leaks_of_views(panel, bare, but=1) == {}
+    assert leaks_of_views(panel.members_[0], marked, but=1) == {}
