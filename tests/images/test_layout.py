@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from histodict.images.layout import images_below
@@ -100,6 +102,29 @@ def test_a_folder_that_may_not_be_read_is_left_out_by_name(tmp_path, monkeypatch
     images, others = images_below(tmp_path)
     assert [path.name for path in images] == ["1.png", "3.png", "4.png"] and others == [closed]
     assert any("p2/ (not readable)" in words for words in read_manifest(tmp_path).warnings)
+
+
+def test_neither_a_closed_folder_nor_that_of_a_slide_is_a_class(tmp_path, monkeypatch):
+    lay_out(tmp_path, "a/1.png", "a/2.png", "b/3.png", "b/4.png", "c/5.png")
+    lay_out(tmp_path, "P1.mrxs", "P1/label.png")
+    monkeypatch.setattr("os.access", lambda path, mode: path != tmp_path / "c")
+    manifest = read_manifest(tmp_path)
+    assert manifest.classes == ["a", "b"] and len(manifest.records) == 4
+    words = " ".join(manifest.warnings)
+    assert "c/ (not readable)" in words and "no folder of a class: P1.mrxs" in words
+
+
+def test_a_folder_is_looked_into_once(tmp_path, monkeypatch):
+    lay_out(tmp_path, "a/p1/1.png", "a/p2/2.png", "b/p3/3.png", "b/p4/4.png")
+    looked, scan = [], os.scandir
+
+    def counted(folder):
+        looked.append(folder)
+        return scan(folder)
+
+    monkeypatch.setattr("os.scandir", counted)
+    assert len(read_manifest(tmp_path).records) == 4
+    assert len(looked) == len(set(looked)) == 7
 
 
 def test_masks_are_neither_classes_nor_images_nor_patients(tmp_path):

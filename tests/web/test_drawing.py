@@ -112,7 +112,7 @@ def test_any_name_that_can_be_read_makes_a_class_and_comes_back_from_a_file(clie
     ask(client, sheet(client), BOX | {"label": own})
     saved = client.get(f"/api/data/{client.data}{sheet(client)}.geojson")
     (found,) = json.loads(saved.content)["features"]
-    assert found["properties"]["classification"] == {"name": name, "color": [0, 114, 178]}
+    assert found["properties"]["classification"] == {"name": name, "color": [213, 94, 0]}
     assert saved.content.isascii()
 
 
@@ -333,7 +333,7 @@ def test_the_quick_answer_tells_apart_what_was_drawn(client):
         png = base64.b64decode(quick["picture"]["png"].partition(",")[2])
         colours = np.asarray(Image.open(io.BytesIO(png)))[..., :3].astype(int)
         assert quick["picture"]["box"][:2] == [0, 0]
-        is_first = colours[..., 2] > colours[..., 0]  # blue, not orange
+        is_first = colours[..., 0] > colours[..., 2]  # orange, not blue
         half = colours.shape[1] // 2
         assert is_first[:, :half].mean() > 0.9 and is_first[:, half + 1 :].mean() < 0.1
 
@@ -524,7 +524,7 @@ def test_images_with_labels_are_drawn_on_as_a_set_of_its_own(labelled):
     assert [(i["id"], i["patient"], i["label"]) for i in bare["images"]] == [
         (i["id"], i["patient"], "") for i in before["images"]
     ]
-    assert "left aside" in bare["warnings"][0] and bare["name"].endswith(", to draw on")
+    assert "left aside" in bare["notes"][0] and bare["name"].endswith(", to draw on")
     (label,) = make(labelled, "a")
     assert ask(labelled, f"/images/{image}/drawn", BRUSH | {"label": label})["shapes"]
     labelled.data = own
