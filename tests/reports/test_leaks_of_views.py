@@ -27,7 +27,7 @@ SMALL = Recipe(
 
 @pytest.fixture(scope="module")
 def marked(tmp_path_factory):
-    home = write_synthetic_set(tmp_path_factory.mktemp("sites") / "set", 12, 1, size=(144, 112))
+    home = write_synthetic_set(tmp_path_factory.mktemp("sites") / "set", 12, 2, size=(96, 80))
     manifest = read_manifest(home / "manifest.csv")
     patients = sorted(set(manifest.patients))
     records = [
@@ -36,8 +36,8 @@ def marked(tmp_path_factory):
     for record in records:
         if record.site == "B" and record.label == "inflamed":
             pixels = np.array(Image.open(record.path).convert("RGB"))
-            pixels[30:80] = (40, 70, 190)  # a pen, with an edge in every patch
-            pixels[30:80:6] = (200, 90, 60)
+            pixels[20:60] = (40, 70, 190)  # a pen, with an edge in every patch
+            pixels[20:60:6] = (200, 90, 60)
             Image.fromarray(pixels).save(record.path)
     return replace(manifest, records=tuple(records))
 
