@@ -1,5 +1,5 @@
 // The why of a call: what each class leaves over, the building blocks used, similar training patches.
-import { classTag, colourIn, h, s } from "../dom.js";
+import { classTag, colourIn, count, h, s } from "../dom.js";
 import { patchFigure } from "./model.js";
 
 export function whyView(job, model, found) {
@@ -41,7 +41,7 @@ function blocks(job, model, found) {
       h("b", {}, `${entry.weight < 0 ? "−" : "+"}${Math.abs(entry.weight).toFixed(2)}`))));
   const more = found.n_atoms_used - found.atoms.length;
   if (!found.atoms.length) return h("div", {});
-  return h("div", {}, h("h3", {}, `Made of ${found.n_atoms_used} building blocks${more > 0 ? "; the heaviest" : ""}`),
+  return h("div", {}, h("h3", {}, `Made of ${count(found.n_atoms_used, "building block")}${more > 0 ? "; the heaviest" : ""}`),
     h("div", { class: "blocks", id: "why-atoms" }, figures));
 }
 
