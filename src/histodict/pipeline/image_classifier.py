@@ -27,7 +27,7 @@ from ..recipes import Recipe
 from .answers import ImageAnswer
 from .estimator import Estimator
 from .image_model import ImageModel, Look
-from .inputs import Drawn, One, Several
+from .inputs import One, Several, Within
 from .results import Answers
 from .sizes import check_training_images, left_out
 
@@ -121,41 +121,19 @@ class ImageClassifier(Estimator):
 
     @overload
     def predict(
-        self,
-        images: One,
-        *,
-        mpp: Mpp = ...,
-        error_rate: float = ...,
-        within: Drawn | None = ...,
+        self, images: One, *, mpp: Mpp = ..., error_rate: float = ..., within: Within = ...
     ) -> ImageAnswer: ...
-
     @overload
     def predict(
-        self,
-        images: Several,
-        *,
-        mpp: Mpp = ...,
-        error_rate: float = ...,
-        within: Drawn | None = ...,
+        self, images: Several, *, mpp: Mpp = ..., error_rate: float = ..., within: Within = ...
     ) -> Answers[ImageAnswer]: ...
-
     @overload
     def predict(
-        self,
-        images: Any,
-        *,
-        mpp: Mpp = ...,
-        error_rate: float = ...,
-        within: Drawn | None = ...,
+        self, images: Any, *, mpp: Mpp = ..., error_rate: float = ..., within: Within = ...
     ) -> Any: ...
 
     def predict(
-        self,
-        images: Any,
-        *,
-        mpp: Mpp = None,
-        error_rate: float = 0.1,
-        within: Drawn | None = None,
+        self, images: Any, *, mpp: Mpp = None, error_rate: float = 0.1, within: Within = None
     ) -> Any:
         """Which class? An `ImageAnswer` for one image, `Answers` for several.
 

@@ -34,6 +34,7 @@ Labelled = Manifest | Path | str | Frame
 Several = Manifest | Frame | list[Any] | tuple[Any, ...]
 One: TypeAlias = "MemoryImage | Image"
 Drawn = Drawing | Path | str  # outlines in a file, or in a folder of files called like the images
+Within = Drawn | None
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from ..recipes import Recipe
 from .answers import Region, RegionAnswer
 from .estimator import Estimator, no_probabilities
 from .image_model import CodesTo
-from .inputs import Drawn, Labelled, One, Several, to_learn
+from .inputs import Labelled, One, Several, Within, to_learn
 from .patch_model import PatchModel
 from .region_truth import image_truth, in_region, known_patches, region_classes, true_patches
 from .results import Answers
@@ -188,44 +188,18 @@ class RegionDetector(Estimator):
         return self.model_.judge_all(records, look, callback, executor)
 
     @overload
-    def predict(
-        self,
-        images: One,
-        *,
-        mpp: Mpp = ...,
-        within: Drawn | None = ...,
-    ) -> RegionAnswer: ...
-
+    def predict(self, images: One, *, mpp: Mpp = ..., within: Within = ...) -> RegionAnswer: ...
     @overload
     def predict(
-        self,
-        images: Several,
-        *,
-        mpp: Mpp = ...,
-        within: Drawn | None = ...,
+        self, images: Several, *, mpp: Mpp = ..., within: Within = ...
     ) -> Answers[RegionAnswer]: ...
-
     @overload
-    def predict(
-        self,
-        images: Any,
-        *,
-        mpp: Mpp = ...,
-        within: Drawn | None = ...,
-    ) -> Any: ...
+    def predict(self, images: Any, *, mpp: Mpp = ..., within: Within = ...) -> Any: ...
 
-    def predict(self, images: Any, *, mpp: Mpp = None, within: Drawn | None = None) -> Any:
+    def predict(self, images: Any, *, mpp: Mpp = None, within: Within = None) -> Any:
         """Where is it? A `RegionAnswer` for one image, `Answers` for several.
 
-        Parameters
-        ----------
-        images : one image is the path of an image or slide, an array (height, width, 3) of uint8
-            or a picture of Pillow; several are a list of such, a folder, a CSV file, a DataFrame or
-            a `Manifest`
-        mpp : µm per pixel of images of which neither the file nor a table says it; a `GivenSize`
-            may also override what they say
-        within : a file of outlines, or a folder of such files called like the images, or a
-            `Drawing`: outside of them nothing is looked at
+        `images`, `mpp` and `within` as in `TissueClassifier.predict`.
         """
         return self._predict(images, mpp, within)
 
