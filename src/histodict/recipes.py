@@ -119,6 +119,15 @@ class Recipe:
     def grid_stride_px(self) -> int:
         return self.stride_px or self.patch_px
 
+    def differences(self, other: Recipe) -> str:
+        """Settings in which two recipes differ, those of this one first."""
+        theirs = other.to_dict()
+        return ", ".join(
+            f"{name} ({value!r}, not {theirs[name]!r})"
+            for name, value in self.to_dict().items()
+            if value != theirs[name]
+        )
+
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 

@@ -102,10 +102,8 @@ class Panel(ImageClassifier):
             cache=cache,
             verbose=verbose,
         )
-        self.folds = folds
-        self.recipe = self.recipes[0]
-        self.random_state = random_state
-        self.n_jobs = n_jobs
+        self.folds, self.recipe = folds, self.recipes[0]
+        self.random_state, self.n_jobs = random_state, n_jobs
         self.cache = ArrayCache(cache) if cache else None
 
     @property
@@ -281,23 +279,17 @@ class Panel(ImageClassifier):
         return changed
 
     def with_codes_to(self, codes_to: CodesTo) -> Self:
-        changed = copy(self)
-        first, *others = self.members_
-        changed.members_ = [first.with_codes_to(codes_to), *others]
-        return changed
+        return self._with_member(0, self.members_[0].with_codes_to(codes_to))
 
     def with_notes(self, notes: AtomNotes, view: int = 0) -> Self:
-        changed = copy(self)
-        changed.members_ = list(self.members_)
-        changed.members_[view] = self.members_[view].with_notes(notes)
-        return changed
+        return self._with_member(view, self.members_[view].with_notes(notes))
 
-    def with_line(
-        self, images: Labelled, view: int = 0, *, callback: Callback | None = None
-    ) -> Self:
+    def with_line(self, images: Labelled, view: int = 0, **how: Any) -> Self:
+        return self._with_member(view, self.members_[view].with_line(images, **how))
+
+    def _with_member(self, view: int, member: TissueClassifier) -> Self:
         changed = copy(self)
-        changed.members_ = list(self.members_)
-        changed.members_[view] = self.members_[view].with_line(images, callback=callback)
+        changed.members_ = [*self.members_[:view], member, *self.members_[view + 1 :]]
         return changed
 
     def spoken(self, *image: Any) -> list[Spoken]:

@@ -39,7 +39,6 @@ from ..networks import vectors_named
 from ..patches.grid import PatchGrid
 from ..patches.patch_map import BLANK, PatchMap
 from ..patches.projection import Projection
-from ..recipes import Recipe
 from .image_model import Atoms, ImageModel, Look
 from .opening import open_view
 from .reach import Reach
@@ -271,7 +270,7 @@ class PatchModel(ImageModel):
         if self.recipe != other.recipe:
             raise ValueError(
                 "training goes on only from a model with the same settings; these differ: "
-                + _differences(self.recipe, other.recipe)
+                + self.recipe.differences(other.recipe)
             )
         if self.classes != other.classes:
             raise ValueError(
@@ -346,13 +345,3 @@ class PatchModel(ImageModel):
 
 def _evidence(place: int, patch_map: PatchMap, evidence: Evidence) -> Evidence:
     return evidence
-
-
-def _differences(ours: Recipe, theirs: Recipe) -> str:
-    """Settings in which two recipes differ, ours first."""
-    before = theirs.to_dict()
-    return ", ".join(
-        f"{name} ({value!r}, not {before[name]!r})"
-        for name, value in ours.to_dict().items()
-        if value != before[name]
-    )
