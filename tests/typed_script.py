@@ -23,6 +23,7 @@ from histodict import (
     SHIRC,
     SRC,
     WNDCHARM,
+    AtomFacts,
     Drawing,
     Nayak,
     Panel,
@@ -31,6 +32,7 @@ from histodict import (
     Recipe,
     RegionDetector,
     TissueClassifier,
+    atom_facts,
     by_outlines,
     load,
     read_manifest,
@@ -77,6 +79,9 @@ assert_type(finder.predict(["new.png"]), Answers[RegionAnswer])
 panel = assert_type(Panel().fit("tissue.csv"), Panel)
 assert_type(panel.predict_proba("new.png"), NDArray[np.float64])
 assert_type(panel.predict(["new.png"]), Answers[ImageAnswer])
+
+facts = assert_type(atom_facts(model, images, stability=2), list[AtomFacts])
+assert_type(facts[0].auc, float)
 
 # --- files, settings, outlines ------------------------------------------------------------------
 

@@ -74,6 +74,18 @@ class QuPathOptions:
         return ForQuPath(self.outline_patches, self.gzip, self.qupath_project)
 
 
+@dataclass(frozen=True)
+class TableOptions:
+    """What is written for scanpy and others."""
+
+    anndata: AnnDataOption = False
+    atom_facts: AtomFactsOption = None
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        return {"anndata": self.anndata, "facts": self.atom_facts}
+
+
 def predict(
     *,
     used: ModelOptions,
@@ -81,8 +93,7 @@ def predict(
     images: AskedOptions,
     qupath: QuPathOptions,
     work: WorkOptions,
-    anndata: AnnDataOption = False,
-    atom_facts: AtomFactsOption = None,
+    tables: TableOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Classify images and slides.
@@ -96,8 +107,7 @@ def predict(
     with plain_errors():
         digest = _digest(used.model)
         trained = _load(used, work.jobs, finds_regions=False)
-        tables = {"anndata": anndata, "facts": atom_facts}
-        result = _run(trained, digest, images, output, qupath, work, tables)
+        result = _run(trained, digest, images, output, qupath, work, tables.asked)
     _tell(result, _counts(result), f"{output / 'predictions.csv'}{qupath.words}", as_json)
 
 
@@ -108,8 +118,7 @@ def detect(
     images: AskedOptions,
     qupath: QuPathOptions,
     work: WorkOptions,
-    anndata: AnnDataOption = False,
-    atom_facts: AtomFactsOption = None,
+    tables: TableOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Find regions in images and slides.
@@ -124,8 +133,7 @@ def detect(
     with plain_errors():
         digest = _digest(used.model)
         trained = _load(used, work.jobs, finds_regions=True)
-        tables = {"anndata": anndata, "facts": atom_facts}
-        result = _run(trained, digest, images, output, qupath, work, tables)
+        result = _run(trained, digest, images, output, qupath, work, tables.asked)
     words = f"{counted(len(result.regions), 'region')}; {_counts(result)}"
     _tell(result, words, f"{output / 'detections.csv'} and regions.csv{qupath.words}", as_json)
 

@@ -90,6 +90,30 @@ class Changes:
         return found
 
 
+@dataclass(frozen=True)
+class Shown:
+    """Images on which the changes are shown; what is said of them holds for --line, too."""
+
+    show: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="IMAGES",
+            help="An image, a folder or a CSV: say what the changes change in the answers.",
+        ),
+    ] = None
+    features: FeaturesOption = None
+    mpp: MppOption = None
+
+    @property
+    def says_of_images(self) -> bool:
+        return self.features is not None or self.mpp is not None
+
+    @property
+    def images(self) -> ImageOptions:
+        paths = [self.show] if self.show else []
+        return ImageOptions(paths, mpp=self.mpp, features=self.features)
+
+
 def edit(
     *,
     used: ModelOptions,
@@ -97,15 +121,7 @@ def edit(
         Path | None, typer.Option("--output", "-o", help="Model file to write: a new one.")
     ] = None,
     changes: Changes,
-    show: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="IMAGES",
-            help="An image, a folder or a CSV: say what the changes change in the answers.",
-        ),
-    ] = None,
-    features: FeaturesOption = None,
-    mpp: MppOption = None,
+    shown: Shown,
     view: ViewOption = 1,
     jobs: JobsOption = None,
     as_json: JsonOption = False,
@@ -136,19 +152,17 @@ def edit(
             notes = notes.changed(find_atoms(atoms, labels, notes), **values)
         changed = model.with_notes(notes, view - 1)
         is_changed = notes != own.notes or changes.line is not None
-        if is_changed and output is None and show is None:
+        if is_changed and output is None and shown.show is None:
             raise ValueError("say where the changed model goes, with --output")
-        of_images = features is not None or mpp is not None
-        if of_images and show is None and changes.line is None:
+        if shown.says_of_images and shown.show is None and changes.line is None:
             words = "--features and --mpp are of the images of --show or --line"
             raise ValueError(f"{words}: give these, too")
-        asked = ImageOptions([show] if show else [], mpp=mpp, features=features)
-        records = asked.find() if show else []
+        records = shown.images.find() if shown.show else []
         if changes.line is not None:
-            changed = _with_line(changed, changes.line, features, mpp, view - 1)
+            changed = _with_line(changed, changes.line, shown, view - 1)
         if output is not None:
             save_model(changed, output)
-        rows = _compared(model, changed, records, asked.size) if show else []
+        rows = _compared(model, changed, records, shown.images.size) if records else []
     if as_json:
         told = {"model": str(output or used.model), "atoms": _told(notes, labels)}
         print_json(told | ({"images": rows} if rows else {}))
@@ -168,13 +182,11 @@ def labels_of(own: Any, classes: list[str]) -> list[str]:
     return atom_labels(atoms.classes, classes)
 
 
-def _with_line(
-    model: Model, source: Path, features: Path | None, mpp: float | None, view: int
-) -> Model:
+def _with_line(model: Model, source: Path, shown: Shown, view: int) -> Model:
     from ..images.manifest import read_manifest
     from ..images.survey import with_pixel_size
 
-    manifest = with_pixel_size(read_manifest(source, features=features), mpp, None)
+    manifest = with_pixel_size(read_manifest(source, features=shown.features), shown.mpp, None)
     for warning in manifest.warnings:
         warn(warning)
     with progress_bars() as callback:
