@@ -125,7 +125,9 @@ def accuracy(model: TissueClassifier, manifest: Manifest) -> float:
     return float(np.mean([said == truth for said, truth in pairs]))
 
 
-def trained(manifest: Manifest, seed: int, preset_name: str, cache: Path) -> TissueClassifier:
+def trained(
+    manifest: Manifest, seed: int, preset_name: str, cache: Path | None = None
+) -> TissueClassifier:
     recipe = preset(preset_name).with_changes(**_RECIPE).with_settings(_SETTINGS[preset_name])
     return TissueClassifier(recipe, random_state=seed, n_jobs=2, cache=cache).fit(manifest)
 

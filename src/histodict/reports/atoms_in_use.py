@@ -29,7 +29,8 @@ class AtomsInUse:
     """The atoms of a model's classes, and the patches that show how they are used.
 
     facts : of all atoms, by their place
-    flagged : those that look like a leak, by class, whether or not they are among the most used
+    flagged : those that look like a leak, whether or not they are among the most used, by class:
+        first the one with the atom that tells sites apart best
     """
 
     atoms: Atoms
@@ -58,6 +59,7 @@ class AtomsInUse:
         facts = facts_of_atoms(atoms, notes, gallery, labels, records, names, stability)
         leaks = [fact.atom for fact in facts if fact.is_leak]
         flagged = [use for use in shown(n_atoms=n_atoms, only=leaks) if use.atoms]
+        flagged.sort(key=lambda use: -max(facts[line.atom].site_share for line in use.atoms))
         return cls(atoms, gallery, labels, shown(n_atoms=n_atoms), facts, stability, flagged)
 
     @property
