@@ -46,7 +46,9 @@ def test_pages_quote_the_hour():
 
 
 def commands_of(page):
-    lines = [line for block in blocks(page, "(?:console)?") for line in block.splitlines()]
+    lines = [
+        line for block in blocks(page, "(?:console|shell-session)?") for line in block.splitlines()
+    ]
     return [line.removeprefix("$ ") for line in lines if re.match(r"(\$ )?histodict ", line)]
 
 

@@ -32,6 +32,11 @@ def test_threads_work_at_the_same_time():
     assert list(map_blocks(lambda block: meeting.wait() >= 0, range(2), 2)) == [True, True]
 
 
+def test_a_single_block_starts_no_thread():
+    assert list(map_blocks(lambda _: threading.get_ident(), [0], 4)) == [threading.get_ident()]
+    assert list(map_blocks(lambda block: block, [], 4)) == []
+
+
 def test_blocks_are_read_no_further_ahead_than_needed():
     read: list[int] = []
 

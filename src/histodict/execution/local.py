@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from functools import lru_cache
+from itertools import chain, islice
 from numbers import Integral
 from typing import Any, TypeVar
 
@@ -102,6 +103,11 @@ def map_blocks(
     number of blocks.
     """
     n_threads = count_jobs(n_jobs)
+    if n_threads > 1:  # a single block needs none but the thread that asks
+        rest = iter(blocks)
+        first = list(islice(rest, 2))
+        blocks = chain(first, rest)
+        n_threads = n_threads if len(first) == 2 else 1
     with one_blas_thread():
         if n_threads == 1:
             yield from map(function, blocks)

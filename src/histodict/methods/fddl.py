@@ -242,11 +242,11 @@ class FDDL(ResidualClassifier):
         dictionaries = dictionaries.astype(self.dictionaries_.dtype)
         coders = [module.LassoCoder(D, penalty, _CODE_TOLERANCE) for D in dictionaries]
         one_class = np.zeros(k, np.int64)
+        means = [m[i * k : (i + 1) * k] for i, m in enumerate(self.code_means_)]
 
         def code(Y: NDArray[Any]) -> tuple[csr_array, NDArray[np.float64], int]:
             codes, distances, n_unfinished = [], [], 0
-            for i, (D, coder) in enumerate(zip(dictionaries, coders, strict=True)):
-                m = self.code_means_[i, i * k : (i + 1) * k]
+            for D, coder, m in zip(dictionaries, coders, means, strict=True):
                 Y_i = np.hstack([Y, np.tile(root * m, (len(Y), 1))]).astype(D.dtype)
                 S, missed = coder.code(Y_i)
                 left = module.class_residuals(D, Y_i, S, one_class, 1)[:, 0]

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
+from dataclasses import dataclass
 from typing import Any, ClassVar, Self
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -129,9 +131,7 @@ class ResidualClassifier(PatchClassifier):
         """What the chosen part of the coder gives for every block of X."""
         check_is_fitted(self)
         module = load_backend(self.backend)
-        D, atom_classes = self._atoms_in_use()
-        with one_blas_thread():
-            code = self._open_coder(D, atom_classes)
+        D, code = self._opened()
         work = choose(code)
         # One pass over the samples less on the host, where the device looks for NaN.
         finds_nan = module.FINDS_NAN and isinstance(code, L1Coder)
@@ -148,15 +148,46 @@ class ResidualClassifier(PatchClassifier):
             validate_data(self, samples, **options)  # says what is wrong with them
             raise
 
+    def _opened(self) -> tuple[NDArray[Any], BlockCoder]:
+        """The atoms in use, and what codes by them: the same as last time, if nothing changed."""
+        settings = self.get_params(deep=False) | {"off": self.off_}
+        learnt = [np.asarray(getattr(self, name)) for name in self.fitted_arrays]
+        opened = _OPENED.get(self)
+        if opened is None or not opened.is_of(settings, learnt):
+            D, atom_classes = self._atoms_in_use()
+            with one_blas_thread():
+                code = self._open_coder(D, atom_classes)
+            opened = _Opened(settings, [array.copy() for array in learnt], D, code)
+            _OPENED[self] = opened
+        return opened.atoms, opened.code
+
     @property
     def n_codes_(self) -> int:
         """Atoms of all classes."""
         return len(self.labelled_atoms()[0])
 
     def _open_coder(self, D: NDArray[Any], atom_classes: NDArray[np.int64]) -> BlockCoder:
-        """What codes a block: here by the l1 problem."""
+        """What codes a block: here by the l1 problem. It is kept: it must not hold `self`."""
         penalty = check_number("penalty", self.penalty, above=True)
         return L1Coder(self.backend, D, atom_classes, len(self.classes_), penalty)
+
+
+@dataclass(frozen=True)
+class _Opened:
+    """What an estimator codes by, with the settings and a copy of the arrays that it comes from."""
+
+    settings: dict[str, Any]
+    learnt: list[NDArray[Any]]
+    atoms: NDArray[Any]
+    code: BlockCoder
+
+    def is_of(self, settings: dict[str, Any], learnt: list[NDArray[Any]]) -> bool:
+        return settings == self.settings and all(map(np.array_equal, learnt, self.learnt))
+
+
+# Images are answered one by one, and the products of many atoms with each other take longer than
+# the codes of an image. Not an attribute: answering must not change an estimator.
+_OPENED: WeakKeyDictionary[ResidualClassifier, _Opened] = WeakKeyDictionary()
 
 
 class NotFiniteError(ValueError):

@@ -104,10 +104,10 @@ class SHIRC(SampleAtomClassifier):
         # Classical selection: the order-recursive one leaves less of a sample, but on tissue its
         # class residuals told the classes apart no better, and on some worse.
         coder = module.JointCoder(D_c, self.n_nonzero, tol=0.0, order_recursive=False)
-        n_classes = len(self.classes_)
+        n_channels, n_classes = self.n_channels, len(self.classes_)
 
         def code(Y: NDArray[Any]) -> tuple[csr_array, NDArray[np.float64], int]:
-            Y_c = _split(normalise(Y), self.n_channels)
+            Y_c = _split(normalise(Y), n_channels)
             S, _ = coder.code(Y_c)
             squares = sum(
                 module.class_residuals(*channel, atom_classes, n_classes) ** 2

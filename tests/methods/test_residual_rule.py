@@ -1,0 +1,84 @@
+"""What codes is opened once for an estimator, and again when anything that decides is changed."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import numpy as np
+import pytest
+
+from histodict.methods import residual_rule
+from histodict.methods.fddl import FDDL
+from histodict.methods.odl import ODL
+from histodict.methods.shirc import SHIRC
+from histodict.methods.src import SRC
+
+KINDS = [
+    ODL(n_atoms=6, n_epochs=1, random_state=0),
+    SRC(n_atoms=6, random_state=0),
+    SHIRC(n_channels=3, n_atoms=6, random_state=0),
+    FDDL(n_atoms=6, n_iter=2, random_state=0),
+    FDDL(n_atoms=6, n_iter=2, decision="local", random_state=0),
+]
+
+
+@pytest.fixture
+def samples(rng):
+    X = rng.standard_normal((60, 12))
+    y = np.repeat([0, 1], 30)
+    X[y == 1, :6] *= 4
+    return X, y
+
+
+@pytest.fixture
+def openings(monkeypatch):
+    """How often something was opened to code by."""
+    counted: list[object] = []
+    made = residual_rule._Opened.__init__
+
+    def count(self, *facts):
+        counted.append(facts)
+        made(self, *facts)
+
+    monkeypatch.setattr(residual_rule._Opened, "__init__", count)
+    return counted
+
+
+@pytest.mark.parametrize("model", KINDS, ids=str)
+def test_opened_once_and_gone_with_the_estimator(model, samples, openings):
+    X, y = samples
+    fitted = type(model)(**model.get_params()).fit(X, y)
+    openings.clear()
+    first = fitted.distances(X)
+    assert np.array_equal(fitted.distances(X), first)
+    assert len(openings) == 1
+    gone = weakref.ref(fitted)
+    openings.clear()
+    del fitted
+    gc.collect()
+    assert gone() is None
+
+
+def test_opened_again_when_what_decides_is_changed(samples, openings):
+    X, y = samples
+    model = ODL(n_atoms=6, n_epochs=1, penalty=0.1, random_state=0).fit(X, y)
+    before = model.distances(X)
+    openings.clear()
+
+    def answers_anew():
+        changed = model.distances(X)
+        n_opened = len(openings)
+        openings.clear()
+        return n_opened == 1 and not np.array_equal(changed, before)
+
+    model.set_params(penalty=0.3)
+    assert answers_anew()
+    model.set_params(penalty=0.1)
+    assert np.array_equal(model.distances(X), before)
+    openings.clear()
+    model.dictionaries_[0, 0] *= -1
+    model.dictionaries_[0, 0, :3] = 0
+    assert answers_anew()
+    less = model.without_atoms([0])
+    assert not np.array_equal(less.distances(X), model.distances(X))
