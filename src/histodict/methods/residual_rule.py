@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
-from weakref import WeakKeyDictionary
+from weakref import ref
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -150,15 +150,16 @@ class ResidualClassifier(PatchClassifier):
 
     def _opened(self) -> tuple[NDArray[Any], BlockCoder]:
         """The atoms in use, and what codes by them: the same as last time, if nothing changed."""
-        settings = self.get_params(deep=False) | {"off": self.off_}
         learnt = [np.asarray(getattr(self, name)) for name in self.fitted_arrays]
-        opened = _OPENED.get(self)
+        settings = self.get_params(deep=False) | {"n_jobs": None, "off": self.off_}
+        opened = _OPENED.get(learnt)
         if opened is None or not opened.is_of(settings, learnt):
             D, atom_classes = self._atoms_in_use()
+            D = D.copy()
             with one_blas_thread():
                 code = self._open_coder(D, atom_classes)
             opened = _Opened(settings, [array.copy() for array in learnt], D, code)
-            _OPENED[self] = opened
+            _OPENED.put(learnt, opened)
         return opened.atoms, opened.code
 
     @property
@@ -167,7 +168,7 @@ class ResidualClassifier(PatchClassifier):
         return len(self.labelled_atoms()[0])
 
     def _open_coder(self, D: NDArray[Any], atom_classes: NDArray[np.int64]) -> BlockCoder:
-        """What codes a block: here by the l1 problem. It is kept: it must not hold `self`."""
+        """What codes a block, here by the l1 problem; it is kept, and must not hold `self`."""
         penalty = check_number("penalty", self.penalty, above=True)
         return L1Coder(self.backend, D, atom_classes, len(self.classes_), penalty)
 
@@ -185,9 +186,30 @@ class _Opened:
         return settings == self.settings and all(map(np.array_equal, learnt, self.learnt))
 
 
-# Images are answered one by one, and the products of many atoms with each other take longer than
-# the codes of an image. Not an attribute: answering must not change an estimator.
-_OPENED: WeakKeyDictionary[ResidualClassifier, _Opened] = WeakKeyDictionary()
+class _KeptOpen:
+    """What is coded by, beside the arrays that were learnt, for as long as these are there.
+
+    Images are answered one by one, and the products of many atoms with each other take longer than
+    the codes of an image. An estimator does not hold it, as answering must not change one; its
+    copies have the same arrays.
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[int, ...], tuple[_Opened, list[ref[NDArray[Any]]]]] = {}
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def get(self, learnt: list[NDArray[Any]]) -> _Opened | None:
+        found = self._kept.get(tuple(map(id, learnt)))
+        return found[0] if found else None
+
+    def put(self, learnt: list[NDArray[Any]], opened: _Opened) -> None:
+        key, kept = tuple(map(id, learnt)), self._kept
+        self._kept[key] = opened, [ref(array, lambda _: kept.pop(key, None)) for array in learnt]
+
+
+_OPENED = _KeptOpen()
 
 
 class NotFiniteError(ValueError):
