@@ -152,15 +152,16 @@ class ResidualClassifier(PatchClassifier):
         """The atoms in use, and what codes by them: the same as last time, if nothing changed."""
         learnt = [np.asarray(getattr(self, name)) for name in self.fitted_arrays]
         settings = self.get_params(deep=False) | {"n_jobs": None, "off": self.off_}
+        D, atom_classes = self._atoms_in_use()
+        made_of = [D, atom_classes, *learnt]
         opened = _OPENED.get(learnt)
-        if opened is None or not opened.is_of(settings, learnt):
-            D, atom_classes = self._atoms_in_use()
-            D = D.copy()
+        if opened is None or not opened.is_of(settings, made_of):
+            made_of = [array.copy() for array in made_of]
             with one_blas_thread():
-                code = self._open_coder(D, atom_classes)
-            opened = _Opened(settings, [array.copy() for array in learnt], D, code)
+                code = self._open_coder(*made_of[:2])
+            opened = _Opened(settings, made_of, code)
             _OPENED.put(learnt, opened)
-        return opened.atoms, opened.code
+        return opened.made_of[0], opened.code
 
     @property
     def n_codes_(self) -> int:
@@ -175,15 +176,14 @@ class ResidualClassifier(PatchClassifier):
 
 @dataclass(frozen=True)
 class _Opened:
-    """What an estimator codes by, with the settings and a copy of the arrays that it comes from."""
+    """What an estimator codes by, with the settings and copies of the arrays that it is made of."""
 
     settings: dict[str, Any]
-    learnt: list[NDArray[Any]]
-    atoms: NDArray[Any]
+    made_of: list[NDArray[Any]]
     code: BlockCoder
 
-    def is_of(self, settings: dict[str, Any], learnt: list[NDArray[Any]]) -> bool:
-        return settings == self.settings and all(map(np.array_equal, learnt, self.learnt))
+    def is_of(self, settings: dict[str, Any], made_of: list[NDArray[Any]]) -> bool:
+        return settings == self.settings and all(map(np.array_equal, made_of, self.made_of))
 
 
 class _KeptOpen:
