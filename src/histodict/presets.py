@@ -139,8 +139,8 @@ def takes_network(settings: Mapping[str, Any], methods: Iterable[str] = ()) -> t
     missing = missing_module(PRESETS["embeddings"].vectors)
     if missing:
         return False, (
-            f"of pixels, as {missing} is not installed; a pretrained network sees more: pip "
-            "install 'histodict[networks]'"
+            f"of pixels, as no pretrained network is installed ({missing} is missing); one sees "
+            "more: pip install 'histodict[networks]'"
         )
     return True, "as a pretrained network is installed"
 

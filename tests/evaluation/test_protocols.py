@@ -221,7 +221,14 @@ TRIANGLE = manifest_of({"1": (1, 1, 0), "2": (0, 1, 1), "3": (1, 0, 1)}, ("a", "
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: k_folds(GLAS_SHAPED, 17), "17 folds need as many patients, but there are 16"),
+        (
+            lambda: k_folds(GLAS_SHAPED, 17),
+            "17 folds need as many patients, but there are 16.*--folds 16",
+        ),
+        (
+            lambda: k_folds(GLAS_SHAPED.select([0]), 2),
+            "all images are of one patient: none is left",
+        ),
         (lambda: k_folds(GLAS_SHAPED, 1), "n_folds must be a whole number of at least 2"),
         (lambda: k_folds(GLAS_SHAPED, n_repeats=0), "n_repeats must be"),
         (lambda: k_folds(GLAS_SHAPED, random_state=-1), "random_state must be"),

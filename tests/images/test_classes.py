@@ -22,6 +22,8 @@ from histodict.images.manifest import Manifest, ManifestError, Record
         ("no_tumor", "tumor"),
         ("uninvolved", "involved"),
         ("Control", "Alport"),
+        ("Stroma", "Tumor"),
+        ("stroma", "carcinoma in situ"),
     ],
 )
 def test_the_name_tells_which_is_healthy(healthy, ill):
@@ -30,7 +32,10 @@ def test_the_name_tells_which_is_healthy(healthy, ill):
         assert in_order(names) == [healthy, ill]
 
 
-@pytest.mark.parametrize("names", [("grade 1", "grade 2"), ("benign", "normal"), ("b", "a", "c")])
+@pytest.mark.parametrize(
+    "names",
+    [("grade 1", "grade 2"), ("tumour", "carcinoma"), ("benign", "normal"), ("b", "a", "c")],
+)
 def test_names_that_do_not_tell_stay_in_order(names):
     assert positive_by_name(names) is None
     assert in_order(names) == sorted(names)

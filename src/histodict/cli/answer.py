@@ -213,11 +213,11 @@ def _tell(result: RunResult, words: str, tables: str, as_json: bool) -> None:
         typer.echo(f"{counted(len(result.rows), 'image')}{again}: {words}{see}")
         if result.n_earlier:
             typer.echo(f"In the table, too, from earlier runs: {result.n_earlier}")
-        _tell_scores(result.scores)
+        _tell_scores(result.scores, any("uncertain" in row for row in result.rows))
     end_with_files(result.failures)
 
 
-def _tell_scores(scores: dict[str, Any] | None) -> None:
+def _tell_scores(scores: dict[str, Any] | None, says_uncertain: bool) -> None:
     """How good the answers are; a label that the model does not know is said."""
     if scores is None:
         return
@@ -229,7 +229,8 @@ def _tell_scores(scores: dict[str, Any] | None) -> None:
         return
     known = [counted(scores[f"n_{what}s"], what) for what in ("image", "patient")]
     if scores["n_images"]:
-        typer.echo(f"How good, against what is known of {' of '.join(known)}:")
+        words = " (uncertain ones by their label)" * says_uncertain
+        typer.echo(f"How good, against what is known of {' of '.join(known)}{words}:")
     else:
         typer.echo("How good, against the outlines:")
     parts = {"": scores["metrics"], " of patches": patches}

@@ -192,6 +192,8 @@ def _stages(model: Model) -> dict[str, float] | None:
 
 
 def _tell_learnt(model: Model, output: Path, seconds: float, as_json: bool) -> None:
+    from ..networks import vectors_named
+
     n_images, heard = model.training_["n_images"], model.training_.get("members", [])
     left_out = [member["failure"] for member in heard if "failure" in member]
     for failure in left_out:
@@ -200,6 +202,12 @@ def _tell_learnt(model: Model, output: Path, seconds: float, as_json: bool) -> N
         warn(
             "how sure the answers are is not known, and all views have the same say: no patients "
             f"are left to try them on ({model.training_['unheard']})"
+        )
+    if model.model_.mpp_ is None and not vectors_named(model.recipe.vectors).are_given:
+        warn(
+            "the pixel size of these images is not known: images of another magnification will get "
+            "answers that nobody can notice to be wrong. Give --mpp, or a column mpp",
+            "Note",
         )
     if not as_json:
         names = " / ".join(model.classes_)

@@ -70,7 +70,7 @@ def chosen_preset(
         return "given" if regions or any(methods) else "features"
     if regions:
         chosen, why = regions_preset(settings, methods)
-        warn(f"regions are found by the preset {chosen}, {why}; see --preset", "Note")
+        warn(f"the preset is {chosen}, {why}; see --preset", "Note")
         return chosen
     if any(methods):
         return "fast"

@@ -173,10 +173,15 @@ class _Groups:
     def divide(self, n_folds: int, rng: np.random.Generator) -> NDArray[np.int64]:
         """The fold of every group, such that no class is in one fold alone."""
         n_folds = check_whole_number("n_folds", n_folds, 2)
-        if n_folds > len(self.names):
+        n_groups = len(self.names)
+        if n_groups < 2:
             raise SplitError(
-                f"{n_folds} folds need as many {self.by}s, but there are {len(self.names)}: ask "
-                "for fewer (--folds, or n_folds)"
+                f"all images are of one {self.by}: none is left to be tested. Add images of others"
+            )
+        if n_folds > n_groups:
+            raise SplitError(
+                f"{n_folds} folds need as many {self.by}s, but there are {n_groups}: ask for fewer "
+                f"(--folds {n_groups}; in Python n_folds={n_groups})"
             )
         for place in np.flatnonzero(self.needed).tolist():
             name, column = self.classes[place], self.counts[:, place]

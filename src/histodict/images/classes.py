@@ -12,6 +12,18 @@ from collections.abc import Iterable, Sequence
 HEALTHY = frozenset(
     {"healthy", "health", "normal", "benign", "udh", "negative", "control", "controls", "no tumour"}
 )
+DISEASED = frozenset(
+    {
+        "tumor",
+        "tumour",
+        "cancer",
+        "carcinoma",
+        "adenocarcinoma",
+        "malignant",
+        "metastasis",
+        "lesion",
+    }
+)
 _NEGATED = re.compile(r"(no|not|non)[ _-]|(un|non)(affected|involved|inflamed|diseased)")
 
 
@@ -25,14 +37,26 @@ def in_order(names: Iterable[str], positive: str | None = None) -> list[str]:
 
 
 def positive_by_name(classes: Sequence[str]) -> str | None:
-    """Of two classes the one that is not healthy by its name; None where that does not decide."""
+    """Of two classes the one that is not healthy by its name, or the only one that is a disease's;
+    None where neither decides.
+    """
+    if len(classes) != 2:
+        return None
     ill = [name for name in classes if not is_healthy(name)]
-    return ill[0] if len(ill) == 1 and len(classes) == 2 else None
+    if len(ill) == 2:
+        ill = [name for name in classes if _first_word(name) in DISEASED]
+    return ill[0] if len(ill) == 1 else None
 
 
 def is_healthy(name: str) -> bool:
     """Also "0_normal" and "normal tissue"."""
-    words = name.strip().casefold()
-    plain = re.sub(r"^[\W\d_]+", "", words)
-    first = re.split(r"[\W_]+", plain)[0]
-    return plain in HEALTHY or first in HEALTHY or _NEGATED.match(plain) is not None
+    plain = _plain(name)
+    return plain in HEALTHY or _first_word(name) in HEALTHY or _NEGATED.match(plain) is not None
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"^[\W\d_]+", "", name.strip().casefold())
+
+
+def _first_word(name: str) -> str:
+    return re.split(r"[\W_]+", _plain(name))[0]

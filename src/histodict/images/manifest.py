@@ -209,7 +209,7 @@ def from_folder(folder: Path, below: Sequence[Entry] | None = None) -> Manifest:
     ]
     n_nameless = sum(place.patient is None for place in found.places)
     warnings += [no_patients(folder, n_nameless, _NAME_THEM)] if n_nameless else []
-    return Manifest(tuple(records), (*warnings, *lonely_classes(folder, records)), folder)
+    return Manifest(tuple(records), (*warnings, *lonely_classes(records, str(folder))), folder)
 
 
 # --- a table ------------------------------------------------------------------------------------
@@ -238,7 +238,7 @@ def _from_rows(
     check_files(path, lines, records, by_name)
     n_nameless = sum(not cells.get("patient", "").strip() for _, cells in table)
     warnings = [no_patients(path, n_nameless)] if n_nameless else []
-    return Manifest(tuple(records), (*warnings, *lonely_classes(path, records)), path.parent)
+    return Manifest(tuple(records), (*warnings, *lonely_classes(records, str(path))), path.parent)
 
 
 def _cells(

@@ -51,11 +51,11 @@ def check_spelling(source: Path, labels: list[str]) -> None:
             )
 
 
-def lonely_classes(source: Path, records: Sequence[Record]) -> list[str]:
+def lonely_classes(records: Sequence[Record], where: str, one: str = "image") -> list[str]:
     """Where masks say what is in an image, its label is no class."""
     counts = Counter(record.label for record in records if record.label and not record.is_mapped)
     return [
-        f"{source}: the class {label!r} has one image only: it cannot be both trained on and tested"
+        f"{where}: the class {label!r} has one {one} only: it cannot be both trained on and tested"
         for label, count in sorted(counts.items())
         if count == 1
     ]

@@ -178,11 +178,11 @@ class Reasons:
         if self.is_too_few:
             return f"It would be called {self.classes[1]} if a piece of such patches were larger."
         if self.changes is None:
-            return f"It would not be called {rival}, whatever concepts were as usual there."
+            return f"It would not be called {rival}, whatever atoms were used as usual there."
         n = len(self.changes)
         names = " and ".join(_quoted(part) for part in self.changes)
         if n > _MOST_NAMED:
-            names = f"the {n} concepts that speak most for {self.classes[self.winner]}"
+            names = f"the {n} atoms that speak most for {self.classes[self.winner]}"
         as_usual = f"as usual in {rival}" if self.changes[0].usual else "not there"
         return f"It would be called {rival} if {names} {'was' if n == 1 else 'were'} {as_usual}."
 
