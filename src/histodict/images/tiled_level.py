@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 Pixels = NDArray[np.uint8]
 
 # Tiles at the rim of a region are needed again by the next, and by the one below.
-_KEPT_BYTES = 48 * 2**20
+_KEPT_BYTES = 40 * 2**20
 _RIM = 2
 
 

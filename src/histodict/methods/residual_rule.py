@@ -153,7 +153,8 @@ class ResidualClassifier(PatchClassifier):
         learnt = [np.asarray(getattr(self, name)) for name in self.fitted_arrays]
         settings = self.get_params(deep=False) | {"n_jobs": None, "off": self.off_}
         D, atom_classes = self._atoms_in_use()
-        made_of = [D, atom_classes, *learnt]
+        others = [array for array in learnt if not np.may_share_memory(array, D)]
+        made_of = [D, atom_classes, *others]
         opened = _OPENED.get(learnt)
         if opened is None or not opened.is_of(settings, made_of):
             made_of = [array.copy() for array in made_of]
