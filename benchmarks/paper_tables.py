@@ -20,6 +20,7 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+from scipy.integrate import trapezoid
 
 from histodict.paper.complexity import NAME as COMPLEXITY
 from histodict.paper.published import PAPER_NAMES, accuracies, confusion, operating_points
@@ -220,7 +221,7 @@ def _areas(rows: Rows) -> dict[str, float]:
     areas = {}
     for method, points in found.items():
         alarm, miss = np.array(sorted(points)).T
-        areas[method] = float(np.trapezoid(-miss, alarm))
+        areas[method] = float(trapezoid(-miss, alarm))
     return areas
 
 

@@ -193,11 +193,11 @@ def test_the_usual_comparison_is_of_the_network_and_pixels(monkeypatch, capsys):
         kinds = {name: plan.recipe.vectors for name, plan in plans.items()}
         if missing:
             assert kinds == {"dfdl": "centred"}
-            assert "the preset regions, of pixels, as torch is not installed" in said
+            assert "the preset is regions, of pixels, as no pretrained network is installed" in said
         else:
             half = "efficientnet-lite0-half"
             assert kinds == {"embeddings:dfdl": half, "regions:dfdl": "centred"}
-            assert "the preset embeddings, as a pretrained network is installed" in said
+            assert "the preset is embeddings, as a pretrained network is installed" in said
         assert all(plan.recipe.neighbours == 2 for plan in plans.values())
     assert list(MethodsOptions(preset="paper").plans("tumour")) == ["dfdl"]
     MethodsOptions(methods="paper:dfdl,regions:odl").plans("tumour")
@@ -223,7 +223,7 @@ def test_a_method_of_colour_channels_takes_pixels(monkeypatch, capsys):
     ]
     assert {recipe.vectors for recipe in made} == {"centred"}
     said = " ".join(capsys.readouterr().err.split())
-    assert said.count("the preset regions, of pixels, as shirc codes colour channels") == 2
+    assert said.count("the preset is regions, of pixels, as shirc codes colour channels") == 2
     assert RegionDetector(method="odl").recipe.vectors == "efficientnet-lite0-half"
 
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from inspect import signature
+
 import numpy as np
 import pytest
 from scipy.stats import bootstrap, t
@@ -41,7 +43,8 @@ def test_against_scipy_drawing_patients_by_number(rng, metric):
         taken = np.concatenate([rows[patient] for patient in drawn.astype(int)])
         return metric(tested.labels[taken], tested.answers[taken])
 
-    draws = {"n_resamples": 2000, "vectorized": False, "rng": rng, "method": "percentile"}
+    draws = {"n_resamples": 2000, "vectorized": False, "method": "percentile"}
+    draws["rng" if "rng" in signature(bootstrap).parameters else "random_state"] = rng
     expected = bootstrap((np.arange(24),), statistic, **draws).confidence_interval
     # Two times 2000 draws: the ends vary by about a tenth of the interval's half-width.
     slack = 0.2 * (expected.high - expected.low)

@@ -285,7 +285,15 @@ def test_the_table_is_that_of_the_command_line(model, detector, panel, tissue, t
 
 
 def test_without_pandas_only_frames_are_missing(model, tissue, monkeypatch):
-    monkeypatch.setitem(sys.modules, "pandas", None)
+    class NoPandas:
+        @staticmethod
+        def find_spec(name, path=None, target=None):
+            if name.partition(".")[0] == "pandas":
+                raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+    for name in [name for name in sys.modules if name.partition(".")[0] == "pandas"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(sys, "meta_path", [NoPandas, *sys.meta_path])
     found = model.predict(tissue / "healthy")
     assert found.rows()[0]["label"] in model.classes_
     with pytest.raises(ImportError, match="pip install pandas"):

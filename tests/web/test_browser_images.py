@@ -66,13 +66,13 @@ def test_the_guess_is_said_and_the_choice_has_the_warm_colour(page):
 
 
 def test_where_names_do_not_tell_the_page_asks(page, folder):
-    (folder / "normal").rename(folder / "polyp")
+    (folder / "normal").rename(folder / "tumour")
     page.reload()
     page.get_by_text("The names do not tell").wait_for()
     assert page.locator("#positive").input_value() == ""
-    page.locator("#positive").select_option("polyp")  # also the one that it is until then
+    page.locator("#positive").select_option("tumour")  # also the one that it is until then
     page.get_by_text("As you chose.").wait_for()
-    (folder / "polyp").rename(folder / "normal")
+    (folder / "tumour").rename(folder / "normal")
     page.reload()
     page.locator("#positive").select_option("normal")
     page.get_by_text("As you chose.").wait_for()

@@ -81,9 +81,9 @@ def test_the_class_to_be_found_is_guessed_and_can_be_chosen(colon):
 
 def test_names_that_do_not_tell_are_asked_about(colon):
     client, data, folder = colon
-    (folder / "normal").rename(folder / "dysplasia")
+    (folder / "normal").rename(folder / "carcinoma")
     found = client.get(f"/api/data/{data}").json()
-    assert found["positive"] == {"name": "dysplasia", "how": "unknown"}
+    assert found["positive"] == {"name": "carcinoma", "how": "unknown"}
 
 
 @pytest.mark.parametrize("mpp", [0, -1, "wide", True, 1e6])
