@@ -204,7 +204,7 @@ def test_the_usual_comparison_is_of_the_network_and_pixels(monkeypatch, capsys):
     assert not capsys.readouterr().err  # none was chosen
     # The network is missing here.
     assert list(MethodsOptions().plans(None)) == ["pixels", "lbp-colour"]
-    assert "the preset is pixels, a panel of pixels, as torch is" in capsys.readouterr().err
+    assert "the preset is pixels, a panel of pixels, as no pretrained" in capsys.readouterr().err
     monkeypatch.setattr(presets, "missing_module", lambda network: None)
     plans = MethodsOptions().plans(None)
     assert list(plans) == ["default", "lbp-colour"]
