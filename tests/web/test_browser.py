@@ -207,7 +207,7 @@ def test_an_image_is_looked_at_zoomed_and_a_patch_explained(page):
     wait_for_scale(viewer, lambda scale: abs(scale - before) < 0.01)
     assert "µm" in page.locator(".scale-bar").inner_text()
     page.mouse.click(*middle)
-    page.locator("#why-words").wait_for()
+    page.locator("#why-words").wait_for(timeout=SLOW)
     assert "rebuild this patch best" in page.locator("#why-words").inner_text()
     residuals = [float(text) for text in page.locator("#residuals td:last-child").all_inner_texts()]
     assert len(residuals) == 2 and residuals[0] != residuals[1]

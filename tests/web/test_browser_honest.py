@@ -264,4 +264,4 @@ def explain(page):
     box = page.locator("#viewer").bounding_box()
     assert box["width"] > 0.5 * page.viewport_size["width"] and box["height"] > 300
     page.locator("#viewer").click()
-    page.locator("#why-words").wait_for()
+    page.locator("#why-words").wait_for(timeout=SLOW)

@@ -98,8 +98,9 @@ def test_the_model_is_chosen_where_it_is_looked_at(page, server, data, models):
     page.locator("#map-class").wait_for(timeout=SLOW)
     assert page.locator("#map-legend").inner_text().split() == ["quiet", "busy"]
     keep_picture(page, "look-misfit")
+    page.locator("#viewer[data-scale]").wait_for(timeout=SLOW)
     page.locator("#viewer").click()
-    page.locator("#why-words").wait_for()
+    page.locator("#why-words").wait_for(timeout=SLOW)
     assert page.locator("#why-similar").count() == 0  # its training patches are not here
     page.locator("#model-choice").select_option("-")
     page.get_by_text("No model is chosen").wait_for()
