@@ -20,6 +20,7 @@ from histodict.pipeline import (
     load_model,
     save_model,
 )
+from histodict.presets import preset
 from histodict.recipes import Recipe
 
 FAST = Recipe(
@@ -72,12 +73,13 @@ def test_same_seed_same_model_for_any_number_of_threads(halves):
     np.testing.assert_array_equal(one.rule_.weights, two.rule_.weights)
 
 
-def test_glass_among_the_training_images_is_told_of(halves, tmp_path):
+@pytest.mark.parametrize("recipe", [FAST, preset("fast", "mean-logistic")], ids=["patches", "mean"])
+def test_glass_among_the_training_images_is_told_of(halves, tmp_path, recipe):
     Image.new("RGB", (200, 150), (244, 243, 245)).save(tmp_path / "glass.png")
     first, *_ = records = halves[0].records
     glass = replace(first, path=tmp_path / "glass.png")
     with pytest.warns(UserWarning, match="learnt from 1 training image, as no tissue.*glass.png"):
-        TissueClassifier(FAST).fit(replace(halves[0], records=(*records, glass)))
+        TissueClassifier(recipe).fit(replace(halves[0], records=(*records, glass)))
 
 
 def test_glass_gets_no_answer(model, tmp_path):

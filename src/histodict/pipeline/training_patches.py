@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,17 +12,15 @@ from numpy.typing import NDArray
 from ..execution.array_cache import ArrayCache
 from ..execution.executor import Executor
 from ..execution.progress import Callback, Progress, shares
-from ..execution.texts import counted
 from ..images.annotations.outlines import IGNORED
 from ..images.manifest import Record
 from ..images.masks import region_of
-from ..images.records import some_of
 from ..patches.grid import PatchGrid
 from ..patches.inside import inside_of
 from ..patches.sampling import Allowed
 from ..recipes import Recipe
 from .opening import open_view
-from .view import View
+from .view import View, warn_of_glass
 
 
 @dataclass(frozen=True)
@@ -69,24 +66,10 @@ def sample_training(
 
     parts = for_every(work, len(sources), "patches", callback, executor)
     y = np.repeat(labels, [len(part) for part in parts])
-    _warn_of_glass([source for source, part in zip(sources, parts, strict=True) if not len(part)])
+    silent = (source for source, part in zip(sources, parts, strict=True) if not len(part))
+    warn_of_glass([source.record for source in silent if source.inside is None])
     full = [part for part in parts if len(part)]
     return TrainingPatches(np.concatenate(full) if full else np.empty((0, 0), np.float32), y)
-
-
-def _warn_of_glass(silent: Sequence[PatchSource]) -> None:
-    """Of sources without a patch; beside a region there may well be nothing."""
-    names = [
-        f"{source.record.path.name}{' inside of the outlines' * (source.record.within is not None)}"
-        for source in silent
-        if source.inside is None
-    ]
-    if names:
-        warnings.warn(
-            f"nothing is learnt from {counted(len(names), 'training image')}, as no tissue was "
-            f"found there: {some_of(names)}",
-            stacklevel=2,
-        )
 
 
 def for_every(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -11,11 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..execution.array_cache import ArrayCache
+from ..execution.texts import counted
 from ..images.annotations.drawing import Drawing
 from ..images.glass import Glass
 from ..images.pixel_size import HOW_TO_GIVE
 from ..images.quality import NONE, rules_named
 from ..images.readers import ImageError, ImageSource
+from ..images.records import Record, some_of
 from ..images.stain import Remembered, StainTransform
 from ..images.tissue import tissue_fraction, window_fraction
 from ..networks import vectors_named
@@ -169,6 +172,20 @@ def nothing_found(where: str, recipe: Recipe) -> str:
     if recipe.quality == NONE:
         return words
     return f"{words}, beside what quality={recipe.quality} leaves out; quality={NONE} keeps all"
+
+
+def warn_of_glass(records: Sequence[Record]) -> None:
+    """Of training images, or of what is outlined in them, in which no tissue was found."""
+    names = [
+        f"{record.path.name}{' inside of the outlines' * (record.within is not None)}"
+        for record in records
+    ]
+    if names:
+        warnings.warn(
+            f"nothing is learnt from {counted(len(names), 'training image')}, as no tissue was "
+            f"found there: {some_of(names)}",
+            stacklevel=2,
+        )
 
 
 def _around(maybe: NDArray[np.bool_], rows: slice, columns: slice) -> tuple[slice, slice]:

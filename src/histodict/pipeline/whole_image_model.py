@@ -27,7 +27,7 @@ from ..patches.grid import PatchGrid
 from ..recipes import Recipe
 from .image_model import ImageModel, Look
 from .opening import open_view
-from .view import View, nothing_found
+from .view import View, nothing_found, warn_of_glass
 
 _MOST_PIXELS = 50_000_000
 # Of an image with more pixels, so many squares of tissue stand for all of it.
@@ -60,6 +60,7 @@ class WholeImageModel(ImageModel):
         if len(blank):
             name = records[int(np.argmax(labels == blank[0]))].label
             raise ValueError(nothing_found(f"any image of class {name!r}", self.recipe))
+        warn_of_glass([record for record, there in zip(records, seen, strict=True) if not there])
         for row in np.flatnonzero(seen):
             check_scores(records[row].path, X[row])
         self.method_ = self.new_method().fit(X[seen], labels[seen], callback=callback)

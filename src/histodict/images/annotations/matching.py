@@ -209,7 +209,7 @@ def by_outlines(manifest: Manifest, names: Sequence[str]) -> Manifest:
         own = _parts(record, names)
         parts += own
         others += [] if own else [manifest.name(record)]
-    words = lonely_classes(parts, "outlines", "image with some")
+    words = lonely_classes(parts, "outlines", "outlined image")
     if others:
         words += [f"left out, as nothing in them is {' or '.join(names)}: {some_of(others)}"]
     return replace(manifest, records=tuple(parts), warnings=(*manifest.warnings, *words))
