@@ -3,7 +3,7 @@
     HISTODICT_DATA=… python docs/run_walk_through.py       needs PyTorch; a quarter of an hour
 
 They run in a folder of their own, in which the sets of HISTODICT_DATA have their names. Of the
-images nothing is kept but words and numbers; a curve is drawn from these.
+images nothing is kept but words and numbers.
 """
 
 from __future__ import annotations
