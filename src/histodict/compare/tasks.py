@@ -18,6 +18,7 @@ from ..execution.local import count_jobs, one_blas_thread
 from ..execution.processes import in_processes
 from ..execution.progress import Progress
 from ..execution.work import Work
+from ..images.kept_pictures import keep_pictures, pictures_kept
 from ..images.manifest import Manifest
 from ..pipeline.plan import Plan
 from ..pipeline.trials import Learner, Trial, Trials, Verdicts
@@ -102,11 +103,19 @@ def _run(
 ) -> Iterator[Verdicts | str | None]:
     n_processes = min(count_jobs(work.n_jobs), len(jobs))
     if n_processes < 2:
-        yield from map(run, jobs)
+        with pictures_kept():
+            yield from map(run, jobs)
         return
     from joblib import delayed
 
-    yield from in_processes((delayed(run)(job) for job in jobs), n_processes, one_thread=True)
+    there = delayed(partial(_run_there, run))
+    yield from in_processes((there(job) for job in jobs), n_processes, one_thread=True)
+
+
+def _run_there(run: Callable[[Trial], Verdicts | str | None], job: Trial) -> Verdicts | str | None:
+    """In a process that does nothing else."""
+    keep_pictures()
+    return run(job)
 
 
 def _run_one(trials: Trials, trial: Trial) -> Verdicts | str | None:

@@ -15,11 +15,12 @@ import numpy as np
 
 from ..parameters import check_number
 from .blank_sheet import BlankSheet
-from .decoding import check_file, decode, read_header
+from .decoding import check_file, read_header
 from .errors import ImageError
 from .feature_file import is_feature_file
 from .folder_images import FOLDER_IMAGES
 from .in_memory import ImageFile, MemoryImage
+from .kept_pictures import picture_of
 from .picture import Picture
 from .reduction import Piece
 from .region_reader import Pixels, RegionReader
@@ -149,7 +150,7 @@ class PlainReader(_PictureReader):
         self._bytes = header.n_bytes
 
     def _open(self) -> Picture:
-        picture = decode(self.path)
+        picture = picture_of(self.path, self._bytes)
         if picture.size != self.size:
             raise ImageError(
                 f"{self.path}: has {picture.size[0]} x {picture.size[1]} pixels, but "

@@ -26,6 +26,7 @@ from ..execution.executor import Executor
 from ..execution.meanwhile import folder_meanwhile
 from ..execution.progress import Callback, Progress, ignore
 from ..images.in_memory import image_bytes
+from ..images.kept_pictures import pictures_kept
 from ..images.manifest import Manifest
 from ..images.readers import ImageError
 from ..recipes import Recipe
@@ -63,13 +64,15 @@ def kept_meanwhile(
     """A folder for what several trainings need of an image: this one, else one for the time being.
 
     None where it would be too much, or others do the work: nobody would clear it away there.
+    Images stay decoded meanwhile, as far as there is room.
     """
     n_bytes = sum(image_bytes(record.path) for record in manifest.records)
-    if folder is not None or executor is not None or n_bytes > _MOST_BYTES:
-        yield folder
-        return
-    with folder_meanwhile("histodict-panel-") as own:
-        yield own
+    with pictures_kept():
+        if folder is not None or executor is not None or n_bytes > _MOST_BYTES:
+            yield folder
+            return
+        with folder_meanwhile("histodict-panel-") as own:
+            yield own
 
 
 def unseen_splits(manifest: Manifest, n_folds: int, random_state: int) -> tuple[list[Split], str]:

@@ -20,6 +20,7 @@ from ..execution.progress import Callback, ignore
 from ..images.annotations.drawing import Drawing
 from ..images.annotations.matching import check_classes
 from ..images.in_memory import ImageFile
+from ..images.kept_pictures import pictures_kept
 from ..images.manifest import Manifest, Record
 from ..images.pixel_size import GivenSize, Mpp, PixelSize
 from ..model_content import ModelContent, arrays_of
@@ -147,8 +148,9 @@ class RegionDetector(Estimator):
         sources = [s for record in records for s in _sources(record, learnt.classes_[1])]
         learnt.model_ = learnt._new_model()
         start = start_from.model_ if start_from is not None else None
-        n_patches = learnt.model_.fit(sources, watch, executor, start)
-        seen = learnt._seen(manifest, watch, executor)
+        with pictures_kept():
+            n_patches = learnt.model_.fit(sources, watch, executor, start)
+            seen = learnt._seen(manifest, watch, executor)
         learnt.cut_ = 0.0
         if self.recipe.rule == "margin":
             margins = np.concatenate([s.margins[s.tissue] for s in seen])
@@ -178,14 +180,12 @@ class RegionDetector(Estimator):
     def _seen(
         self, manifest: Manifest, callback: Callback, executor: Executor | None
     ) -> list[_Seen]:
-        records = manifest.records
-
         def look(place: int, patch_map: PatchMap, evidence: Evidence) -> _Seen:
-            record = records[place]
+            record = manifest.records[place]
             tissue, truth = known_patches(record, patch_map), true_patches(record, patch_map)
             return _Seen(patch_map.margins[..., 1], tissue, truth & tissue)
 
-        return self.model_.judge_all(records, look, callback, executor)
+        return self.model_.judge_all(manifest.records, look, callback, executor)
 
     @overload
     def predict(self, images: One, *, mpp: Mpp = ..., within: Within = ...) -> RegionAnswer: ...

@@ -14,6 +14,7 @@ from ..execution.executor import Executor
 from ..execution.progress import Callback, ignore
 from ..images.annotations.drawing import Drawing
 from ..images.in_memory import ImageFile
+from ..images.kept_pictures import pictures_kept
 from ..methods.registry import method_entry
 from ..model_content import ModelContent
 from ..networks import vectors_named
@@ -100,12 +101,13 @@ class TissueClassifier(ImageClassifier):
         """
         manifest, watch = to_learn(images, positive, "positive"), self._watch(callback)
         learnt, start = copy(self), None
-        labels = learnt._begin(manifest, watch, executor)
-        if start_from is not None:
-            learnt.training_["started_from"] = start_from.training_
-            start = start_from.model_
-        learnt._model = learnt._new_model()
-        learnt.training_ |= learnt._model.fit_images(manifest, labels, watch, executor, start)
+        with pictures_kept():
+            labels = learnt._begin(manifest, watch, executor)
+            if start_from is not None:
+                learnt.training_["started_from"] = start_from.training_
+                start = start_from.model_
+            learnt._model = learnt._new_model()
+            learnt.training_ |= learnt._model.fit_images(manifest, labels, watch, executor, start)
         return self._become(learnt)
 
     def _new_model(self) -> ImageModel:
