@@ -10,6 +10,8 @@ OME_WRITER := ome-zarr==0.18.0 ome-zarr-models==1.7 pydantic-zarr==0.9.2 Depreca
 
 # Test files run side by side in so many processes.
 TEST_PROCESSES ?= 2
+# Of the long ones which share is run; see tests/long_files.py.
+TEST_SHARE ?= 1/1
 
 VENV := .venv
 BIN  := $(VENV)/bin
@@ -29,7 +31,7 @@ READY_DOCS  := $(VENV)/.ready-docs
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help env torch demo test lowest docs release lint format bench limits peers fuzz chaos load lock clean
+.PHONY: help env torch torch-alone demo test lowest docs release lint format bench limits peers fuzz chaos load lock clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -44,7 +46,7 @@ test: export OPENBLAS_NUM_THREADS ?= 1
 test: export OMP_NUM_THREADS ?= 1
 test: lint  ## Lint, check types and run the tests
 	@# In the order of tests/conftest.py: by their number of tests, the few long ones would come last.
-	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder --share $(TEST_SHARE)
 
 lowest:  ## Run the tests with the oldest versions that are allowed
 	$(call check-python)
@@ -89,6 +91,10 @@ format: $(READY)  ## Fix imports and formatting in place
 
 torch: $(READY_TORCH)  ## Add PyTorch and the networks' weights to .venv
 
+# The largest download by itself, while the others are installed: no file of it is another's.
+torch-alone: $(BIN)/python
+	$(INSTALL) --no-deps "$(TORCH)" "$(TORCHVISION)"
+
 bench: $(READY_TORCH)  ## Measure what users wait for beside its limit (BENCH=--quick: in a minute)
 	$(BIN)/python -m benchmarks.waits $(BENCH)
 
@@ -128,9 +134,11 @@ define check-python
 	  echo "Name another one, for example: make test PYTHON=python3.12" >&2; exit 1; }
 endef
 
-$(READY): pyproject.toml constraints.txt
+$(BIN)/python:
 	$(call check-python)
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PYTHON) -m venv $(VENV)
+
+$(READY): pyproject.toml constraints.txt | $(BIN)/python
 	$(INSTALL) -c constraints.txt -e ".[dev]"
 	$(INSTALL) --no-deps $(OME_WRITER)
 	@touch $@

@@ -9,26 +9,8 @@ import pytest
 
 from histodict.execution import local
 from histodict.images import slide_process
+from tests.long_files import LONG, left_out, place_of
 
-# Files that take longest, by half a minute and more: they come first, so that no process is left
-# with one of them when the others have ended. The first two compile different kernels, and the
-# third none, so that nothing is compiled twice at a time.
-LONGEST = (
-    "data/test_same_answers.py",
-    "attacks/test_smoke.py",
-    "images/test_slide_process.py",
-    "execution/test_cluster.py",
-    "test_sklearn_contract.py",
-    "test_first_hour.py",
-    "paper/test_paper_quick.py",
-    "web/test_jobs.py",
-    "web/test_browser_draw.py",
-    "web/test_browser_honest.py",
-    "web/test_browser.py",
-    "paper/test_paper.py",
-    "web/test_browser_maps.py",
-    "attacks/test_chaos.py",
-)
 N_SLOWEST = 40
 
 
@@ -40,18 +22,29 @@ def pytest_configure(config):
         local.available_cores = lambda: 1
 
 
-def pytest_collection_modifyitems(items):
-    places = {name: place for place, name in enumerate(LONGEST)}
+def pytest_addoption(parser):
+    parser.addoption("--share", default="1/1", help="of the long files: tests/long_files.py")
+
+
+def pytest_report_header(config):
+    n_left = len(left_out(config.option.share))
+    return f"long files: share {config.option.share}, {n_left} of {len(LONG)} are not run"
+
+
+def pytest_collection_modifyitems(config, items):
+    items.sort(key=lambda item: place_of(_name(item.path)))
+    others = left_out(config.option.share)
+    config.hook.pytest_deselected(items=[item for item in items if _name(item.path) in others])
+    items[:] = [item for item in items if _name(item.path) not in others]
+
+
+def _name(path: Path) -> str:
     tests = Path(__file__).parent
-    items.sort(key=lambda item: places.get(_name(tests, item.path), len(LONGEST)))
-
-
-def _name(tests: Path, path: Path) -> str:
     return path.relative_to(tests).as_posix() if path.is_relative_to(tests) else ""
 
 
 def pytest_terminal_summary(terminalreporter):
-    """The files that took longest, if there are many: those that belong into LONGEST."""
+    """The files that took longest, if there are many: those that belong into `long_files`."""
     seconds: Counter[str] = Counter()
     for reports in terminalreporter.stats.values():
         for report in reports:

@@ -1,0 +1,64 @@
+"""Test files that take long, of which CI runs a share: `pytest --share 2/3`.
+
+Half of the time goes into these, which run whole commands, servers and browsers. Which third of
+them is run is drawn from the commit's name (`.ci/run`); `make test` runs all, as everybody should
+before a change is handed in.
+"""
+
+from __future__ import annotations
+
+# They come first, so that no process is left with one of them when the others have ended. Always
+# run: these two tell soonest that an answer has changed, or a word in the documents.
+ALWAYS = ("data/test_same_answers.py", "test_first_hour.py")
+# By what they take of a processor, from 50 s down to 9 s; neighbours are in different thirds.
+LONG = (
+    "paper/test_paper_quick.py",
+    "execution/test_cluster.py",
+    "attacks/test_smoke.py",
+    "web/test_jobs.py",
+    "paper/test_paper.py",
+    "test_sklearn_contract.py",
+    "web/test_browser.py",
+    "web/test_browser_draw.py",
+    "web/test_browser_honest.py",
+    "web/test_browser_maps.py",
+    "test_slides.py",
+    "cli/test_bad_input.py",
+    "compare/test_evaluation.py",
+    "attacks/test_chaos.py",
+    "test_slide_memory.py",
+    "pipeline/test_bounded_slides.py",
+    "cli/test_predict.py",
+    "cli/test_leaving.py",
+    "pipeline/test_region_detector.py",
+    "pipeline/test_outlines.py",
+    "cli/test_features.py",
+    "demo/test_run.py",
+    "reports/test_positions.py",
+    "web/test_browser_sturdy.py",
+    "web/test_api_look.py",
+    "web/test_drawing.py",
+    "test_finds.py",
+    "pipeline/test_feature_files.py",
+    "web/test_damage.py",
+    "images/test_quality.py",
+    "cli/test_adapt.py",
+    "web/test_browser_models.py",
+    "web/test_leaving.py",
+    "patches/test_stored.py",
+    "web/test_browser_many.py",
+)
+_PLACES = {name: place for place, name in enumerate(ALWAYS + LONG)}
+
+
+def place_of(name: str) -> int:
+    """By which files are run in order; the same for all that are short."""
+    return _PLACES.get(name, len(_PLACES))
+
+
+def left_out(share: str) -> set[str]:
+    """The long files that are not run, where the share is 2/3: the second of three; 1/1: none."""
+    which, _, of = share.partition("/")
+    if not (which.isdecimal() and of.isdecimal() and 1 <= int(which) <= int(of)):
+        raise ValueError(f"--share is one of so many, such as 2/3, not {share!r}")
+    return set(LONG) - set(LONG[int(which) - 1 :: int(of)])
