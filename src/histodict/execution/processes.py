@@ -33,6 +33,7 @@ def in_processes(
         )
         return (function(*given, **named) for function, given, named in calls)
     folder = os.getcwd()
+    _start_tracker()
     with parallel_config("loky", inner_max_num_threads=1 if one_thread else None), beyond_ctrl_c():
         results: Generator[Any, None, None] = Parallel(
             n_processes,
@@ -42,6 +43,13 @@ def in_processes(
             initargs=(os.getpid(),),
         )((_in_folder, (folder, *call), {}) for call in calls)
     return results
+
+
+def _start_tracker() -> None:
+    """joblib's own helper: started later, it would let the processes hear Ctrl-C before 1.6."""
+    from joblib.externals.loky.backend import resource_tracker
+
+    resource_tracker.ensure_running()
 
 
 def _in_folder(folder: str, function: Any, given: Any, named: Any) -> Any:
