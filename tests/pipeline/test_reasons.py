@@ -15,7 +15,8 @@ from histodict.decisions.atom_notes import AtomNotes
 from histodict.decisions.image_rules import mean_of_neighbours
 from histodict.demo.sets import write_synthetic_set
 from histodict.images.manifest import read_manifest
-from histodict.pipeline.reasons import Part, Reasons
+from histodict.pipeline.parts import Part, Vote
+from histodict.pipeline.reasons import Reasons
 from histodict.recipes import Recipe
 
 SMALL = Recipe(
@@ -258,3 +259,54 @@ def test_atoms_are_drawn_in_the_sign_in_which_they_are_used(models):
     assert (turned * leaning >= 0).all() and set(turned) <= {-1, 1}
     changed = replace(atoms, signs=-atoms.signs)
     np.testing.assert_array_equal(changed.as_used, -atoms.as_used)
+
+
+# --- of a panel ---------------------------------------------------------------------------------
+
+
+def test_the_votes_of_a_panel_add_up_and_its_parts_have_names_of_their_own(models, manifest):
+    model = models("panel")
+    for record in manifest.records:
+        why = model.why(record.path)
+        assert [vote.view for vote in why.votes] == [0, 1]
+        total = sum(vote.adds for vote in why.votes) + model.combination_.offset
+        np.testing.assert_allclose(total, why.scores, rtol=1e-6)
+        names = [row["name"] for row in why.to_dict()["parts"]]
+        assert len(set(names)) == len(names)
+        assert all(name.startswith(("view 1: ", "view 2: ")) for name in names)
+        n_agree = sum(why.lead(vote.adds) > 0 for vote in why.votes)
+        assert ("all 2 views say" if n_agree == 2 else f"{n_agree} of 2 views say") in why.words()
+    assert models("margin").why(manifest.records[0].path).votes == []
+
+
+def _of_views(leads, parts, score=1.0):
+    votes = [Vote(place, "dfdl on rgb", np.array([lead])) for place, lead in enumerate(leads)]
+    scores = np.array([score])
+    answer = SimpleNamespace(label="b", path="x")
+    return Reasons(answer, ("a", "b"), scores, scores, parts, votes=votes)
+
+
+def test_how_many_views_agree_is_said_and_which_would_have_to_be_silent():
+    whole = Part("lbp-colour", "", np.array([0.9]), view=1, of_panel=True)
+    used = Part(
+        "b:3", "b", np.array([0.4]), 0.2, {"a": 0.1}, {"a": np.zeros(1)}, view=0, of_panel=True
+    )
+    why = _of_views([0.4, 0.9], [whole, used])
+    assert (
+        why.words()
+        == "b, as all 2 views say, because 20 % of its tissue is b:3 of view 1 (a 10 %)."
+    )
+    said = "It would be called a if view 2 said nothing and b:3 of view 1 was as usual in a."
+    assert why.change_words() == said
+    assert [part.name for part in why.concepts] == ["b:3"]
+    assert why.others(1) == [whole] and whole.full_name == "view 2: lbp-colour, as a whole"
+    assert "as 1 of 2 views say" in _of_views([0.4, -0.1], [used]).words()
+    assert "though none of 2 views says so" in _of_views([-0.1, -0.1], [used]).words()
+    alone = _of_views([0.9, 0.1], [whole])
+    assert alone.words() == "b, as all 2 views say." and alone.change_words() == ""
+
+
+def test_of_a_method_of_whole_images_nothing_more_is_known(models, manifest):
+    why = models("whole").why(manifest.records[0].path)
+    assert "mean-logistic judges the image as a whole" in why.words()
+    assert why.change_words() == "" and len(why.concepts) == 1

@@ -310,25 +310,31 @@ def why(
 
 
 def _say_why(found: Any, n_shown: int) -> None:
-    from ..pipeline.reasons import percent
+    from ..execution.texts import percent
 
     typer.echo(f"{found.answer.path}: {found.words()}")
     if found.answer.label is None:
         return
-    typer.echo(found.change_words())
+    if words := found.change_words():
+        typer.echo(words)
     rival = found.classes[found.rival]
+    if found.votes:
+        votes = [
+            [str(vote.view + 1), vote.name, f"{found.lead(vote.adds):+.3g}"] for vote in found.votes
+        ]
+        print_table(("view", "how it looks", f"speaks for {found.classes[found.winner]}"), votes)
     rows = [
         [
-            part.name,
+            part.full_name,
             "" if part.use is None else percent(part.use),
             part.usual_words(rival),
             f"{found.lead(part.adds):+.3g}",
             f"{found.beyond(part):+.3g}",
         ]
-        for part in found.ordered[:n_shown]
+        for part in found.concepts[:n_shown]
     ]
     print_table(("concept", "use", f"in {rival}", "adds", f"beyond {rival}"), rows)
-    rest = found.ordered[n_shown:]
+    rest = found.others(n_shown)
     others = sum(found.lead(part.adds) for part in rest)
     typer.echo(
         f"{len(rest)} others add {others:+.3g}, the rule's constant "

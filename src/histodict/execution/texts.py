@@ -53,3 +53,9 @@ def _check_depth(value: Any) -> None:
 def counted(n: int, noun: str) -> str:
     """`1 image`, `2 images`."""
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+
+
+def percent(share: float) -> str:
+    """Of small shares more places: 0 % is none at all."""
+    value = 100 * share
+    return f"{value:.0f} %" if value >= 1 or value == 0 else f"{value:.1g} %"

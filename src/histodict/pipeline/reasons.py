@@ -7,7 +7,6 @@ the class that came second, as the model's training patches of that class have i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -16,54 +15,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..decisions.atom_evidence import signs_of
-from ..decisions.atom_notes import atom_labels
 from ..decisions.image_rules import n_scores
 from ..execution.progress import Callback, ignore
+from ..execution.texts import percent
 from ..images.annotations.drawing import Drawing
 from ..images.in_memory import ImageFile
 from ..images.pixel_size import GivenSize, Mpp
 from .answers import NO_TISSUE, Answer
+from .parts import Part, Vote, parts_of
 from .spoken import Spoken
 
 _IN_WORDS = 3
 _MOST_NAMED = 4  # of what would have to change
-
-
-@dataclass(frozen=True)
-class Part:
-    """What one concept has to do with an answer.
-
-    name : as people named it, else CLASS:NUMBER; of a panel's other views, with their number
-    owner : the class whose atoms these are; empty where it is no concept, but a view as a whole
-    use : share of the image's patches that use it; None of a view as a whole
-    usual_use : by class, the same of its training patches
-    adds : (n_scores,), its part of the scores
-    usual : by class, its part in what its training patches say
-    where : (rows, columns), share of the patches there that use it, NaN on glass
-    atoms : their places, the one most used first; sign : in which that one is usually used
-    view : of a panel, the place of the member
-    """
-
-    name: str
-    owner: str
-    adds: NDArray[np.float64]
-    use: float | None = None
-    usual_use: dict[str, float] = field(default_factory=dict)
-    usual: dict[str, NDArray[np.float64]] = field(default_factory=dict)
-    where: NDArray[np.float32] | None = None
-    group: str = ""
-    artefact: bool = False
-    is_named: bool = False
-    atoms: tuple[int, ...] = ()
-    sign: float = 1.0
-    view: int = 0
-
-    def usual_words(self, name: str) -> str:
-        """What is usual in a class: of several atoms their sum, and so at most that; or nothing."""
-        if name not in self.usual_use:
-            return ""
-        return "at most " * (len(self.atoms) > 1) + percent(self.usual_use[name])
 
 
 @dataclass(frozen=True)
@@ -72,7 +35,7 @@ class Reasons:
 
     scores : (n_scores,), what is explained: those of the answer; of regions, by how much the mean
         margin of the patches that are called so is beyond the cut
-    others : the class that is held against the answer
+    votes : of a panel, what its views say; empty of a single model
     """
 
     answer: Answer
@@ -81,6 +44,7 @@ class Reasons:
     constant: NDArray[np.float64]
     parts: list[Part]
     is_of_regions: bool = False
+    votes: list[Vote] = field(default_factory=list)
 
     @property
     def label(self) -> str:
@@ -114,6 +78,16 @@ class Reasons:
         """The parts, what speaks most for the answer or against it first."""
         return sorted(self.parts, key=lambda part: -abs(self.beyond(part)))
 
+    @property
+    def concepts(self) -> list[Part]:
+        """Those of them that are worth a row of their own; views as a whole are in `votes`."""
+        return [part for part in self.ordered if part.use is not None or not self.votes]
+
+    def others(self, n_shown: int) -> list[Part]:
+        """All parts but so many concepts."""
+        shown = {id(part) for part in self.concepts[:n_shown]}
+        return [part for part in self.parts if id(part) not in shown]
+
     @cached_property
     def changes(self) -> list[Part] | None:
         """The fewest concepts that, were they as usual in the rival's tissue, would change the
@@ -145,9 +119,26 @@ class Reasons:
         """One sentence: what the answer is, and because of what."""
         if self.answer.label is None:
             return self.label
-        grounds = [p for p in self.ordered if self.beyond(p) > 0][:_IN_WORDS]
-        told = ", and ".join(self._ground(part) for part in grounds)
-        return f"{self._called()}, because {told}." if told else f"{self._called()}."
+        called = f"{self._called()}{self._agreed()}"
+        grounds = [p for p in self.ordered if self.beyond(p) > 0 and p.use is not None]
+        told = ", and ".join(self._ground(part) for part in grounds[:_IN_WORDS])
+        if told:
+            return f"{called}, because {told}."
+        whole = [part.name for part in self.parts if part.use is None]
+        if self.votes or not whole:
+            return f"{called}."
+        return f"{called}. {whole[0]} judges the image as a whole: what in it decided is not known."
+
+    def _agreed(self) -> str:
+        """How many views of a panel say so."""
+        if not self.votes:
+            return ""
+        n, n_agree = len(self.votes), sum(self.lead(vote.adds) > 0 for vote in self.votes)
+        if n_agree == n:
+            return f", as all {n} views say"
+        return (
+            f", as {n_agree} of {n} views say" if n_agree else f", though none of {n} views says so"
+        )
 
     def _called(self) -> str:
         if not self.is_of_regions:
@@ -159,12 +150,10 @@ class Reasons:
         return f"{self.classes[self.winner]} ({score} patches in one piece)"
 
     def _ground(self, part: Part) -> str:
-        if part.use is None:
-            return f"{part.name} says so"
         rival = self.classes[self.rival]
         usual = part.usual_use.get(rival)
-        name = f"“{part.name}”" if part.is_named else part.name
-        share = f"{percent(part.use)} of its tissue is {name}"
+        assert part.use is not None
+        share = f"{percent(part.use)} of its tissue is {part.quoted}"
         if usual is None:
             return share
         only = "only " * (part.use < usual and len(part.atoms) == 1)
@@ -172,19 +161,23 @@ class Reasons:
 
     def change_words(self) -> str:
         """What would have to change for another answer."""
-        if self.answer.label is None:
+        if self.answer.label is None or all(part.use is None for part in self.parts):
             return ""
         rival = self.classes[self.rival]
         if self.is_too_few:
             return f"It would be called {self.classes[1]} if a piece of such patches were larger."
         if self.changes is None:
             return f"It would not be called {rival}, whatever atoms were used as usual there."
-        n = len(self.changes)
-        names = " and ".join(_quoted(part) for part in self.changes)
-        if n > _MOST_NAMED:
-            names = f"the {n} atoms that speak most for {self.classes[self.winner]}"
-        as_usual = f"as usual in {rival}" if self.changes[0].usual else "not there"
-        return f"It would be called {rival} if {names} {'was' if n == 1 else 'were'} {as_usual}."
+        silent = [f"view {part.view + 1}" for part in self.changes if part.use is None]
+        atoms = [part for part in self.changes if part.use is not None]
+        conditions = [f"{' and '.join(silent)} said nothing"] if silent else []
+        if atoms:
+            names = " and ".join(part.quoted for part in atoms)
+            if len(atoms) > _MOST_NAMED:
+                names = f"the {len(atoms)} atoms that speak most for {self.classes[self.winner]}"
+            as_usual = f"as usual in {rival}" if atoms[0].usual else "not there"
+            conditions.append(f"{names} {'was' if len(atoms) == 1 else 'were'} {as_usual}")
+        return f"It would be called {rival} if {' and '.join(conditions)}."
 
     # --- for programs ---------------------------------------------------------------------------
 
@@ -197,12 +190,16 @@ class Reasons:
             "constant": _numbers(self.constant),
             "words": self.words(),
             "other_answer": self.change_words(),
+            "views": [
+                {"view": vote.view + 1, "name": vote.name, "adds": vote.adds.tolist()}
+                for vote in self.votes
+            ],
             "parts": [self._row(part) for part in self.ordered],
         }
 
     def _row(self, part: Part) -> dict[str, Any]:
         return {
-            "name": part.name,
+            "name": part.full_name,
             "class": part.owner,
             "group": part.group,
             "artefact": part.artefact,
@@ -216,16 +213,6 @@ class Reasons:
 def _numbers(values: NDArray[np.float64]) -> list[float] | None:
     """None: there is nothing to be said of glass."""
     return None if np.isnan(values).any() else values.tolist()
-
-
-def percent(share: float) -> str:
-    """Of small shares more places: 0 % is none at all."""
-    value = 100 * share
-    return f"{value:.0f} %" if value >= 1 or value == 0 else f"{value:.1g} %"
-
-
-def _quoted(part: Part) -> str:
-    return f"“{part.name}”" if part.is_named else part.name
 
 
 # --- from what the views say --------------------------------------------------------------------
@@ -249,64 +236,8 @@ def reasons(
         nothing = np.full(n, np.nan)
         return Reasons(answer, classes, nothing, nothing, [], model.finds_regions)
     scores = told[0].scores if model.finds_regions else np.array(answer.scores)
-    parts = [part for own in told for part in _parts_of(own, classes)]
+    of_panel = model.n_members > 1
+    parts = [part for own in told for part in parts_of(own, classes, of_panel)]
     constant = scores - np.sum([part.adds for part in parts], axis=0)
-    return Reasons(answer, classes, scores, constant, parts, model.finds_regions)
-
-
-def _parts_of(own: Spoken, classes: Sequence[str]) -> list[Part]:
-    atoms, before = own.model.atoms(), f"view {own.view + 1}: " if own.view else ""
-    if atoms is None or own.parts is None or own.look is None:
-        name = f"{before or 'the image, to '}{own.model.recipe.method}, as a whole"
-        return [Part(name, "", own.factor * own.scores)]
-    labels, evidence = atom_labels(atoms.classes, classes), own.look.evidence
-    signs = signs_of(evidence.leaning) if atoms.signs is None else atoms.signs
-    found = []
-    for concept in own.model.notes.concepts(labels):
-        places = [a for a in concept.atoms if a not in own.model.method_.off_]
-        if not places:
-            continue
-        places.sort(key=lambda a: -evidence.shares[a])
-        owners = {classes[int(atoms.classes[a])] for a in places}
-        found.append(
-            Part(
-                before + concept.name,
-                owners.pop() if len(owners) == 1 else "",
-                own.factor * own.parts[:, places].sum(axis=1),
-                *_use(own, places, classes),
-                _where(own, places),
-                concept.group,
-                concept.artefact,
-                concept.is_named,
-                tuple(places),
-                float(signs[places[0]]),
-                own.view,
-            )
-        )
-    return [part for part in found if part.use or any(map(np.any, part.usual.values()))]
-
-
-def _use(
-    own: Spoken, places: list[int], classes: Sequence[str]
-) -> tuple[float, dict[str, float], dict[str, NDArray[np.float64]]]:
-    """Use of a concept, and what is usual, by class: of several atoms, at most their sum."""
-    assert own.look is not None
-    typical = own.model.typical_ or []
-    alone = float(own.look.evidence.shares[places].max())
-    use = own.look.together.get(tuple(sorted(places)), alone)
-    usual_use = {
-        name: min(1.0, float(of_class.shares[places].sum()))
-        for name, of_class in zip(classes, typical, strict=False)
-    }
-    usual = {
-        name: own.factor * parts[:, places].sum(axis=1)
-        for name, parts in zip(classes, own.usual or [], strict=False)
-    }
-    return use, usual_use, usual
-
-
-def _where(own: Spoken, places: list[int]) -> NDArray[np.float32]:
-    assert own.look is not None
-    share = own.look.where[places].max(axis=0)
-    found: NDArray[np.float32] = np.where(own.look.tissue, share, np.nan).astype(np.float32)
-    return found
+    votes = [Vote(own.view, own.name, own.factor * own.scores) for own in told if of_panel]
+    return Reasons(answer, classes, scores, constant, parts, model.finds_regions, votes)

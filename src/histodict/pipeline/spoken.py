@@ -60,6 +60,13 @@ class Spoken:
     factor: NDArray[np.float64] = field(default_factory=lambda: np.ones(1))
     view: int = 0
 
+    @property
+    def name(self) -> str:
+        """How it looks: by which method, and at what."""
+        recipe = self.model.recipe
+        stain = "" if recipe.stain == "none" else f", stain {recipe.stain}"
+        return f"{recipe.method} on {recipe.vectors}{stain}" if recipe.on_patches else recipe.method
+
 
 def speak(
     model: ImageModel,

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..execution.progress import Callback, ignore
-from ..execution.texts import counted
+from ..execution.texts import counted, percent
 from ..images.manifest import Manifest, Record
 from ..networks import vectors_named
 from ..patches.grid import PatchGrid
@@ -19,7 +19,6 @@ from ..patches.pictures import image_uri, png_uri, vector_picture
 from ..pipeline import Model
 from ..pipeline.atom_facts import LEAK_CHANCE, LEAK_DOUBT, LEAK_SHARE, AtomFacts
 from ..pipeline.atoms import AtomUse, ClassUse
-from ..pipeline.reasons import percent
 from ..pipeline.spoken import AtomLook
 from ..recipes import Recipe
 from .atom_maps import maps_of, use_picture

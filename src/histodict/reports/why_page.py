@@ -7,14 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..execution.texts import one_line
+from ..execution.texts import one_line, percent
 from ..images.manifest import Record
 from ..images.readers import ImageError
 from ..patches.overlay import draw_overlay
 from ..patches.patch_map import colour_of, rgb_of
 from ..patches.pictures import image_uri, png_uri, vector_picture
 from ..pipeline import Model
-from ..pipeline.reasons import Part, Reasons, percent
+from ..pipeline.parts import Part
+from ..pipeline.reasons import Reasons
 from .atom_maps import use_picture
 from .pages import write_page
 
@@ -44,15 +45,25 @@ def _image(model: Model, why: Reasons, record: Record, n_parts: int) -> dict[str
     head = {"name": record.path.name, "words": why.words(), "change": why.change_words()}
     if why.answer.label is None:
         return head | {"rows": [], "uri": "", "total": ""}
-    shown = why.ordered[:n_parts]
+    shown = why.concepts[:n_parts]
     top = max((abs(why.beyond(part)) for part in shown), default=1.0) or 1.0
-    rest = why.ordered[n_parts:]
+    loudest = max((abs(why.lead(vote.adds)) for vote in why.votes), default=1.0) or 1.0
+    rest = why.others(n_parts)
     return head | {
         "uri": _picture(why, record),
         "rival": why.classes[why.rival],
         "winner": why.classes[why.winner],
         "colour": colour_of(why.winner),
         "against": colour_of(why.rival),
+        "views": [
+            {
+                "name": f"view {vote.view + 1}: {vote.name}",
+                "adds": f"{why.lead(vote.adds):+.3g}",
+                "speaks_for": why.lead(vote.adds) > 0,
+                "width": f"{50 * abs(why.lead(vote.adds)) / loudest:.1f}",
+            }
+            for vote in why.votes
+        ],
         "rows": [_row(model, why, part, record, top) for part in shown],
         "n_rest": len(rest),
         "rest": f"{sum(why.lead(part.adds) for part in rest):+.3g}",
@@ -64,7 +75,7 @@ def _image(model: Model, why: Reasons, record: Record, n_parts: int) -> dict[str
 def _row(model: Model, why: Reasons, part: Part, record: Record, top: float) -> dict[str, Any]:
     rival, beyond = why.classes[why.rival], why.beyond(part)
     return {
-        "name": part.name,
+        "name": part.full_name,
         "note": ", ".join(filter(None, [part.group, "artefact" * part.artefact])),
         "use": "" if part.use is None else percent(part.use),
         "usual": part.usual_words(rival),
@@ -79,7 +90,8 @@ def _row(model: Model, why: Reasons, part: Part, record: Record, top: float) -> 
 
 def _atom_picture(model: Model, part: Part) -> str:
     """The concept's first atom, as it is used; nothing where atoms are no pictures."""
-    atoms = model.model_.atoms() if part.view == 0 and part.atoms else None
+    own = model.members_[part.view] if part.of_panel else model  # type: ignore[union-attr]
+    atoms = own.model_.atoms() if part.atoms else None
     if atoms is None or atoms.patch_px is None:
         return ""
     return png_uri(vector_picture(part.sign * atoms.D[part.atoms[0]], atoms.patch_px))
