@@ -31,7 +31,7 @@ READY_DOCS  := $(VENV)/.ready-docs
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help env torch torch-alone demo test lowest docs release lint format bench limits peers fuzz chaos load lock clean
+.PHONY: help env torch demo test lowest docs release lint format bench limits peers fuzz chaos load lock clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -90,10 +90,6 @@ format: $(READY)  ## Fix imports and formatting in place
 	$(BIN)/ruff format .
 
 torch: $(READY_TORCH)  ## Add PyTorch and the networks' weights to .venv
-
-# The largest download by itself, while the others are installed: no file of it is another's.
-torch-alone: $(BIN)/python
-	$(INSTALL) --no-deps "$(TORCH)" "$(TORCHVISION)"
 
 bench: $(READY_TORCH)  ## Measure what users wait for beside its limit (BENCH=--quick: in a minute)
 	$(BIN)/python -m benchmarks.waits $(BENCH)

@@ -1,30 +1,31 @@
 """Test files that take long, of which CI runs a share: `pytest --share 2/3`.
 
-Half of the time goes into these, which run whole commands, servers and browsers. Which third of
-them is run is drawn from the commit's name (`.ci/run`); `make test` runs all, as everybody should
-before a change is handed in.
+Most of the time goes into these, which run whole commands, trainings, servers and browsers. Which
+third of them is run is drawn from the commit's name (`.ci/run`); `make test` runs all, as everybody
+should before a change is handed in.
 """
 
 from __future__ import annotations
 
-# They come first, so that no process is left with one of them when the others have ended. Always
-# run: these two tell soonest that an answer has changed, or a word in the documents.
-ALWAYS = ("data/test_same_answers.py", "test_first_hour.py")
-# By what they take of a processor, from 50 s down to 9 s; neighbours are in different thirds.
+# They come first, so that no process is left with one of them when the others have ended. These are
+# always run: they tell soonest that an answer has changed, or a word in the documents.
+ALWAYS = ("data/test_same_answers.py", "test_first_hour.py", "methods/test_dfdl.py")
+# By what they take of a processor, from 60 s down to 5 s; neighbours are in different thirds.
 LONG = (
+    "attacks/test_smoke.py",
     "paper/test_paper_quick.py",
     "execution/test_cluster.py",
-    "attacks/test_smoke.py",
     "web/test_jobs.py",
     "paper/test_paper.py",
-    "test_sklearn_contract.py",
     "web/test_browser.py",
     "web/test_browser_draw.py",
     "web/test_browser_honest.py",
     "web/test_browser_maps.py",
     "test_slides.py",
+    "test_sklearn_contract.py",
     "cli/test_bad_input.py",
     "compare/test_evaluation.py",
+    "test_public_names.py",
     "attacks/test_chaos.py",
     "test_slide_memory.py",
     "pipeline/test_bounded_slides.py",
@@ -35,10 +36,14 @@ LONG = (
     "cli/test_features.py",
     "demo/test_run.py",
     "reports/test_positions.py",
+    "methods/test_lcksvd.py",
     "web/test_browser_sturdy.py",
     "web/test_api_look.py",
+    "test_methods_on_images.py",
+    "pipeline/test_panel.py",
     "web/test_drawing.py",
     "test_finds.py",
+    "images/test_readers.py",
     "pipeline/test_feature_files.py",
     "web/test_damage.py",
     "images/test_quality.py",
@@ -47,6 +52,34 @@ LONG = (
     "web/test_leaving.py",
     "patches/test_stored.py",
     "web/test_browser_many.py",
+    "kernels/test_gpu.py",
+    "pipeline/test_python_use.py",
+    "evaluation/test_intervals.py",
+    "pipeline/test_trials.py",
+    "reports/test_evaluation_page.py",
+    "cli/test_predict_table.py",
+    "images/test_slide_process.py",
+    "web/test_serve.py",
+    "pipeline/test_tissue_classifier.py",
+    "dictionaries/test_online.py",
+    "images/test_glass.py",
+    "web/test_browser_images.py",
+    "images/test_ome.py",
+    "reports/test_atoms_page.py",
+    "dictionaries/test_ksvd.py",
+    "methods/test_fddl.py",
+    "methods/test_nayak.py",
+    "evaluation/test_comparison.py",
+    "cli/test_edit.py",
+    "cli/test_learn.py",
+    "attacks/test_fuzz.py",
+    "web/test_tiles.py",
+    "kernels/test_joint.py",
+    "pipeline/test_atom_facts.py",
+    "demo/test_sets.py",
+    "images/test_stain.py",
+    "methods/test_atom_steps.py",
+    "execution/test_local.py",
 )
 _PLACES = {name: place for place, name in enumerate(ALWAYS + LONG)}
 
