@@ -1,7 +1,7 @@
-"""Test files that take long, of which CI runs a share: `pytest --share 2/3`.
+"""Test files that take long, of which CI runs a share: `pytest --share 2/4`.
 
 Most of the time goes into these, which run whole commands, trainings, servers and browsers. Which
-third of them is run is drawn from the commit's name (`.ci/run`); `make test` runs all, as everybody
+quarter of them is run is drawn from the commit's name (`.ci/run`); `make test` runs all, as everybody
 should before a change is handed in.
 """
 
@@ -9,8 +9,8 @@ from __future__ import annotations
 
 # They come first, so that no process is left with one of them when the others have ended. These are
 # always run: they tell soonest that an answer has changed, or a word in the documents.
-ALWAYS = ("data/test_same_answers.py", "test_first_hour.py", "methods/test_dfdl.py")
-# By what they take of a processor, from 60 s down to 5 s; neighbours are in different thirds.
+ALWAYS = ("data/test_same_answers.py", "test_first_hour.py")
+# By what they take of a processor, from 60 s down to 5 s; neighbours are in different quarters.
 LONG = (
     "attacks/test_smoke.py",
     "paper/test_paper_quick.py",
@@ -34,6 +34,7 @@ LONG = (
     "pipeline/test_region_detector.py",
     "pipeline/test_outlines.py",
     "cli/test_features.py",
+    "methods/test_dfdl.py",
     "demo/test_run.py",
     "reports/test_positions.py",
     "methods/test_lcksvd.py",
