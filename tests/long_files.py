@@ -1,8 +1,8 @@
 """Test files that take long, of which CI runs a share: `pytest --share 2/4`.
 
 Most of the time goes into these, which run whole commands, trainings, servers and browsers. Which
-quarter of them is run is drawn from the commit's name (`.ci/run`); `make test` runs all, as everybody
-should before a change is handed in.
+quarter of them is run is drawn from the commit's name (`.ci/run`). `make test` runs all, as
+everybody should before a change is handed in.
 """
 
 from __future__ import annotations
