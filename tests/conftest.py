@@ -20,6 +20,10 @@ def pytest_configure(config):
     """
     if hasattr(config, "workerinput"):
         local.available_cores = lambda: 1
+    try:
+        left_out(config.option.share)
+    except ValueError as error:
+        raise pytest.UsageError(str(error)) from error
 
 
 def pytest_addoption(parser):

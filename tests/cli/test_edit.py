@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 from scipy.sparse import csr_array
 from typer.testing import CliRunner
 
@@ -24,6 +25,7 @@ SMALL = Recipe(
     vectors="centred",
     rule="margin",
 )
+TEXTURES = Recipe(method="lbp-colour")
 MODELS = Path(__file__).parents[1] / "data" / "models"
 
 
@@ -240,3 +242,31 @@ def test_regions_say_how_much_of_them_uses_what_was_named(folder):
         assert region.use == {"dark nuclei": pytest.approx(used[window][cells].mean())}
     share = used.sum() / after.patch_map.n_patches
     assert after.row()["use_dark nuclei"] == pytest.approx(share) and 0 < share < 1
+
+
+def test_why_of_glass_has_a_page_too(folder, tmp_path):
+    glass = tmp_path / "glass.png"
+    Image.new("RGB", (160, 120), (243, 242, 244)).save(glass)
+    image = next((folder / "set" / "inflamed").glob("*.jpg"))
+    page = tmp_path / "why.html"
+    done = run("why", folder / "m.histodict", glass, image, "--mpp", 0.5, "--output", page)
+    assert done.exit_code == 0 and "glass.png: no tissue" in " ".join(done.output.split())
+    text = page.read_text(encoding="utf-8")
+    assert "no tissue" in text and text.count("Together") == 1
+    told = json.loads(run("why", folder / "m.histodict", glass, "--mpp", 0.5, "--json").stdout)
+    assert told["images"][0]["scores"] is None and told["images"][0]["views"] == []
+
+
+@pytest.mark.parametrize("others", [[SMALL], [TEXTURES, TEXTURES]])
+def test_why_of_a_panel_begins_with_its_views(folder, tmp_path, others):
+    panel = Panel([*others, TEXTURES], folds=2).fit(folder / "set" / "manifest.csv")
+    file, page = panel.save(tmp_path / "panel.histodict"), tmp_path / "why.html"
+    image = next((folder / "set" / "inflamed").glob("*.jpg"))
+    done = run("why", file, image, "--mpp", 0.5, "--output", page)
+    assert done.exit_code == 0, done.output
+    n_views, has_atoms = len(panel.members_), SMALL in others
+    assert f"{n_views} views say" in done.output and "how it looks" in done.output
+    assert ("concept" in done.output) == has_atoms
+    text = page.read_text(encoding="utf-8")
+    assert f"view {n_views}: lbp-colour" in text and "Together" in text
+    assert ("By what in the tissue" in text) == has_atoms

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import time
+import warnings
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from histodict import TissueClassifier
+from histodict.compare import tasks
 from histodict.demo.sets import write_synthetic_set
+from histodict.execution import processes
+from histodict.execution.work import Work
 from histodict.images import in_memory, kept_pictures
+from histodict.images.errors import ImageError, NoRoomError
 from histodict.images.kept_pictures import keep_pictures, pictures_kept
 from histodict.images.readers import open_image
 from histodict.presets import preset
@@ -78,12 +85,78 @@ def test_the_memory_is_given_back(files, decoded):
     assert held() is None
 
 
-def test_a_process_of_a_pool_keeps_them_from_trial_to_trial(files, decoded):
+def test_a_process_of_a_pool_keeps_them_from_trial_to_trial_and_not_for_the_next_run(
+    files, decoded
+):
     for _ in range(2):
-        keep_pictures()
+        keep_pictures("one", 2)
         with pictures_kept():
             _colour(files[0])
     assert len(decoded) == 1
+    keep_pictures("two", 2)
+    assert not kept_pictures._KEPT._pictures
+    _colour(files[0])
+    assert len(decoded) == 2 and len(kept_pictures._KEPT._pictures) == 1
+
+
+def test_processes_of_a_run_share_the_room(decoded, monkeypatch):
+    monkeypatch.setattr(kept_pictures, "available_bytes", lambda: 8 * 2**30)
+    assert [kept_pictures._room(n) for n in (1, 2, 4)] == [384 * 2**20, 384 * 2**20, 256 * 2**20]
+    monkeypatch.setattr(kept_pictures, "available_bytes", lambda: None)
+    assert kept_pictures._room(4) == 96 * 2**20
+
+
+def test_a_run_whose_processes_cannot_be_leaves_nothing_behind(files, decoded, monkeypatch):
+    monkeypatch.setattr(processes, "can_share_locks", lambda: False)
+    with pytest.warns(RuntimeWarning, match="cannot share locks"):
+        assert list(tasks._run(_colour, files, Work(n_jobs=2))) == list(COLOURS)
+    assert kept_pictures._KEPT.n_users == 0
+
+
+def test_they_make_room_for_an_image_that_would_not_fit(files, decoded, monkeypatch):
+    own = kept_pictures.decode
+
+    def decode(path):
+        if path == files[2] and kept_pictures._KEPT._pictures:
+            raise NoRoomError("no room")
+        return own(path)
+
+    monkeypatch.setattr(kept_pictures, "decode", decode)
+    with pictures_kept():
+        assert [_colour(path) for path in files] == list(COLOURS)
+        assert not kept_pictures._KEPT._pictures
+        assert [_colour(path) for path in files] == list(COLOURS)
+
+    def never(path):
+        raise NoRoomError("no room")
+
+    monkeypatch.setattr(kept_pictures, "decode", never)
+    with pictures_kept(), pytest.raises(ImageError, match="no room"):
+        _colour(files[0])
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+def test_a_forked_process_does_not_wait_for_a_thread_that_it_has_not(files, decoded):
+    with pictures_kept(), kept_pictures._KEPT._lock, ThreadPoolExecutor(1) as another:
+        child = another.submit(_forked, files[0]).result()
+    assert child == 0
+
+
+def _forked(path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of threads, which is what this is about
+        child = os.fork()
+    if child == 0:
+        _colour(path)
+        os._exit(0)
+    for _ in range(200):
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.05)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return None
 
 
 def test_a_file_that_was_changed_is_decoded_again(files, decoded):

@@ -17,6 +17,8 @@ from histodict.demo.sets import write_synthetic_set
 from histodict.images.manifest import read_manifest
 from histodict.pipeline.parts import Part, Vote
 from histodict.pipeline.reasons import Reasons
+from histodict.pipeline.spoken import Spoken
+from histodict.pipeline.views import panel_recipe, views
 from histodict.recipes import Recipe
 
 SMALL = Recipe(
@@ -279,10 +281,10 @@ def test_the_votes_of_a_panel_add_up_and_its_parts_have_names_of_their_own(model
     assert models("margin").why(manifest.records[0].path).votes == []
 
 
-def _of_views(leads, parts, score=1.0):
+def _of_views(leads, parts, score=1.0, n_silent=0):
     votes = [Vote(place, "dfdl on rgb", np.array([lead])) for place, lead in enumerate(leads)]
     scores = np.array([score])
-    answer = SimpleNamespace(label="b", path="x")
+    answer = SimpleNamespace(label="b", path="x", n_silent=n_silent)
     return Reasons(answer, ("a", "b"), scores, scores, parts, votes=votes)
 
 
@@ -296,17 +298,39 @@ def test_how_many_views_agree_is_said_and_which_would_have_to_be_silent():
         why.words()
         == "b, as all 2 views say, because 20 % of its tissue is b:3 of view 1 (a 10 %)."
     )
-    said = "It would be called a if view 2 said nothing and b:3 of view 1 was as usual in a."
+    said = "It would be called a if view 2 was undecided and b:3 of view 1 was as usual in a."
     assert why.change_words() == said
     assert [part.name for part in why.concepts] == ["b:3"]
     assert why.others(1) == [whole] and whole.full_name == "view 2: lbp-colour, as a whole"
     assert "as 1 of 2 views say" in _of_views([0.4, -0.1], [used]).words()
-    assert "though none of 2 views says so" in _of_views([-0.1, -0.1], [used]).words()
+    assert "though its 2 views do not say so" in _of_views([-0.1, -0.1], [used]).words()
+    assert "as its one view says (1 could" in _of_views([0.4], [used], n_silent=1).words()
+    assert "though its one view does not say so" in _of_views([-0.4], [used]).words()
     alone = _of_views([0.9, 0.1], [whole])
     assert alone.words() == "b, as all 2 views say." and alone.change_words() == ""
 
 
-def test_of_a_method_of_whole_images_nothing_more_is_known(models, manifest):
-    why = models("whole").why(manifest.records[0].path)
-    assert "mean-logistic judges the image as a whole" in why.words()
+def test_of_three_classes_a_view_agrees_that_gives_the_same_answer():
+    votes = [Vote(0, "x", np.array([1.0, 0.2, 0.1])), Vote(1, "y", np.array([0.1, 0.0, 1.3]))]
+    scores = np.array([1.5, 1.0, 0.5])
+    answer = SimpleNamespace(label="a", path="x")
+    why = Reasons(answer, ("a", "b", "c"), scores, scores, [], votes=votes)
+    assert why.words() == "a, as 1 of 2 views say."
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"), [("whole", "looks at the image as a whole"), ("logistic", "has no atoms")]
+)
+def test_of_a_method_without_atoms_nothing_more_is_known(models, manifest, kind, words):
+    why = models(kind).why(manifest.records[0].path)
+    assert "because of what is not known: the method" in why.words() and words in why.words()
     assert why.change_words() == "" and len(why.concepts) == 1
+
+
+def test_views_are_told_apart_by_their_names():
+    for name in ("default", "pixels"):
+        names = [
+            Spoken(SimpleNamespace(recipe=r), np.zeros(1)).name
+            for r in views(panel_recipe(name, None, {}))
+        ]
+        assert len(set(names)) == len(names) > 1

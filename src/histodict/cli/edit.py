@@ -333,7 +333,8 @@ def _say_why(found: Any, n_shown: int) -> None:
         ]
         for part in found.concepts[:n_shown]
     ]
-    print_table(("concept", "use", f"in {rival}", "adds", f"beyond {rival}"), rows)
+    if rows:
+        print_table(("concept", "use", f"in {rival}", "adds", f"beyond {rival}"), rows)
     rest = found.others(n_shown)
     others = sum(found.lead(part.adds) for part in rest)
     typer.echo(

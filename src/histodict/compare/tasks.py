@@ -6,6 +6,8 @@ independent of what runs beside it.
 
 from __future__ import annotations
 
+import os
+import secrets
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -91,10 +93,11 @@ def run_tasks(manifest: Manifest, tasks: Sequence[Task], folder: Path, work: Wor
     jobs = [asked[place] for place in missing]
     run = partial(_run_one, trials)
     results = work.executor.map(run, jobs, lost=str) if work.executor else _run(run, jobs, work)
-    for place, made in zip(missing, results, strict=True):
-        found[place] = made
-        done += 1
-        work.callback(Progress("evaluate", done, len(tasks)))
+    with pictures_kept():
+        for place, made in zip(missing, results, strict=True):
+            found[place] = made
+            done += 1
+            work.callback(Progress("evaluate", done, len(tasks)))
     return [Result.of(task, made) for task, made in zip(tasks, found, strict=True)]
 
 
@@ -103,18 +106,24 @@ def _run(
 ) -> Iterator[Verdicts | str | None]:
     n_processes = min(count_jobs(work.n_jobs), len(jobs))
     if n_processes < 2:
-        with pictures_kept():
-            yield from map(run, jobs)
+        yield from map(run, jobs)
         return
     from joblib import delayed
 
-    there = delayed(partial(_run_there, run))
+    there = delayed(partial(_run_there, os.getpid(), secrets.token_hex(8), n_processes, run))
     yield from in_processes((there(job) for job in jobs), n_processes, one_thread=True)
 
 
-def _run_there(run: Callable[[Trial], Verdicts | str | None], job: Trial) -> Verdicts | str | None:
-    """In a process that does nothing else."""
-    keep_pictures()
+def _run_there(
+    parent: int,
+    name: str,
+    n_processes: int,
+    run: Callable[[Trial], Verdicts | str | None],
+    job: Trial,
+) -> Verdicts | str | None:
+    """In another process, which keeps pictures for this run; or here where there can be none."""
+    if os.getpid() != parent:
+        keep_pictures(name, n_processes)
     return run(job)
 
 

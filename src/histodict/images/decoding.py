@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..execution.memory import available_bytes, in_words
-from .errors import ImageError, UnknownImageError
+from .errors import ImageError, NoRoomError, UnknownImageError
 from .folder_images import is_zarr
 from .picture import Picture, orientation_of
 from .wide_pixels import (
@@ -198,7 +198,7 @@ def check_memory(path: Path, size: tuple[int, int], n_bytes: int) -> None:
     """Refuse an image that takes more than there is, before it takes any."""
     available = available_bytes()
     if available is not None and n_bytes > available:
-        raise ImageError(
+        raise NoRoomError(
             f"{path}: {size[0]} x {size[1]} pixels take {in_words(n_bytes)} of memory while they "
             f"are read, and {in_words(available)} are free; end other programs, or convert it to a "
             "pyramidal TIFF, which is read piece by piece"

@@ -9,3 +9,7 @@ class ImageError(ValueError):
 
 class UnknownImageError(ImageError):
     """A file that is none of the formats it was taken for."""
+
+
+class NoRoomError(ImageError):
+    """It can be read, but takes more memory than there is."""

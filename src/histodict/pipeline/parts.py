@@ -27,6 +27,7 @@ class Part:
     where : (rows, columns), share of the patches there that use it, NaN on glass
     atoms : their places, the one most used first; sign : in which that one is usually used
     view : of a panel, the place of the member; of_panel : whether it is of one
+    why_whole : of a view as a whole, why it has no concepts
     """
 
     name: str
@@ -43,6 +44,7 @@ class Part:
     sign: float = 1.0
     view: int = 0
     of_panel: bool = False
+    why_whole: str = ""
 
     @property
     def full_name(self) -> str:
@@ -77,7 +79,8 @@ def parts_of(own: Spoken, classes: Sequence[str], of_panel: bool) -> list[Part]:
     atoms = own.model.atoms()
     if atoms is None or own.parts is None or own.look is None:
         name, adds = own.model.recipe.method, own.factor * own.scores
-        return [Part(name, "", adds, view=own.view, of_panel=of_panel)]
+        whole = own.model.why_no_atoms()
+        return [Part(name, "", adds, view=own.view, of_panel=of_panel, why_whole=whole)]
     labels, evidence = atom_labels(atoms.classes, classes), own.look.evidence
     signs = signs_of(evidence.leaning) if atoms.signs is None else atoms.signs
     found = []

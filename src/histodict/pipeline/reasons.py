@@ -124,21 +124,30 @@ class Reasons:
         told = ", and ".join(self._ground(part) for part in grounds[:_IN_WORDS])
         if told:
             return f"{called}, because {told}."
-        whole = [part.name for part in self.parts if part.use is None]
+        whole = [part.why_whole for part in self.parts if part.why_whole]
         if self.votes or not whole:
             return f"{called}."
-        return f"{called}. {whole[0]} judges the image as a whole: what in it decided is not known."
+        return f"{called}; because of what is not known: {whole[0]}."
 
     def _agreed(self) -> str:
         """How many views of a panel say so."""
         if not self.votes:
             return ""
-        n, n_agree = len(self.votes), sum(self.lead(vote.adds) > 0 for vote in self.votes)
-        if n_agree == n:
-            return f", as all {n} views say"
-        return (
-            f", as {n_agree} of {n} views say" if n_agree else f", though none of {n} views says so"
-        )
+        n, n_agree = len(self.votes), sum(self.agrees(vote) for vote in self.votes)
+        silent = getattr(self.answer, "n_silent", None)
+        without = f" ({silent} could not judge it)" if silent else ""
+        if not n_agree:
+            views = "its one view does" if n == 1 else f"its {n} views do"
+            return f", though {views} not say so{without}"
+        if n == 1:
+            return f", as its one view says{without}"
+        return f", as {'all' if n_agree == n else f'{n_agree} of'} {n} views say{without}"
+
+    def agrees(self, vote: Vote) -> bool:
+        """Whether a view, by itself, gives the same answer."""
+        if len(vote.adds) == 1:
+            return self.lead(vote.adds) > 0
+        return int(vote.adds.argmax()) == self.winner
 
     def _called(self) -> str:
         if not self.is_of_regions:
@@ -168,9 +177,12 @@ class Reasons:
             return f"It would be called {self.classes[1]} if a piece of such patches were larger."
         if self.changes is None:
             return f"It would not be called {rival}, whatever atoms were used as usual there."
-        silent = [f"view {part.view + 1}" for part in self.changes if part.use is None]
+        views = sorted(part.view + 1 for part in self.changes if part.use is None)
         atoms = [part for part in self.changes if part.use is not None]
-        conditions = [f"{' and '.join(silent)} said nothing"] if silent else []
+        conditions = []
+        if views:
+            names = " and ".join(f"view {number}" for number in views)
+            conditions.append(f"{names} {'was' if len(views) == 1 else 'were'} undecided")
         if atoms:
             names = " and ".join(part.quoted for part in atoms)
             if len(atoms) > _MOST_NAMED:

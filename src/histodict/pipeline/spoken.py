@@ -62,10 +62,16 @@ class Spoken:
 
     @property
     def name(self) -> str:
-        """How it looks: by which method, and at what."""
+        """How it looks: by which method, at what, and from how near."""
         recipe = self.model.recipe
-        stain = "" if recipe.stain == "none" else f", stain {recipe.stain}"
-        return f"{recipe.method} on {recipe.vectors}{stain}" if recipe.on_patches else recipe.method
+        words = [f"{recipe.method} on {recipe.vectors}" if recipe.on_patches else recipe.method]
+        if recipe.stain != "none":
+            words.append(f"stain {recipe.stain}")
+        if recipe.mpp is not None:
+            words.append(f"{recipe.mpp:g} µm per pixel")
+        elif recipe.downsample > 1:
+            words.append(f"reduced {recipe.downsample:g} times")
+        return ", ".join(words)
 
 
 def speak(

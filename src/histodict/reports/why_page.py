@@ -44,7 +44,7 @@ def write_why_page(
 def _image(model: Model, why: Reasons, record: Record, n_parts: int) -> dict[str, Any]:
     head = {"name": record.path.name, "words": why.words(), "change": why.change_words()}
     if why.answer.label is None:
-        return head | {"rows": [], "uri": "", "total": ""}
+        return head | {"rows": [], "views": [], "uri": "", "total": ""}
     shown = why.concepts[:n_parts]
     top = max((abs(why.beyond(part)) for part in shown), default=1.0) or 1.0
     loudest = max((abs(why.lead(vote.adds)) for vote in why.votes), default=1.0) or 1.0
