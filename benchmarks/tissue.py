@@ -34,14 +34,16 @@ from .tissue_images import (
     TISSUE,
     UNUSABLE,
     Case,
+    Mask,
     Pixels,
     Truth,
     drawn_cases,
     images_of,
+    overlay,
     read_pixels,
     real_cases,
 )
-from .tissue_rules import RULES, Mask, ours
+from .tissue_rules import RULES, ours
 
 _PATCH_PX, _STRIDE_PX = 20, 10
 _LEAST_TISSUE = 0.5
@@ -229,7 +231,7 @@ def print_rejected(data: Path, only: Sequence[str]) -> list[dict[str, object]]:
         if only and not any(word in name for word in only):
             continue
         classes: dict[str, list[tuple[float, bool]]] = {}
-        for path in images_of(data / name):
+        for path in images_of(data / name).values():
             mask = ours(read_pixels(path))
             found = float(mask.mean()), has_patch(mask)
             classes.setdefault(path.relative_to(data / name).parent.as_posix(), []).append(found)
@@ -259,16 +261,10 @@ def print_rejected(data: Path, only: Sequence[str]) -> list[dict[str, object]]:
 
 
 def write_overlay(folder: Path, case: Case, rule: str, found: Mask) -> None:
-    """The image, the mask made by hand and the rule's; green background, yellow ignored."""
-    size = case.truth.shape[::-1]
-    image = Image.fromarray(case.pixels).resize(size, Image.Resampling.BOX)
-    colours = np.array([[0, 200, 0], [0, 0, 0], [240, 220, 0], [230, 0, 0]])
-    parts = [np.asarray(image)]
-    for values in (case.truth, np.where(found, TISSUE, BACKGROUND)):
-        tint = 0.5 * parts[0] + 0.5 * colours[values]
-        parts.append(np.where((values == TISSUE)[..., None], parts[0], tint).astype(np.uint8))
+    """The image, the mask made by hand and the rule's."""
+    by_rule = np.where(found, TISSUE, BACKGROUND).astype(np.uint8)
     name = f"{case.set}__{Path(case.name).stem}__{rule}.png".replace(" ", "-")
-    Image.fromarray(np.concatenate(parts, axis=1)).save(folder / name)
+    overlay(case.pixels, [case.truth, by_rule]).save(folder / name)
 
 
 def _wanted(case: Case, only: Sequence[str]) -> bool:

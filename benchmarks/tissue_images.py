@@ -7,7 +7,7 @@ pathologist would not decide) and, in drawn images, UNUSABLE (pen, dark frame, r
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from histodict.demo.tissue import INFLAMMATION, _draw_scene, canvas_shape
 
 Pixels = NDArray[np.uint8]
 Truth = NDArray[np.uint8]
+Mask = NDArray[np.bool_]
 Generator = np.random.Generator
 
 BACKGROUND, TISSUE, IGNORED, UNUSABLE = range(4)
@@ -29,6 +30,7 @@ MASKS = Path(__file__).parent / "tissue_masks"
 SETS = ("lc25000-lung", "ucsb-breast", "glas-colon", "lymphoma", "camelyon-tumour", "slides")
 DRAWN, GLASS = "drawn", "empty glass"
 _FULL = 0.97
+_COLOURS = np.array([[0, 200, 0], [0, 0, 0], [240, 220, 0], [230, 0, 0]])
 _SIZE = (384, 320)
 _REDUCTION = 2  # of drawn masks
 _SUFFIXES = (".jpg", ".jpeg", ".png", ".tif")
@@ -65,22 +67,19 @@ def read_mask(file: Path) -> Truth:
 def real_cases(data: Path) -> Iterator[Case]:
     """Images with a mask in the folder of masks, from the development data in `data`."""
     for name in SETS:
-        images = {
-            "-".join(path.relative_to(data / name).with_suffix("").parts): path
-            for path in images_of(data / name)
-        }
+        images = images_of(data / name)
         for file in sorted(MASKS.glob(f"{name}__*.png")):
             path = images[file.stem.partition("__")[2]]
             yield Case(path.relative_to(data).as_posix(), name, read_pixels(path), read_mask(file))
 
 
-def images_of(folder: Path) -> list[Path]:
-    """The images of a set; masks that lie beside them are left out."""
-    return sorted(
-        path
-        for path in folder.rglob("*")
+def images_of(folder: Path) -> dict[str, Path]:
+    """The images of a set by what the file of a mask calls them; masks beside them are left out."""
+    return {
+        "-".join(path.relative_to(folder).with_suffix("").parts): path
+        for path in sorted(folder.rglob("*"))
         if path.suffix.lower() in _SUFFIXES and path.parent.name != "masks"
-    )
+    }
 
 
 def read_pixels(path: Path) -> Pixels:
@@ -88,6 +87,18 @@ def read_pixels(path: Path) -> Pixels:
     with Image.open(path) as image:
         image.seek(getattr(image, "n_frames", 1) - 1)
         return np.array(image.convert("RGB"))
+
+
+def overlay(pixels: Pixels, masks: Iterable[Truth], zoom: int = 1) -> Image.Image:
+    """An image beside its masks: background green, open yellow, unusable red, tissue as it is."""
+    parts = []
+    for mask in masks:
+        size = tuple(zoom * n for n in mask.shape[::-1])
+        seen = np.asarray(Image.fromarray(pixels).resize(size, Image.Resampling.BOX))
+        wide = np.repeat(np.repeat(mask, zoom, axis=0), zoom, axis=1)
+        tint = 0.5 * seen + 0.5 * _COLOURS[wide]
+        parts.append(np.where((wide == TISSUE)[..., None], seen, tint).astype(np.uint8))
+    return Image.fromarray(np.concatenate([seen, *parts], axis=1))
 
 
 # --- drawn images -------------------------------------------------------------------------------
@@ -194,7 +205,7 @@ def _fat(rng: Generator) -> Drawn:
     return pixels, truth
 
 
-def _largest(mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def _largest(mask: Mask) -> Mask:
     names, _ = ndimage.label(mask)
     return names == 1 + np.argmax(np.bincount(names.ravel())[1:])
 
