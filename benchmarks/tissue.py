@@ -89,9 +89,9 @@ def shifted(pixels: Pixels, gains: Sequence[float]) -> Pixels:
 
 def at_size_of(mask: Mask, truth: Truth) -> Mask:
     """A mask at another size: where at least half of the area was set."""
-    share = Image.fromarray(mask.astype(np.float32))
+    share = Image.fromarray(254 * mask.astype(np.uint8))  # half of it is a whole number
     small = share.resize(truth.shape[::-1], Image.Resampling.BOX)
-    return np.asarray(small) >= _LEAST_TISSUE - 1e-6
+    return np.asarray(small) >= round(254 * _LEAST_TISSUE)
 
 
 def iou(found: Mask, truth: Truth) -> float | None:

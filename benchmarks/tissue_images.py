@@ -7,7 +7,7 @@ pathologist would not decide) and, in drawn images, UNUSABLE (pen, dark frame, r
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -108,11 +108,12 @@ _USUAL = Stain(_HAEMATOXYLIN, _EOSIN, 1.0, 1.0, (240.0, 240.0, 241.0))
 Drawn = tuple[Pixels, Truth]
 
 
-def drawn_cases() -> Iterator[Case]:
-    """Every drawn image, each from a seed of its own; masks at half the size."""
+def drawn_cases(only: Collection[str] | None = None) -> Iterator[Case]:
+    """The drawn images of these names, each from a seed of its own; masks at half the size."""
     for seed, (name, draw) in enumerate(_DRAWINGS.items()):
-        pixels, truth = draw(np.random.default_rng([seed, 4711]))
-        yield Case(name, GLASS if name.startswith(GLASS) else DRAWN, pixels, _halve(truth))
+        if only is None or name in only:
+            pixels, truth = draw(np.random.default_rng([seed, 4711]))
+            yield Case(name, GLASS if name.startswith(GLASS) else DRAWN, pixels, _halve(truth))
 
 
 def _halve(truth: Truth) -> Truth:

@@ -1,7 +1,7 @@
 """Rules that decide which pixels of an image are tissue: ours, and those of other programs.
 
 The others are written anew from their documentation, with the default settings they give for
-thumbnails, and see the image reduced to 384 px at most. They were made for thumbnails of whole
+thumbnails, and see the image reduced to 320 px at most. They were made for thumbnails of whole
 slides with much empty glass; in a field of tissue alone Otsu's threshold finds no background.
 """
 
@@ -24,7 +24,7 @@ from .tissue_images import Mask, Pixels
 Rule = Callable[[Pixels], Mask]
 
 THUMBNAIL_SIDE = 1024
-_PEER_SIDE = 384
+_PEER_SIDE = 320
 
 
 def reduced(pixels: Pixels, side: int) -> Pixels:
