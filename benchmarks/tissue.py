@@ -280,15 +280,17 @@ def main() -> None:
     parser.add_argument("--overlays", type=Path, help="folder for pictures of masks, as they are")
     arguments = parser.parse_args()
     only = [word for word in arguments.only.split(",") if word]
-    names = [name for name in RULES if not arguments.rules or name in arguments.rules.split(",")]
-    if not names:
-        parser.error(f"--rules must name some of {', '.join(RULES)}")
+    names = arguments.rules.split(",") if arguments.rules else list(RULES)
+    if unknown := [name for name in names if name not in RULES]:
+        parser.error(f"--rules: no rule {unknown[0]!r}; there are {', '.join(RULES)}")
     data = Path(os.environ["HISTODICT_DATA"]) if "HISTODICT_DATA" in os.environ else None
     if arguments.overlays:
         arguments.overlays.mkdir(parents=True, exist_ok=True)
     begin = time.perf_counter()
     cases = [*(real_cases(data) if data else ()), *drawn_cases()]
     cases = [case for case in cases if _wanted(case, only)]
+    if not cases:
+        parser.error(f"--only {arguments.only}: no image and no set has this in its name")
     scores = []
     for case in cases:
         for shift in SHIFTS if arguments.shifts else [AS_IT_IS]:
