@@ -71,7 +71,7 @@ def test_a_spot_of_a_patch_is_seen(tmp_path, spot):
     pixels[y : y + side, x : x + side] = PINK
     source = open_image(save_slide(tmp_path / "a.tif", pixels, n_levels=5))
     assert source.low_level == pytest.approx(16, rel=0.01)
-    glass = Glass(source, source.low_level, TissueThreshold(0.12))
+    glass = Glass(source, source.low_level, TissueThreshold(WHITE))
     places = np.arange(0, 2100, 32)
     seen = glass.maybe_tissue(places, places, 32)
     assert seen[np.ix_(abs(places - y) < 32, abs(places - x) < 32)].all()
@@ -85,7 +85,7 @@ def test_only_a_low_level_serves(tmp_path):
 
 def test_a_patch_of_half_tissue_may_be_tissue(rng):
     """Whatever the colours of glass and tissue are: their mean is beyond the laxer limit."""
-    threshold = TissueThreshold(0.05)
+    threshold = TissueThreshold((235, 235, 235))
     for _ in range(200):
         glass = np.clip(rng.normal(235, 4) + rng.normal(0, 2, (16, 8, 3)), 0, 255)
         stained = np.clip(
@@ -99,7 +99,7 @@ def test_a_patch_of_half_tissue_may_be_tissue(rng):
 @pytest.mark.parametrize(("side", "stride"), [(16, 16), (16, 8), (5, 7), (40, 1)])
 def test_shares_of_windows_are_those_of_patches(rng, side, stride):
     pixels = rng.integers(0, 256, (61, 83, 3)).astype(np.uint8)
-    threshold = TissueThreshold(0.1)
+    threshold = TissueThreshold()
     shares = window_fraction(pixels, threshold, side, stride)
     np.testing.assert_array_equal(
         shares.ravel(), tissue_fraction(cut(pixels, side, stride), threshold)

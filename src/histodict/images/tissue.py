@@ -1,100 +1,187 @@
-"""Which pixels are tissue, and which are glass.
+"""Tissue detection: which pixels are tissue, and which are background or unusable.
 
-Haematoxylin and eosin both absorb green most, so tissue has less green than the mean of its red and
-blue. Glass has not, however bright the lamp, and whether its light is bluish or yellowish: a wrong
-white balance raises one of red and blue and lowers the other. The measure is the lack of green
+Colours are compared with the white of the same image, the colour of empty glass, so that white
+balance and lamp brightness do not matter. With r, g, b the fractions of that white which a pixel
+lets through, a pixel is stained if one colour is absorbed more than the other two,
 
-    1 − 2·G / (R + B)
+    1 − 2g / (r + b) > 0.05   green: haematoxylin and eosin absorb it most
+    1 − 2r / (g + b) > 0.12   red: haematoxylin alone
+    1 − 2b / (r + g) > 0.12   blue: diaminobenzidine, pigment, blood
 
-Otsu's threshold (IEEE Trans. SMC 9, 1979) parts glass from tissue; it is kept between two limits,
-so that an image of tissue alone or of glass alone is not cut in two. What clearly lacks green
-counts as one value, or Otsu would part pale tissue from strong. Strong colours of other hues, such
-as brown pigment, are tissue as well.
+and it is dark if (r + g + b) / 3 < 0.8, as dense nuclei are whatever their hue. Tissue is what is
+stained or dark. In an image without colours only darkness counts, from 0.88 on.
 
-A grey image, R = G = B in every pixel, has no colour to go by: there the measure is the lack of
-light, 1 − G / white, which also takes dirt and shadows for tissue.
+White is the median colour of smooth areas whose green is as bright as the brightest of the image:
+every stain absorbs green. An image without such areas has no background to measure; its white is
+taken from its brightest pixels, the gaps between cells, and is assumed not to be tinted by stain;
+as it may be too dark, the limit of brightness is 0.88 there as well.
+
+Unusable pixels are neither tissue nor background: the black padding of scanners, and green or blue
+ink, which lets through much more green than red. `images.quality` finds black ink, blur and folds.
+The thresholds are compared with masks made by hand in `benchmarks/tissue.py`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.ndimage import uniform_filter
 
-# Glass stays below the first, stained tissue above the second.
-_LEAST_LACK, _MOST_LACK = 0.05, 0.12
-_CLEARLY_STAINED = 0.2
-# The same three for the lack of light.
-_LEAST_DARK, _MOST_DARK = 0.1, 0.15
-_CLEARLY_DARK = 0.3
-# Saturation, 1 − min/max of R, G, B, that no lamp gives to glass.
-_STRONG_COLOUR = 0.4
-# Nothing is this dark through a microscope but the padding that scanners add.
-_PADDING = 20
-_N_BINS = 256
-# Of the limits of tissue: a pixel of a low level beyond these may have tissue among its pixels.
+_LACK_OF_RED, _LACK_OF_GREEN, _LACK_OF_BLUE = 0.12, 0.05, 0.12
+# The second where there are no colours, or where white is not known and so rather too dark.
+_MIN_LIGHT, _MIN_LIGHT_UNSURE = 0.8, 0.88
+_PADDING = 20  # grey levels; nothing seen through a microscope is darker
+_INK = 0.7  # red relative to green; no haematoxylin of the test images is below
+# A mean over many pixels may cover tissue from this fraction of the thresholds on.
 _MAYBE = 0.3
+
+# Background is smooth over so many pixels of a thumbnail, up to this coefficient of variation, ...
+_SIDE = 512
+_WINDOW = 9
+_NOISE = 3  # pixels to average first
+_SMOOTH = 0.015
+# ... has at least this fraction of the image's brightest red, green and blue, covers this fraction
+# of the image, and lacks less green than eosin does.
+_BRIGHT = 0.85, 0.93, 0.85
+_BRIGHTEST = 99.5  # percentile
+_MIN_BACKGROUND = 0.001
+_MAX_TINT = 0.22
+# Without background, white is at least this bright, and its green at least this fraction of the
+# mean of red and blue.
+_MIN_WHITE = 200
+_MIN_GREEN = 0.95
+
+_BLOCK = 1 << 15  # pixels
+_MAX_FACTOR = 256  # 256 · 255 fits into 16 bits, with room for rounding
+_Weights = tuple[float, float, float]
+_Planes = tuple[NDArray[np.uint16], ...]  # red, green, blue
 
 
 @dataclass(frozen=True)
 class TissueThreshold:
-    """Tissue lacks green by more than this, or has a strong colour, and is not black padding.
+    """Thresholds of tissue, fitted on an image's thumbnail and applied to its pixels.
 
-    In an image without colours, tissue is what is darker than the grey value `least_light`; where
-    there are colours, this is 0. Learnt on an image's thumbnail, then applied to its pixels piece
-    by piece.
+    Parameters
+    ----------
+    white : tuple of float
+        Red, green and blue of empty glass.
+    min_light : float
+        Pixels with (r + g + b) / 3 below this value are tissue whatever their hue.
+    has_background : bool
+        Whether `white` was measured on background, or else estimated from the brightest pixels.
     """
 
-    lack_of_green: float
-    least_light: float = 0.0
+    white: tuple[float, float, float] = (255.0, 255.0, 255.0)
+    min_light: float = _MIN_LIGHT
+    has_background: bool = True
 
     @classmethod
     def from_thumbnail(cls, thumbnail: NDArray[np.uint8]) -> TissueThreshold:
-        """Otsu's threshold over (height, width, 3) pixels, within the limits."""
-        seen = thumbnail[_brightest(thumbnail) >= _PADDING]
-        if len(seen) and np.array_equal(_brightest(seen), _darkest(seen)):
-            return cls(_MOST_LACK, _least_light(seen[:, 1]))
-        green, red_and_blue = _green_and_rest(seen)
-        lack = 1 - 2 * green / np.maximum(red_and_blue, 1).astype(np.float32)
-        threshold = _otsu(np.clip(lack, 0, _CLEARLY_STAINED))
-        return cls(float(np.clip(threshold, _LEAST_LACK, _MOST_LACK)))
+        """Fit the thresholds to pixels (height, width, 3)."""
+        white, has_background = estimate_white(thumbnail)
+        red, green, blue = np.moveaxis(thumbnail, -1, 0)
+        is_grey = np.array_equal(red, green) and np.array_equal(green, blue)
+        is_strict = has_background and not is_grey
+        return cls(white, _MIN_LIGHT if is_strict else _MIN_LIGHT_UNSURE, has_background)
 
     def mask(self, pixels: NDArray[np.uint8]) -> NDArray[np.bool_]:
-        """Where pixels (..., 3) are tissue: (...)."""
-        green, red_and_blue = _green_and_rest(pixels)
-        brightest = _brightest(pixels)
-        # Both conditions are "a value < a table at another": (1 − t)·(R + B)/2 and (1 − s)·max.
-        stained = green < _bounds((1 - self.lack_of_green) / 2, 511)[red_and_blue]
-        strong = _darkest(pixels) < _bounds(1 - _STRONG_COLOUR, 256)[brightest]
-        mask: NDArray[np.bool_] = stained | strong
-        if self.least_light:
-            mask |= brightest < self.least_light
-        return mask & (brightest >= _PADDING)
+        """Return where pixels (..., 3) are tissue: (...)."""
+        return _by_blocks(pixels, lambda p: self._absorbs(p, 1.0) & ~self._is_unusable(p))
 
     def maybe(self, pixels: NDArray[np.uint8]) -> NDArray[np.bool_]:
-        """Where pixels of a low level, means of many, may have tissue among these: (...).
+        """Return where pixels of a low level, means of many, may cover tissue: (...).
 
-        Elsewhere is glass: of a patch that is tissue by half, the mean lacks half the green.
+        The mean of a patch that is half tissue differs from white half as much as its tissue.
         """
-        green, red_and_blue = _green_and_rest(pixels)
-        brightest = _brightest(pixels)
-        lack = _MAYBE * self.lack_of_green
-        mask: NDArray[np.bool_] = green < _bounds((1 - lack) / 2, 511)[red_and_blue]
-        mask |= _darkest(pixels) < _bounds(1 - _MAYBE * _STRONG_COLOUR, 256)[brightest]
-        if self.least_light:
-            mask |= brightest < self.least_light + (1 - _MAYBE) * (255 - self.least_light)
-        return mask
+        return _by_blocks(pixels, lambda planes: self._absorbs(planes, _MAYBE))
+
+    def is_unusable(self, pixels: NDArray[np.uint8]) -> NDArray[np.bool_]:
+        """Return where pixels (..., 3) are padding or ink: (...)."""
+        return _by_blocks(pixels, self._is_unusable)
+
+    def _is_unusable(self, planes: _Planes) -> NDArray[np.bool_]:
+        padding: NDArray[np.bool_] = np.maximum(np.maximum(*planes[:2]), planes[2]) < _PADDING
+        if not self.has_background:  # a tint of the light could look like ink
+            return padding
+        return padding | self._is_less(planes, (1, 0, 0), (0, _INK, 0))
+
+    def _absorbs(self, planes: _Planes, fraction: float) -> NDArray[np.bool_]:
+        """Return where any of the four measures exceeds this fraction of its threshold."""
+        green, red, blue = (
+            (1 - fraction * lack) / 2 for lack in (_LACK_OF_GREEN, _LACK_OF_RED, _LACK_OF_BLUE)
+        )
+        light = 1 - fraction * (1 - self.min_light)
+        return (
+            self._is_less(planes, (0, 1, 0), (green, 0, green))
+            | self._is_less(planes, (1, 0, 0), (0, red, red))
+            | self._is_less(planes, (0, 0, 1), (blue, blue, 0))
+            | self._is_less(planes, (1, 1, 1), (0, 0, 0), 3 * light)
+        )
+
+    def _is_less(
+        self, planes: _Planes, left: _Weights, right: _Weights, constant: float = 0.0
+    ) -> NDArray[np.bool_]:
+        """Return where one weighted sum of r, g, b is less than another one plus a constant.
+
+        In whole numbers of 16 bits, many times as fast as floats.
+        """
+        factors = np.array([left, right]) / self.white
+        scale = _MAX_FACTOR / factors.sum(axis=1).max()
+        sums = []
+        for weights in np.rint(scale * factors).astype(np.uint16):
+            terms = [
+                plane * weight for plane, weight in zip(planes, weights, strict=True) if weight
+            ]
+            total = terms[0] if terms else np.uint16(scale * constant)
+            for term in terms[1:]:
+                total += term
+            sums.append(total)
+        less: NDArray[np.bool_] = sums[0] < sums[1]
+        return less
+
+
+def estimate_white(thumbnail: NDArray[np.uint8]) -> tuple[tuple[float, float, float], bool]:
+    """Estimate the colour of empty glass from pixels (height, width, 3).
+
+    Returns
+    -------
+    white : tuple of float
+        Red, green and blue.
+    has_background : bool
+        Whether the image has background. Without, white is estimated from the brightest pixels.
+    """
+    thumbnail = thumbnail[:: -(-len(thumbnail) // _SIDE), :: -(-thumbnail.shape[1] // _SIDE)]
+    pixels = thumbnail.astype(np.float32)
+    seen = _max(thumbnail) >= _PADDING
+    if not seen.any():
+        return (255.0, 255.0, 255.0), False
+    blurred = uniform_filter(pixels, (_NOISE, _NOISE, 1))
+    means, squares = (
+        uniform_filter(power, (_WINDOW, _WINDOW, 1)) for power in (blurred, blurred**2)
+    )
+    deviation = np.sqrt(np.maximum((squares - means**2).max(axis=-1), 0))
+    brightest = np.percentile(pixels[seen], _BRIGHTEST, axis=0)
+    background = seen & (deviation < _SMOOTH * means.mean(axis=-1))
+    background &= (means >= np.array(_BRIGHT) * brightest).all(axis=-1)
+    if background.mean() >= _MIN_BACKGROUND:
+        red, green, blue = np.median(means[background], axis=0).tolist()
+        if 1 - 2 * green / (red + blue) < _MAX_TINT:
+            return (red, green, blue), True
+    red, green, blue = np.clip(brightest, _MIN_WHITE, 255).tolist()
+    return (red, max(green, _MIN_GREEN * (red + blue) / 2), blue), False
 
 
 def tissue_mask(thumbnail: NDArray[np.uint8]) -> NDArray[np.bool_]:
-    """Where a thumbnail (height, width, 3) is tissue, by a threshold of its own."""
+    """Return where a thumbnail (height, width, 3) is tissue, by a threshold of its own."""
     return TissueThreshold.from_thumbnail(thumbnail).mask(thumbnail)
 
 
 def tissue_fraction(tiles: NDArray[np.uint8], threshold: TissueThreshold) -> NDArray[np.float64]:
-    """The share of tissue in each of the tiles (n_tiles, height, width, 3): (n_tiles,)."""
+    """Return the fraction of tissue in each tile (n_tiles, height, width, 3): (n_tiles,)."""
     fraction: NDArray[np.float64] = threshold.mask(tiles).mean(axis=(1, 2), dtype=np.float64)
     return fraction
 
@@ -102,7 +189,7 @@ def tissue_fraction(tiles: NDArray[np.uint8], threshold: TissueThreshold) -> NDA
 def window_fraction(
     pixels: NDArray[np.uint8], threshold: TissueThreshold, side: int, stride: int
 ) -> NDArray[np.float64]:
-    """The share of tissue in each square of an image on a grid: (rows, columns)."""
+    """Return the fraction of tissue in each square of an image on a grid: (rows, columns)."""
     bands = _sums_down(threshold.mask(pixels), side, stride)
     counts = _sums_down(bands.T, side, stride).T
     fraction: NDArray[np.float64] = counts / side**2
@@ -110,45 +197,27 @@ def window_fraction(
 
 
 def _sums_down(values: NDArray[Any], side: int, stride: int) -> NDArray[np.int32]:
-    """Of every `side` values of a column, beginning every `stride`, the sum."""
+    """Return the sum of every `side` values of a column, beginning every `stride`."""
     sums = np.zeros(((len(values) - side) // stride + 1, values.shape[1]), np.int32)
     for first in range(side):  # many times as fast as a sum over windows
         sums += values[first : first + (len(sums) - 1) * stride + 1 : stride]
     return sums
 
 
-def _least_light(grey: NDArray[np.uint8]) -> float:
-    """The grey value that parts tissue from glass; glass is about as bright as the brightest."""
-    white = np.percentile(grey, 99)
-    dark = np.clip(1 - grey / white, 0, _CLEARLY_DARK).astype(np.float32)
-    return float(white * (1 - np.clip(_otsu(dark), _LEAST_DARK, _MOST_DARK)))
-
-
-def _green_and_rest(pixels: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDArray[np.uint16]]:
-    return pixels[..., 1], np.add(pixels[..., 0], pixels[..., 2], dtype=np.uint16)
-
-
-def _bounds(factor: float, n_values: int) -> NDArray[np.uint8]:
-    """b with g < b[v] where g < factor·v, for whole numbers g and v < n_values."""
-    return np.ceil(factor * np.arange(n_values)).astype(np.uint8)
-
-
 # Far faster than max and min along an axis of length 3.
-def _brightest(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
+def _max(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
     return np.maximum(np.maximum(pixels[..., 0], pixels[..., 1]), pixels[..., 2])
 
 
-def _darkest(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    return np.minimum(np.minimum(pixels[..., 0], pixels[..., 1]), pixels[..., 2])
-
-
-def _otsu(values: NDArray[np.float32]) -> float:
-    """The threshold in [0, 1] that maximises the variance between the classes it makes."""
-    counts, edges = np.histogram(values, bins=_N_BINS, range=(0, 1))
-    centres = (edges[:-1] + edges[1:]) / 2
-    below = np.cumsum(counts)
-    above = below[-1] - below
-    sums = np.cumsum(counts * centres)
-    both = np.maximum(below * above, 1)  # a split that leaves one side empty scores 0
-    between = (sums * above - (sums[-1] - sums) * below) ** 2 / both
-    return float(edges[1:][np.argmax(between)])
+def _by_blocks(
+    pixels: NDArray[np.uint8], test: Callable[[_Planes], NDArray[np.bool_]]
+) -> NDArray[np.bool_]:
+    """Apply a test to the colours of pixels (..., 3), in blocks that stay in the cache."""
+    rows = pixels.reshape(-1, 3)
+    found = np.empty(len(rows), bool)
+    for start in range(0, len(rows), _BLOCK):
+        block = rows[start : start + _BLOCK]
+        found[start : start + _BLOCK] = test(
+            tuple(block[:, channel].astype(np.uint16) for channel in range(3))
+        )
+    return found.reshape(pixels.shape[:-1])
