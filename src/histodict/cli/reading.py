@@ -192,8 +192,16 @@ def whole_numbers(option: str, text: str) -> list[int]:
 
 
 def warn_of_quality(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Images of which nothing was left, each with the reason."""
+    """Warn about images of which nothing was left, and about those that were used whole."""
+    from ..images.records import some_of
+
     empty = [row for row in rows if row.get("left_out") and not row["n_patches"]]
     if empty:
         lines = "".join(f"\n  {row['path']}: {row['left_out']}" for row in empty)
         warn(f"nothing was left to judge of {counted(len(empty), 'image')}:{lines}")
+    whole = [str(row["path"]) for row in rows if row.get("whole_image")]
+    if whole:
+        warn(
+            f"hardly any tissue was found in {counted(len(whole), 'image')}, used whole instead: "
+            f"{some_of(whole)}"
+        )

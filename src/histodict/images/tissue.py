@@ -24,7 +24,7 @@ The thresholds are compared with masks made by hand in `benchmarks/tissue.py`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -55,6 +55,10 @@ _MAX_TINT = 0.22
 _MIN_WHITE = 200
 _MIN_GREEN = 0.95
 
+# A tile with less tissue than the first is used whole, unless more than the second is smooth.
+_HARDLY_ANY = 0.01
+_EMPTY = 0.5
+
 _BLOCK = 1 << 15  # pixels
 _MAX_FACTOR = 256  # 256 · 255 fits into 16 bits, with room for rounding
 _Weights = tuple[float, float, float]
@@ -73,11 +77,28 @@ class TissueThreshold:
         Pixels with (r + g + b) / 3 below this value are tissue whatever their hue.
     has_background : bool
         Whether `white` was measured on background, or else estimated from the brightest pixels.
+    accepts_all : bool
+        Whether every usable pixel counts as tissue.
     """
 
     white: tuple[float, float, float] = (255.0, 255.0, 255.0)
     min_light: float = _MIN_LIGHT
     has_background: bool = True
+    accepts_all: bool = False
+
+    @classmethod
+    def from_tile(cls, thumbnail: NDArray[np.uint8]) -> TissueThreshold:
+        """Fit the thresholds to pixels (height, width, 3) of a tile or photograph.
+
+        If hardly any of them are tissue although the image is not empty, all of them count.
+        """
+        fitted = cls.from_thumbnail(thumbnail)
+        if fitted.mask(thumbnail).mean() >= _HARDLY_ANY:
+            return fitted
+        pixels = _subsample(thumbnail)
+        seen = _max(pixels) >= _PADDING
+        is_empty = not seen.any() or _smooth_areas(pixels)[1][seen].mean() > _EMPTY
+        return replace(fitted, accepts_all=not is_empty)
 
     @classmethod
     def from_thumbnail(cls, thumbnail: NDArray[np.uint8]) -> TissueThreshold:
@@ -111,6 +132,8 @@ class TissueThreshold:
 
     def _absorbs(self, planes: _Planes, fraction: float) -> NDArray[np.bool_]:
         """Return where any of the four measures exceeds this fraction of its threshold."""
+        if self.accepts_all:
+            return np.ones(planes[0].shape, bool)
         green, red, blue = (
             (1 - fraction * lack) / 2 for lack in (_LACK_OF_GREEN, _LACK_OF_RED, _LACK_OF_BLUE)
         )
@@ -140,8 +163,7 @@ class TissueThreshold:
             for term in terms[1:]:
                 total += term
             sums.append(total)
-        less: NDArray[np.bool_] = sums[0] < sums[1]
-        return less
+        return np.asarray(sums[0] < sums[1])
 
 
 def estimate_white(thumbnail: NDArray[np.uint8]) -> tuple[tuple[float, float, float], bool]:
@@ -154,25 +176,34 @@ def estimate_white(thumbnail: NDArray[np.uint8]) -> tuple[tuple[float, float, fl
     has_background : bool
         Whether the image has background. Without, white is estimated from the brightest pixels.
     """
-    thumbnail = thumbnail[:: -(-len(thumbnail) // _SIDE), :: -(-thumbnail.shape[1] // _SIDE)]
-    pixels = thumbnail.astype(np.float32)
-    seen = _max(thumbnail) >= _PADDING
+    pixels = _subsample(thumbnail)
+    seen = _max(pixels) >= _PADDING
     if not seen.any():
         return (255.0, 255.0, 255.0), False
-    blurred = uniform_filter(pixels, (_NOISE, _NOISE, 1))
-    means, squares = (
-        uniform_filter(power, (_WINDOW, _WINDOW, 1)) for power in (blurred, blurred**2)
-    )
-    deviation = np.sqrt(np.maximum((squares - means**2).max(axis=-1), 0))
+    means, is_smooth = _smooth_areas(pixels)
     brightest = np.percentile(pixels[seen], _BRIGHTEST, axis=0)
-    background = seen & (deviation < _SMOOTH * means.mean(axis=-1))
-    background &= (means >= np.array(_BRIGHT) * brightest).all(axis=-1)
+    background = seen & is_smooth & (means >= np.array(_BRIGHT) * brightest).all(axis=-1)
     if background.mean() >= _MIN_BACKGROUND:
         red, green, blue = np.median(means[background], axis=0).tolist()
         if 1 - 2 * green / (red + blue) < _MAX_TINT:
             return (red, green, blue), True
     red, green, blue = np.clip(brightest, _MIN_WHITE, 255).tolist()
     return (red, max(green, _MIN_GREEN * (red + blue) / 2), blue), False
+
+
+def _subsample(thumbnail: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    height, width, _ = thumbnail.shape
+    return thumbnail[:: -(-height // _SIDE), :: -(-width // _SIDE)]
+
+
+def _smooth_areas(pixels: NDArray[np.uint8]) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+    """Return local means (height, width, 3), and where pixels hardly vary around them."""
+    blurred = uniform_filter(pixels.astype(np.float32), (_NOISE, _NOISE, 1))
+    means, squares = (
+        uniform_filter(power, (_WINDOW, _WINDOW, 1)) for power in (blurred, blurred**2)
+    )
+    deviation = np.sqrt(np.maximum((squares - means**2).max(axis=-1), 0))
+    return means, deviation < _SMOOTH * means.mean(axis=-1)
 
 
 def tissue_mask(thumbnail: NDArray[np.uint8]) -> NDArray[np.bool_]:

@@ -70,6 +70,7 @@ class PatchMap:
     offset : where its (0, 0) lies in the coordinates of OpenSlide; those of QuPath begin there, too
     left_out : in words, which of its tissue is left out as blurred or the like; empty if none is,
         None if nobody looked
+    whole_image : whether hardly any tissue was found and all patches count instead
     concepts : by the name that people gave to atoms, which patches use them (n_rows, n_columns)
     """
 
@@ -82,6 +83,7 @@ class PatchMap:
     offset: tuple[int, int] = (0, 0)
     left_out: str | None = None
     concepts: dict[str, NDArray[np.bool_]] = field(default_factory=dict)
+    whole_image: bool = False
 
     @property
     def tissue(self) -> NDArray[np.bool_]:
@@ -249,6 +251,7 @@ class PatchMap:
             "offset": self.offset,
             **({} if self.left_out is None else {"left_out": self.left_out}),
             **({"concepts": list(self.concepts)} if self.concepts else {}),
+            **({"whole_image": True} if self.whole_image else {}),
         }
         used: dict[str, Any] = (
             {"concepts": np.stack(list(self.concepts.values()))} if self.concepts else {}
@@ -282,6 +285,7 @@ class PatchMap:
                     tuple(facts["offset"]),
                     facts.get("left_out"),
                     dict(zip(names, used, strict=True)),
+                    facts.get("whole_image", False),
                 )
         except (FileNotFoundError, PermissionError):
             raise

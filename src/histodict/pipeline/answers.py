@@ -94,7 +94,8 @@ class ImageAnswer(Shown):
         shares = self.proportions  # none, of a method that looks at the image as a whole
         if not grounds and shares and shares[self.label] < max(shares.values()):
             grounds = "fewer patches, but clearer ones"
-        return f"{said} ({grounds})" if grounds else said
+        said = f"{said} ({grounds})" if grounds else said
+        return said + _whole_image_note(self.patch_map)
 
     def _short(self) -> str:
         if self.label is None:
@@ -173,7 +174,8 @@ class RegionAnswer(Shown):
             return nothing_left(self.patch_map)
         n, s = len(self.regions), "" if len(self.regions) == 1 else "s"
         least = f"from {self.least_patches} connected patches on"
-        return f"{self.label}: {n} region{s} ({least}; the largest has {self.score})"
+        said = f"{self.label}: {n} region{s} ({least}; the largest has {self.score})"
+        return said + _whole_image_note(self.patch_map)
 
     def _short(self) -> str:
         if self.label is None:
@@ -203,10 +205,17 @@ def nothing_left(patch_map: PatchMap | None) -> str:
     return f"{NO_TISSUE} that can be judged: {left_out}" if left_out else NO_TISSUE
 
 
+def _whole_image_note(patch_map: PatchMap | None) -> str:
+    used_whole = patch_map is not None and patch_map.whole_image
+    return "; hardly any tissue was found, the whole image was used" if used_whole else ""
+
+
 def _quality_column(patch_map: PatchMap | None) -> Row:
-    """What of the tissue was left out, where that was looked for."""
-    left_out = patch_map.left_out if patch_map is not None else None
-    return {} if left_out is None else {"left_out": left_out}
+    """Return what of the tissue was left out, and whether all patches were used instead."""
+    if patch_map is None:
+        return {}
+    row: Row = {} if patch_map.left_out is None else {"left_out": patch_map.left_out}
+    return row | {"whole_image": True} if patch_map.whole_image else row
 
 
 def _size_columns(size: PixelSize) -> Row:

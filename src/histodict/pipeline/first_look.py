@@ -64,7 +64,9 @@ def first_look(source: ImageSource, stain: str, image: Sequence[Any]) -> FirstLo
     look = _MEMORY.get(key) if image else None
     if look is None:
         thumbnail = source.thumbnail(THUMBNAIL_SIDE)
-        tissue = TissueThreshold.from_thumbnail(thumbnail)
+        is_slide = source.low_level is not None
+        fit = TissueThreshold.from_thumbnail if is_slide else TissueThreshold.from_tile
+        tissue = fit(thumbnail)
         look = FirstLook(tissue, NORMALISERS[stain].estimate(thumbnail, tissue.mask(thumbnail)))
         if image:
             _MEMORY.put(key, look)

@@ -20,7 +20,7 @@ from ..patches.inside import inside_of
 from ..patches.sampling import Allowed
 from ..recipes import Recipe
 from .opening import open_view
-from .view import View, warn_of_glass
+from .view import View, warn_of_glass, warn_whole_images
 
 
 @dataclass(frozen=True)
@@ -55,19 +55,25 @@ def sample_training(
     labels = np.array([source.label for source in sources])
     wanted = [-(-recipe.patches_per_class // int(np.sum(labels == label))) for label in labels]
 
-    def work(place: int) -> NDArray[np.float32]:
+    def work(place: int) -> tuple[NDArray[np.float32], bool]:
         source = sources[place]
         rng = np.random.default_rng([random_state, place])
         record = source.record
         with open_view(record.path, record.mpp, recipe, cache=cache, within=record.within) as view:
             grid = view.grid()  # says so if the image is too small
             allowed = _allowed_corners(source, view, grid)
-            return view.sample_vectors(wanted[place], rng, allowed)
+            vectors = view.sample_vectors(wanted[place], rng, allowed)
+            return vectors, view.uses_whole_image
 
-    parts = for_every(work, len(sources), "patches", callback, executor)
+    found = for_every(work, len(sources), "patches", callback, executor)
+    parts = [vectors for vectors, _ in found]
     y = np.repeat(labels, [len(part) for part in parts])
     silent = (source for source, part in zip(sources, parts, strict=True) if not len(part))
     warn_of_glass([source.record for source in silent if source.inside is None])
+    whole = [
+        source.record for source, (_, is_whole) in zip(sources, found, strict=True) if is_whole
+    ]
+    warn_whole_images(whole)
     full = [part for part in parts if len(part)]
     return TrainingPatches(np.concatenate(full) if full else np.empty((0, 0), np.float32), y)
 

@@ -68,6 +68,7 @@ class View:
         self._inside = within.region(source) if within else None
         look = first_look(source, recipe.stain, self._image)
         self._tissue = look.tissue
+        self.uses_whole_image = look.tissue.accepts_all
         self.normalise: StainTransform = look.normalise
         self.quality = quality_map(source, look.tissue, rules_named(recipe.quality), self._image)
         if recipe.stain != "none" and math.prod(self.size) > _MANY_PIXELS * self.downsample**2:
@@ -184,6 +185,17 @@ def warn_of_glass(records: Sequence[Record]) -> None:
         warnings.warn(
             f"nothing is learnt from {counted(len(names), 'training image')}, as no tissue was "
             f"found there: {some_of(names)}",
+            stacklevel=2,
+        )
+
+
+def warn_whole_images(records: Sequence[Record]) -> None:
+    """Warn about training images that are used whole, as hardly any tissue was found in them."""
+    if records:
+        names = some_of([record.path.name for record in records])
+        warnings.warn(
+            f"hardly any tissue was found in {counted(len(records), 'training image')}, used whole "
+            f"instead: {names}",
             stacklevel=2,
         )
 
