@@ -47,6 +47,7 @@ def test_the_key_changes_with_all_that_decides(sides, monkeypatch):
     train, test = sides
     keys = [trial_of(sides).key]
     assert keys[0] == trial_of(sides, TissueClassifier(RECIPE, n_jobs=2)).key
+    assert keys[0] == trial_of((train.select([1, 0, 2, 3]), test)).key  # training sorts them
     others = [
         trial_of(sides, adapts=True),
         trial_of(sides, TissueClassifier(RECIPE, random_state=1)),
@@ -54,7 +55,8 @@ def test_the_key_changes_with_all_that_decides(sides, monkeypatch):
         trial_of(sides, Panel([RECIPE], folds=2)),
         trial_of(sides, Panel([RECIPE], folds=3)),
         trial_of(sides, RegionDetector(RECIPE, region="inflamed")),
-        trial_of((train.select([1, 0, 2, 3]), test)),
+        trial_of((train, test.select([1, 0, 2, 3]))),
+        trial_of((train.select([0, 1, 2]), test)),
         trial_of((train, test.select([0, 1, 2]))),
         trial_of((replace(train, records=(replace(train.records[0], mpp=9.0),)), test)),
         trial_of((replace(train, records=(replace(train.records[0], label="x"),)), test)),

@@ -119,7 +119,7 @@ def _write(output: Path, source: Source, learnt: Concepts, usage: Usage) -> dict
     rows = concept_folder.concept_rows(learnt, usage, names, patients, images)
     write_csv(output / concept_folder.TABLE, rows)
     used = concept_folder.usage_rows(usage, names, patients, images)
-    write_csv(output / concept_folder.USAGE, used)
+    write_csv(output / concept_folder.USAGE, source.as_listed(used))
     recurs = float(np.mean(learnt.recurrence))
     facts: dict[str, Any] = {"recurrence": None if np.isnan(recurs) else round(recurs, 3)}
     if recurs < _DOUBTFUL:
@@ -132,7 +132,7 @@ def _write(output: Path, source: Source, learnt: Concepts, usage: Usage) -> dict
     labels = [record.label for record in source.records]
     if any(labels):
         _, answers = concept_answers.answer_rows(usage, labels, images, names)
-        write_csv(output / concept_folder.ANSWERS, answers)
+        write_csv(output / concept_folder.ANSWERS, source.as_listed(answers))
         right, asked = concept_answers.unseen_right(usage, labels, patients)
         facts |= {"labelled": sum(map(bool, labels)), "unseen": asked, "unseen_right": right}
     elif (output / concept_folder.ANSWERS).exists():

@@ -74,7 +74,9 @@ class LearnOptions:
         ),
     ] = None
     trust_weights: TrustOption = False
-    seed: Annotated[int, typer.Option(help="The same seed gives the same model.")] = 0
+    seed: Annotated[
+        int, typer.Option(help="The same seed and images, in any order, give the same model.")
+    ] = 0
 
     def model(
         self,

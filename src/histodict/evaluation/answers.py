@@ -70,6 +70,9 @@ def _joined(manifest: Manifest, parts: list[tuple[Split, NDArray[Any]]]) -> Repe
             f"the splits {names} are one repeat, but test some image twice: gather the answers of "
             "one experiment at a time, such as one n_per_class"
         )
-    chosen = manifest.select(tested)
-    said = np.concatenate([said for _, said in parts])
+    # In the order of names: a sum's last bits must not depend on the order of rows.
+    names = [manifest.name(manifest.records[place]) for place in tested]
+    order = sorted(range(len(tested)), key=names.__getitem__)
+    chosen = manifest.select([tested[row] for row in order])
+    said = np.concatenate([said for _, said in parts])[order]
     return Repeat(np.array(chosen.labels), np.array(chosen.patients), said)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,12 @@ from ..dictionaries.atoms import normalise
 from ..dictionaries.stable import PENALTY, PULL, learn_stable, recurrence
 from ..execution.executor import Executor, Threads
 from ..execution.progress import Callback, Progress, ignore
+from ..execution.tables import Row
 from ..execution.texts import counted
 from ..images.feature_attributes import Origin
 from ..images.feature_file import common_origin, is_feature_file
 from ..images.pixel_size import GivenSize, PixelSize, are_mixed
+from ..images.record_order import content_order
 from ..images.records import Record
 from ..kernels import encode_omp
 from ..networks import vectors_named
@@ -33,7 +36,7 @@ from .extraction import recipe_for
 from .opening import open_view
 from .training_patches import for_every
 
-_FORM = 2  # goes up when concepts are learnt, or usage is counted, otherwise
+_FORM = 3  # goes up when concepts are learnt, or usage is counted, otherwise
 N_NONZERO = 8  # atoms of a patch, at most
 _MOST_VECTORS, _MOST_OF_IMAGE = 40_000, 1_000  # learnt from: they are held in memory
 
@@ -77,12 +80,16 @@ class Concepts:
 
 @dataclass(frozen=True)
 class Source:
-    """Images to learn from: as a recipe sees them, at these pixel sizes."""
+    """Images to learn from: as a recipe sees them, at these pixel sizes.
+
+    `records` are sorted by content; `places`: where each stood in the list that was given.
+    """
 
     records: Sequence[Record]
     recipe: Recipe
     origin: Origin | None = None
     given: GivenSize = field(default_factory=GivenSize)
+    places: Sequence[int] = ()
 
     @classmethod
     def of(cls, records: Sequence[Record], vectors: str, given: GivenSize) -> Source:
@@ -90,18 +97,24 @@ class Source:
         for record in records:
             if record.trouble:
                 raise ValueError(record.trouble)
+        places = content_order(records)
+        records = [records[place] for place in places]
         n_given = sum(is_feature_file(record.path) for record in records)
         if n_given not in (0, len(records)):
             raise ValueError("give images or feature files, not both: one dictionary, one encoder")
         if n_given:
             origin = common_origin(record.path for record in records)
-            return cls(records, PRESETS["given"], origin, given)
+            return cls(records, PRESETS["given"], origin, given, places)
         if vectors_named(vectors).are_pictures:
             raise ValueError(
                 f"--vectors {vectors}: concepts are held to what a network sees; name one, such as "
                 "efficientnet-lite0"
             )
-        return cls(records, recipe_for(vectors, {}), None, given)
+        return cls(records, recipe_for(vectors, {}), None, given, places)
+
+    def as_listed(self, rows: list[Row]) -> list[Row]:
+        """Rows, one per record, in the order in which the images were given."""
+        return [row for _, row in sorted(zip(self.places, rows, strict=True), key=itemgetter(0))]
 
     def size(self, record: Record) -> PixelSize:
         return self.given.with_table(record.mpp).at(record.path)

@@ -18,6 +18,7 @@ from ..execution.executor import Threads
 from ..execution.files import DAMAGED_ARRAYS, written_whole
 from ..execution.progress import Callback, ignore
 from ..images.manifest import Record
+from ..images.record_order import content_order
 from ..methods.patch_classifier import PatchClassifier
 from .image_model import ImageModel
 from .opening import open_view
@@ -50,8 +51,10 @@ class Gallery:
         wanted = -(-n_patches // len(records))
         method = copy(model.method_).set_params(n_jobs=1)
 
-        def work(place: int) -> Gallery | None:
-            rng = np.random.default_rng([seed, place])
+        order = content_order(records)  # not that of the rows: patches are drawn at random
+
+        def work(rank: int) -> Gallery | None:
+            rng, place = np.random.default_rng([seed, rank]), order[rank]
             return _of_image(model, method, records[place], place, wanted, rng)
 
         found = for_every(work, len(records), "gallery", callback, Threads(model.n_jobs))

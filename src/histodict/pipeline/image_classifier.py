@@ -29,7 +29,7 @@ from .estimator import Estimator
 from .image_model import ImageModel, Look
 from .inputs import One, Several, Within
 from .results import Answers
-from .sizes import check_training_images, left_out
+from .sizes import checked_training_images, left_out
 
 _NO_LABEL = "no label"
 _ROUNDING = 1e-9  # a line that moved by less has not moved
@@ -95,8 +95,8 @@ class ImageClassifier(Estimator):
 
     def _begin(
         self, manifest: Manifest, callback: Callback, executor: Executor | None
-    ) -> NDArray[np.int64]:
-        """The place of every image's class; the record of the training is opened."""
+    ) -> tuple[Manifest, NDArray[np.int64]]:
+        """Start the record of the training; images in their order, and the index of each class."""
         if executor is not None and not self.recipe.on_patches:
             raise ValueError(
                 f"the method {self.recipe.method!r} looks at the image as a whole and trains on "
@@ -105,7 +105,7 @@ class ImageClassifier(Estimator):
         classes = list(manifest.classes)
         if len(classes) < 2:
             raise ValueError(_too_few(manifest))
-        check_training_images(manifest, self.n_jobs, callback)
+        manifest = checked_training_images(manifest, self.n_jobs, callback)
         self.classes_, self.shift_ = classes, 0.0
         self.training_ = {
             "manifest_digest": manifest.digest(),
@@ -115,7 +115,7 @@ class ImageClassifier(Estimator):
         } | left_out(manifest)
         if any(record.within for record in manifest.records):
             self.training_["n_parts"] = len(manifest.records)
-        return np.array([classes.index(record.label) for record in manifest.records])
+        return manifest, np.array([classes.index(record.label) for record in manifest.records])
 
     # --- answering ------------------------------------------------------------------------------
 

@@ -142,7 +142,7 @@ class Panel(ImageClassifier):
         if start_from is not None and len(self.recipes) > 1:
             raise ValueError("a panel starts afresh: only a single model can go on from another")
         learnt, start = copy(self), None
-        learnt._begin(manifest, watch, executor)
+        manifest, _ = learnt._begin(manifest, watch, executor)
         splits, unheard = unseen_splits(manifest, self.folds, self.random_state)
         learnt.training_["folds"] = len(splits)
         if unheard:

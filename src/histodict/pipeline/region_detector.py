@@ -35,7 +35,7 @@ from .inputs import Labelled, One, Several, Within, to_learn
 from .patch_model import PatchModel
 from .region_truth import image_truth, in_region, known_patches, region_classes, true_patches
 from .results import Answers
-from .sizes import check_training_images, left_out
+from .sizes import checked_training_images, left_out
 from .spoken import Spoken, speak_of_regions
 from .tissue_classifier import recipe_facts
 from .training_patches import PatchSource
@@ -141,8 +141,8 @@ class RegionDetector(Estimator):
         manifest = to_learn(images, ask_by="" if self.region else "region")
         learnt, watch = copy(self), self._watch(callback)
         learnt.classes_ = region_classes(manifest, self.region)
+        manifest = checked_training_images(manifest, self.n_jobs, watch)
         records = manifest.records
-        check_training_images(manifest, self.n_jobs, watch)
         if any(record.drawn for record in records):
             check_classes(manifest, [learnt.classes_[1]])
         sources = [s for record in records for s in _sources(record, learnt.classes_[1])]

@@ -9,15 +9,20 @@ from typing import Any
 from ..execution.progress import Callback
 from ..images.manifest import Manifest
 from ..images.pixel_size import size_warnings
+from ..images.record_order import sorted_by_content
 from ..images.survey import check_contents, survey
 from ..networks import vectors_named
 from .answers import Answer
 
 
-def check_training_images(manifest: Manifest, n_jobs: int | None, callback: Callback) -> None:
-    """Refuses images that cannot be read, all at once, and one content under two labels."""
+def checked_training_images(manifest: Manifest, n_jobs: int | None, callback: Callback) -> Manifest:
+    """The images, sorted by content, so that the order of rows does not change the model.
+
+    Refuses images that cannot be read, all at once, and one content under two labels.
+    """
     survey(manifest.records, n_jobs, callback).check()
     check_contents(manifest)
+    return sorted_by_content(manifest)
 
 
 def left_out(manifest: Manifest) -> dict[str, Any]:

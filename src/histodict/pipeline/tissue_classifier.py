@@ -15,6 +15,7 @@ from ..execution.progress import Callback, ignore
 from ..images.annotations.drawing import Drawing
 from ..images.in_memory import ImageFile
 from ..images.kept_pictures import pictures_kept
+from ..images.record_order import sorted_by_content
 from ..methods.registry import method_entry
 from ..model_content import ModelContent
 from ..networks import vectors_named
@@ -34,7 +35,7 @@ class TissueClassifier(ImageClassifier):
     ----------
     recipe : a `Recipe`, or the name of a preset
     method : the method to take in it, by name; see `methods.registry`
-    random_state : seed; the same seed and images give the same model
+    random_state : seed; the same seed and images, in any order, give the same model
     n_jobs : threads; None for all cores
     cache : folder for what is costly to compute of an image; None keeps nothing
     verbose : whether a bar on stderr shows how far the work is
@@ -102,7 +103,7 @@ class TissueClassifier(ImageClassifier):
         manifest, watch = to_learn(images, positive, "positive"), self._watch(callback)
         learnt, start = copy(self), None
         with pictures_kept():
-            labels = learnt._begin(manifest, watch, executor)
+            manifest, labels = learnt._begin(manifest, watch, executor)
             if start_from is not None:
                 learnt.training_["started_from"] = start_from.training_
                 start = start_from.model_
@@ -151,6 +152,7 @@ class TissueClassifier(ImageClassifier):
         if strange:
             known = " and ".join(map(repr, self.classes_))
             raise ValueError(f"{manifest.root}: the model knows {known}, not {strange[0]!r}")
+        manifest = sorted_by_content(manifest)
         labels = np.array([self.classes_.index(r.label) for r in manifest.records], np.int64)
         changed = copy(self)
         watch = self._watch(callback)

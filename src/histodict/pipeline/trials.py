@@ -27,14 +27,17 @@ from ..execution.executor import Executor
 from ..execution.files import content_digest
 from ..execution.progress import Callback
 from ..execution.sealed import read_sealed, write_sealed
-from ..images.manifest import Manifest, Record
+from ..images.manifest import Manifest
 from ..images.pixel_size import GivenSize
+from ..images.record_order import training_content
 from ..patches.patch_map import PatchMap
 from ..recipes import Recipe
 from .answers import NO_TISSUE, ImageAnswer, RegionAnswer
 
 # What decides the bits of a result beside the settings; reports name these versions, too.
 PACKAGES = ("histodict", "numpy", "scipy", "scikit-learn", "numba", "pillow")
+
+_FORM = 2  # to be raised when the same settings and images give another model
 
 
 class Learner(Protocol):
@@ -72,19 +75,15 @@ class Trial:
 
         Asked for once: it reads all images.
         """
-        sides = [[_facts(r) for r in side.records] for side in (self.train, self.test)]
+        train, test = (
+            list(map(training_content, side.records)) for side in (self.train, self.test)
+        )
+        train.sort(key=json.dumps)  # `fit` sorts its images
         versions = [version(name) for name in PACKAGES]
-        decided_by = [self.model.decided_by(), sides, self.train.classes, self.adapts, versions]
+        learning = [self.model.decided_by(), _FORM, train, self.train.classes]
+        decided_by = [*learning, test, self.adapts, versions]
         text = json.dumps(decided_by, sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:32]
-
-
-def _facts(record: Record) -> list[Any]:
-    """All of a record that a model may learn from, whatever the file is called."""
-    mask = content_digest(record.mask) if record.mask else None
-    drawings = {"drawn": record.drawn, "within": record.within}
-    drawn = [[name, each.facts()] for name, each in drawings.items() if each is not None]
-    return [content_digest(record.path), record.label, record.patient, record.mpp, mask, *drawn]
 
 
 @dataclass(frozen=True)
