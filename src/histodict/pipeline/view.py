@@ -34,7 +34,12 @@ _MANY_PIXELS = 8_000_000
 
 
 class View:
-    """The patches and vectors of one open image."""
+    """The patches and vectors of one open image.
+
+    uses_whole_image : whether hardly any tissue was found and all patches count instead
+    """
+
+    uses_whole_image: bool = False  # of a feature file, which says where the patches are
 
     def __init__(
         self,
