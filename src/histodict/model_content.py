@@ -246,6 +246,7 @@ _TRAINING = {
     "adapted": ("dict[str, Any]", False),
     "started_from": ("dict[str, Any]", False),
     "left_out": ("list[str]", False),
+    "confounders": ("list[str]", False),
 }
 _WORDS: dict[str, Callable[[object], None]] = {
     "kind": _check_kind_of_model,

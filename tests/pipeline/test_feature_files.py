@@ -20,7 +20,7 @@ from histodict.images.feature_file import common_origin, open_features
 from histodict.images.manifest import Record, read_manifest
 from histodict.networks import NETWORKS, forget_networks, register_network
 from histodict.patches.patch_map import PatchMap
-from histodict.pipeline import load_model
+from histodict.pipeline import load_model, sizes
 from histodict.pipeline.extraction import extract_all, recipe_for
 from histodict.pipeline.gallery import Gallery
 from histodict.presets import PRESETS
@@ -81,7 +81,9 @@ def same_answers(first, second):
             )
 
 
-def test_a_network_kept_in_files_gives_the_bits_of_the_network(tissue, tmp_path):
+def test_a_network_kept_in_files_gives_the_bits_of_the_network(tissue, tmp_path, monkeypatch):
+    """In the same order of images, which is otherwise that of their files' content."""
+    monkeypatch.setattr(sizes, "sorted_by_content", lambda manifest: manifest)
     extracted(tissue, tmp_path / "f", n_jobs=2)
     table = tissue / "manifest.csv"
     kept = read_manifest(table, features=tmp_path / "f")

@@ -22,6 +22,7 @@ from .reading import (
     chosen_preset,
     one_region,
     pairs,
+    warn_of_confounders,
     warn_of_masks,
     whole_numbers,
     with_positive,
@@ -198,6 +199,7 @@ def evaluate(
         region = one_region(data.regions)
         manifest = data.read(whole_paths=work.cluster is not None)
         splits = protocol.splits(manifest)
+        warn_of_confounders(manifest)
         seeds = whole_numbers("--seeds", protocol.seeds)
         keeps()
         with work.begin(cache) as begun:

@@ -27,6 +27,7 @@ from .reading import (
     in_split,
     one_region,
     pairs,
+    warn_of_confounders,
     warn_of_masks,
     with_positive,
 )
@@ -170,6 +171,7 @@ def train(
         if one_region(data.regions) is None:
             warn_of_masks(manifest)
             manifest = with_positive(manifest, positive)
+            warn_of_confounders(manifest)
         elif positive is not None:
             raise ValueError("--positive: leave it out, as --regions names what is to be found")
         check_room(output, _model_bytes(model, len(manifest.classes)))

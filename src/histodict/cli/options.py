@@ -150,8 +150,8 @@ ColumnOption = Annotated[
     list[str] | None,
     typer.Option(
         metavar="FIELD=COLUMN",
-        help="Which column of the CSV is the path, label, patient, slide, site, mpp, split or "
-        "mask, such as patient=case_no. May be repeated.",
+        help="Which column of the CSV is the path, label, patient, slide, site, scanner, batch, "
+        "mpp, split or mask, such as patient=case_no. May be repeated.",
     ),
 ]
 SplitOption = Annotated[

@@ -141,6 +141,14 @@ def warn_of_masks(manifest: Manifest) -> None:
         warn(f"masks or outlines of {images} not used: `--regions NAME` finds what they show")
 
 
+def warn_of_confounders(manifest: Manifest) -> None:
+    """Properties of the images that go with their class, such as the site."""
+    from ..evaluation.confounding import find_confounders
+
+    for found in find_confounders(manifest):
+        warn(str(found), "Note" if found.may_be_tissue else "Warning")
+
+
 def note_tables(folders: Sequence[Path]) -> None:
     """Where `train` would read the table of a folder, `predict` takes the folder's images."""
     from ..images.manifest import MANIFEST_NAME

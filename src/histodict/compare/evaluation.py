@@ -17,13 +17,14 @@ from __future__ import annotations
 import json
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from ..evaluation.answers import Repeat
+from ..evaluation.confounding import Association, find_confounders
 from ..evaluation.split_file import save_splits, splits_digest
 from ..evaluation.splits import Splits
 from ..execution.files import written_whole
@@ -52,6 +53,7 @@ class Evaluation:
     """Everything that was measured; `rows` of the tables, and the answers behind them.
 
     region : what was looked for in the images, whose classes are then those with and without it
+    confounders : properties of the images that go with their class
     """
 
     manifest: Manifest
@@ -63,6 +65,7 @@ class Evaluation:
     comparisons: list[Row]
     timing: list[Row]
     region: str | None = None
+    confounders: list[Association] = field(default_factory=list)
 
     @property
     def failures(self) -> list[Result]:
@@ -142,6 +145,7 @@ def evaluate(
     done = Evaluation(
         manifest, splits, dict(plans), list(seeds), results, [], [], timing_rows(results), region
     )
+    done.confounders.extend(find_confounders(manifest))
     # First: whatever cannot be measured of them, the answers are there.
     write_table(folder / "answers", answer_rows(manifest, results), ("method", "seed", "split"))
     write_table(folder / "timing", done.timing, ("method", "seed", "split"))
@@ -188,6 +192,7 @@ def provenance(done: Evaluation) -> dict[str, Any]:
         "splits_digest": splits_digest(done.splits),
         "protocol": dict(done.splits.protocol),
         **({"region": done.region} if done.region else {}),
+        "confounders": [asdict(found) for found in done.confounders],
         "kept_apart": sorted({split.by for split in done.splits}),
         "seeds": done.seeds,
         "draws_of_patients": N_DRAWS,

@@ -45,6 +45,8 @@ ALIASES = {
     "patient": ("group", "patient_id", "case", "case_id"),
     "slide": ("slide_id",),
     "site": ("centre", "center", "hospital"),
+    "scanner": ("scanner_name", "scanner_model"),
+    "batch": ("acquisition_group", "stain_batch"),
     "mpp": ("microns_per_pixel", "um_per_px"),
     "split": ("subset",),
     "mask": ("mask_path",),
@@ -139,8 +141,8 @@ def read_manifest(
     source : a folder, or a CSV file with a header. Separated by comma, semicolon or tabulator;
         UTF-8, with or without BOM. Paths are relative to the CSV file's folder, those of a
         DataFrame to the working folder, and its lines are counted from 0. Columns: path and
-        label, and if known patient, slide, site, mpp (µm per pixel), split, mask; see ALIASES for
-        other names they may have. The label may be left out where there is a mask.
+        label, and if known patient, slide, site, scanner, batch, mpp (µm per pixel), split, mask;
+        see ALIASES for other names they may have. The label may be left out where there is a mask.
     columns : names of columns by field, such as {"patient": "source_image"}
     labelled : whether a table must have labels or masks; to be answered for, images need none
     features : folder of feature files, which have the names of the slides (column path or, where
@@ -317,6 +319,8 @@ def _record(where: str, folder: Path, cells: Mapping[str, str], filled: Sequence
         patient=cells.get("patient") or name_in(folder, path),
         slide=cells.get("slide") or None,
         site=cells.get("site") or None,
+        scanner=cells.get("scanner") or None,
+        batch=cells.get("batch") or None,
         mpp=_mpp(where, cells.get("mpp", "")),
         split=cells.get("split") or None,
         **_mapped(_path(folder, cells["mask"]) if cells.get("mask") else None),

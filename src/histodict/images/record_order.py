@@ -5,14 +5,22 @@ Training draws patches image by image, and sums over them; both depend on the or
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from ..execution.files import content_digest, sampled_digest
+import numpy as np
+
+from ..execution.files import content_digest, file_key, sampled_digest
+from .errors import ImageError
+from .feature_file import is_feature_file, open_features
 from .manifest import Manifest
 from .records import Record
+
+_N_VECTORS = 4  # of a feature file, to sort by
 
 
 def training_content(record: Record, digest: Callable[[Path], str] = content_digest) -> list[Any]:
@@ -23,12 +31,35 @@ def training_content(record: Record, digest: Callable[[Path], str] = content_dig
     return [digest(record.path), record.label, record.patient, record.mpp, mask, *facts]
 
 
+def _sorting_digest(path: Path) -> str:
+    """Of a feature file's vectors, in any format and order of rows; else of the file's bytes."""
+    try:
+        if is_feature_file(path):
+            return _features_digest(path, repr(file_key(path)))
+    except (ImageError, OSError):  # the code that opens it reports what is wrong
+        return ""
+    return sampled_digest(path)
+
+
+@lru_cache(maxsize=100_000)
+def _features_digest(path: Path, state: str) -> str:
+    """Of all coordinates and of a few vectors, of which a file may hold gigabytes."""
+    with open_features(path) as file:
+        order = np.lexsort(file.coords.T)
+        some = order[np.linspace(0, len(order) - 1, _N_VECTORS).astype(np.int64)]
+        parts = [
+            file.coords[order].tobytes(),
+            *(file.read(slice(i, i + 1)).tobytes() for i in some),
+        ]
+    return hashlib.sha256(b"".join(parts)).hexdigest()
+
+
 def content_order(records: Sequence[Record]) -> list[int]:
     """Places of the records, sorted by image content, then label, patient, pixel size and mask.
 
     Copies that agree in all of these are interchangeable: a model learns the same from each.
     """
-    keys = [json.dumps(training_content(record, sampled_digest)) for record in records]
+    keys = [json.dumps(training_content(record, _sorting_digest)) for record in records]
     return sorted(range(len(records)), key=keys.__getitem__)
 
 

@@ -16,6 +16,7 @@ from .feature_file import check_features, is_feature_file
 from .manifest import Manifest
 from .masks import region_of
 from .pixel_size import GivenSize
+from .properties import ImageProperties
 from .readers import ImageError, open_image
 from .records import ManifestError, Record, some_of
 
@@ -87,6 +88,14 @@ def _with_size(record: Record, mpp: float | None, override_mpp: float | None) ->
     return replace(record, mpp=size.from_outside)
 
 
+def image_properties(record: Record) -> ImageProperties | None:
+    """What a survey has measured of an image, which is read if it has not; None if it cannot be."""
+    try:
+        return _surveyed(record)
+    except (ValueError, OSError, MemoryError):
+        return None
+
+
 def _why_not(record: Record) -> str:
     """Why an image, or its mask, cannot be read; nothing if it can."""
     if record.trouble:
@@ -95,17 +104,21 @@ def _why_not(record: Record) -> str:
         for file in record.files:
             if not is_there(file):
                 raise ImageError(f"{file}: there is no such file; check the name and the folder")
-        alone = Record(record.path, "", "", None, None, record.mpp)
-        alone = replace(alone, mask=record.mask, drawn=record.drawn, within=record.within)
-        _try(alone, repr([file_key(file) for file in record.files]))
+        _surveyed(record)
     except (ValueError, OSError, MemoryError) as error:
         words = str(error) or type(error).__name__
         return words if words.startswith(str(record.path)) else f"{record.path}: {words}"
     return ""
 
 
+def _surveyed(record: Record) -> ImageProperties:
+    alone = Record(record.path, "", "", None, None, record.mpp)
+    alone = replace(alone, mask=record.mask, drawn=record.drawn, within=record.within)
+    return _try(alone, repr([file_key(file) for file in record.files]))
+
+
 @lru_cache(maxsize=100_000)
-def _try(record: Record, state: str) -> None:
+def _try(record: Record, state: str) -> ImageProperties:
     """Reads it, once as long as it stays as it is."""
     if is_feature_file(record.path):
         check_features(record.path)
@@ -115,6 +128,7 @@ def _try(record: Record, state: str) -> None:
             region_of(record, source, "")
         if record.within is not None and not record.within.region(source).any():
             raise ImageError(f"{record.within.path}: its outlines hold no pixel of {record.path}")
+        return ImageProperties.of(source)
 
 
 # --- the same twice -----------------------------------------------------------------------------

@@ -29,7 +29,7 @@ from .estimator import Estimator
 from .image_model import ImageModel, Look
 from .inputs import One, Several, Within
 from .results import Answers
-from .sizes import checked_training_images, left_out
+from .sizes import checked_training_images, data_notes
 
 _NO_LABEL = "no label"
 _ROUNDING = 1e-9  # a line that moved by less has not moved
@@ -112,7 +112,7 @@ class ImageClassifier(Estimator):
             "n_images": manifest.n_images,
             "n_patients": len(set(manifest.patients)),
             "random_state": self.random_state,
-        } | left_out(manifest)
+        } | data_notes(manifest)
         if any(record.within for record in manifest.records):
             self.training_["n_parts"] = len(manifest.records)
         return manifest, np.array([classes.index(record.label) for record in manifest.records])

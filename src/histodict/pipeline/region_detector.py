@@ -35,7 +35,7 @@ from .inputs import Labelled, One, Several, Within, to_learn
 from .patch_model import PatchModel
 from .region_truth import image_truth, in_region, known_patches, region_classes, true_patches
 from .results import Answers
-from .sizes import checked_training_images, left_out
+from .sizes import checked_training_images, data_notes
 from .spoken import Spoken, speak_of_regions
 from .tissue_classifier import recipe_facts
 from .training_patches import PatchSource
@@ -163,7 +163,7 @@ class RegionDetector(Estimator):
             "n_patients": len(set(manifest.patients)),
             "random_state": self.random_state,
             "n_patches": n_patches,
-        } | left_out(manifest)
+        } | data_notes(manifest)
         if start_from is not None:
             learnt.training_["started_from"] = start_from.training_
         return self._become(learnt)

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
+from ..evaluation.confounding import find_confounders
 from ..execution.progress import Callback
 from ..images.manifest import Manifest
 from ..images.pixel_size import size_warnings
@@ -25,9 +26,13 @@ def checked_training_images(manifest: Manifest, n_jobs: int | None, callback: Ca
     return sorted_by_content(manifest)
 
 
-def left_out(manifest: Manifest) -> dict[str, Any]:
-    """For the record of a training: the images that were left out, as they cannot be read."""
-    return {"left_out": list(manifest.left_out)} if manifest.left_out else {}
+def data_notes(manifest: Manifest) -> dict[str, Any]:
+    """For the record of a training: images left out as they cannot be read, and confounders."""
+    notes = {
+        "left_out": list(manifest.left_out),
+        "confounders": [str(found) for found in find_confounders(manifest)],
+    }
+    return {name: lines for name, lines in notes.items() if lines}
 
 
 def warn_of_sizes(answers: Sequence[Answer], model: Any) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ..evaluation.confounding import find_confounders
 from ..execution.progress import Callback, ignore
 from ..execution.texts import counted, percent
 from ..images.manifest import Manifest, Record
@@ -64,7 +65,8 @@ def write_atoms_page(
             {"name": "patients", "value": found.facts[0].of_patients},
         ],
         "note": panel_note(model),
-        "leak_words": leak_words(found),
+        "leak_words": leak_words(found, manifest),
+        "confounders": [str(each) for each in find_confounders(manifest)],
         "leak_rule": leak_rule(found),
         "leaks": [_leak_row(fact) for fact in found.leaks[:_MOST_TOLD]],
         "n_more_leaks": max(0, len(found.leaks) - _MOST_TOLD),
@@ -85,12 +87,16 @@ def _knows_no_sites(found: AtomsInUse) -> bool:
     return all(np.isnan(fact.site_chance) for fact in found.facts)
 
 
-def leak_words(found: AtomsInUse) -> str:
-    """What was looked for, and what came of it."""
+def leak_words(found: AtomsInUse, manifest: Manifest) -> str:
+    """Which atoms differ between sites, or why that cannot be tested."""
+    n_sites = len({record.site for record in manifest.records if record.site})
+    if n_sites == 0:
+        return "Not tested: the table of images has no column site."
     if _knows_no_sites(found):
         return (
-            "Whether atoms tell sites apart cannot be said: no class has patients of two sites. "
-            "A column site in the table of images says where each is from."
+            "Not tested: sites are compared within a class, and every class comes from one site."
+            if n_sites > 1
+            else "Not tested: all images come from one site."
         )
     n = len(found.leaks)
     if not n:
@@ -103,7 +109,7 @@ def leak_words(found: AtomsInUse) -> str:
 
 
 def leak_rule(found: AtomsInUse) -> str:
-    """When an atom looks like a leak; nothing where that cannot be said."""
+    """When an atom looks like a leak; empty where that was not tested."""
     if _knows_no_sites(found):
         return ""
     return (

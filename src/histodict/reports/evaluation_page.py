@@ -57,7 +57,7 @@ def _about(done: Evaluation) -> dict[str, Any]:
         "region": done.region,
         "by_image": facts.split_by_image(done),
         "n_shared": facts.n_shared_patients(done),
-        "warnings": done.manifest.warnings,
+        "warnings": [*done.manifest.warnings, *map(str, done.confounders)],
         "failures": made["failures"],
         "data": facts.data_facts(done),
         "class_rows": facts.class_rows(done),

@@ -42,6 +42,7 @@ def describe_model(header: Mapping[str, Any]) -> list[Fact]:
         ("Meant for", RESEARCH),
         ("Learnt from", _learnt_words(training)),
         ("Left out", _left_out_words(training)),
+        ("Confounding", ". ".join(training.get("confounders", []))),
         ("Method", f"{recipe.method} ({parameters})" if parameters else recipe.method),
         ("Vectors", _origin_words(header)),
         ("Scale", "" if given else facts.scale_words(recipe)),
@@ -196,6 +197,7 @@ def limits(done: Evaluation, n_sites: int) -> list[str]:
         said.append("How it does on slides of another laboratory was not tested.")
     elif done.splits.protocol.get("kind") != "leave one site out":
         said.append("Sites were not kept apart: a new laboratory may do worse.")
+    said += [f"{found}." for found in done.confounders]
     if any("NO PATIENT" in warning for warning in done.manifest.warnings):
         said.append("Patients are not known for all images: some may be on both sides of a split.")
     return said

@@ -1,0 +1,243 @@
+"""Does anything about the images beside the tissue tell their classes apart?
+
+A model may learn the site or the scanner in place of the tissue, and no split by patient shows that
+where they go with the class. Each property is compared with the class over patients: the balanced
+accuracy of the best rule that knows this property alone, against the same with the classes of
+patients permuted. p-values are adjusted for the number of properties.
+
+Reference: Westfall, Young, "Resampling-based multiple testing", 1993 (the adjustment by minimal p).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..images.manifest import Manifest
+from ..images.survey import image_properties
+
+_ALPHA = 0.05  # of adjusted p-values, from which on an association is reported
+_LEAST_GAIN = 0.4  # of the way from guessing to always right
+_N_PERMUTATIONS, _FEWER, _MANY = 999, 199, 5000
+_TOLERANCE = 1e-9
+
+Places = NDArray[np.int64]
+# Per image: a word, or numbers of which each is compared by itself; None where not known.
+Values = Sequence[str | tuple[float, ...] | None]
+
+
+@dataclass(frozen=True)
+class Association:
+    """How well one property tells the classes apart, over patients.
+
+    accuracy : balanced accuracy of the best rule on these patients; by_chance : its mean with
+    permuted classes; p_value : adjusted for the number of properties
+    confounded : every value of the property goes with one class only
+    """
+
+    name: str
+    accuracy: float
+    by_chance: float
+    p_value: float
+    confounded: bool
+
+    @property
+    def may_be_tissue(self) -> bool:
+        """Whether the tissue of the classes itself may differ so."""
+        return self.name == "mean colour"
+
+    def __str__(self) -> str:
+        head = self.name[:1].upper() + self.name[1:]
+        if self.confounded and self.name in _RECORDED:
+            return (
+                f"Class and {self.name} are fully confounded: no evaluation on these data can tell "
+                f"them apart, and a model may have learnt the {self.name} instead of the tissue. "
+                f"Add images of every class from the same {self.name}"
+            )
+        words = (
+            f"{head} alone gives the class of patients with a balanced accuracy of "
+            f"{self.accuracy:.2f} (by chance {self.by_chance:.2f}, p = {self.p_value:.3f})"
+        )
+        if self.confounded and not self.may_be_tissue:
+            words += ": on these data the two cannot be told apart"
+        return f"{words}. {_ADVICE.get(self.name, _OF_FILES)}"
+
+
+_RECORDED = ("site", "scanner", "batch")
+_OF_FILES = "A model may use it instead of the tissue: prepare images of all classes alike"
+_OF_COLOUR = (
+    "The cause may be the tissue itself, or stain, scanner or exposure, which a model may learn "
+    "instead"
+)
+_ADVICE = {name: f"A model may have learnt the {name}: test where it varies" for name in _RECORDED}
+_ADVICE |= {
+    "site": "A model may have learnt the site: test with --protocol site",
+    "mean colour": _OF_COLOUR,
+    "white point": f"{_OF_COLOUR}; see --set stain=…",
+}
+
+
+def find_confounders(manifest: Manifest) -> list[Association]:
+    """Properties that go with the class, the strongest first; none where nothing stands out.
+
+    Compared are the columns site, scanner and batch, and what images themselves have: file format,
+    size, pixel size, mean colour and white point (99th percentile of each channel).
+    """
+    records = [r for r in manifest.records if r.label and not r.is_mapped]
+    known = [image_properties(record) for record in records]
+    properties: dict[str, Values] = {
+        name: [getattr(record, name) for record in records] for name in _RECORDED
+    }
+    properties["file format"] = [own and own.format for own in known]
+    properties["image size"] = [own.size if own else None for own in known]
+    properties["pixel size"] = [(own.mpp,) if own and own.mpp else None for own in known]
+    properties["mean colour"] = [own.mean if own else None for own in known]
+    properties["white point"] = [own.white if own else None for own in known]
+    labels, patients = [r.label for r in records], [r.patient for r in records]
+    return [a for a in associations(properties, labels, patients) if _is_reported(a)]
+
+
+def _is_reported(found: Association) -> bool:
+    return (found.confounded and found.name in _RECORDED) or found.p_value <= _ALPHA
+
+
+def associations(
+    properties: dict[str, Values],
+    labels: Sequence[str],
+    patients: Sequence[str],
+    *,
+    random_state: int = 0,
+) -> list[Association]:
+    """Of all properties that vary, the strongest first; empty if none is strong or confounded.
+
+    A weak association has the p-value 1, however certain it is: 0.4 of the way from guessing to
+    always right is the least that counts.
+    """
+    rng, tested = np.random.default_rng(random_state), []
+    for name, values in properties.items():
+        rows = [place for place, value in enumerate(values) if value is not None]
+        units = _Units.of([labels[r] for r in rows], [patients[r] for r in rows])
+        own = [values[row] for row in rows]
+        if len(units.counts) > 1 and len(set(own)) > 1:
+            accuracy = float(units.accuracies(own, units.classes[None])[0])
+            confounded = _is_confounded(
+                own, [labels[r] for r in rows], len(units.classes), accuracy
+            )
+            tested.append((name, own, units, accuracy, confounded))
+    if not any(units.is_strong(a) or confounded for *_, units, a, confounded in tested):
+        return []
+    by_chance = [units.accuracies(own, units.permuted(rng)) for _, own, units, *_ in tested]
+    n = min(map(len, by_chance))
+    observed = np.array([accuracy for *_, accuracy, _ in tested])
+    p_values = _adjusted(observed, np.array([values[:n] for values in by_chance]))
+    found = [
+        Association(
+            name,
+            accuracy,
+            float(chance.mean()),
+            p if units.is_strong(accuracy) else 1.0,
+            confounded,
+        )
+        for (name, _, units, accuracy, confounded), chance, p in zip(
+            tested, by_chance, p_values.tolist(), strict=True
+        )
+    ]
+    return sorted(found, key=lambda each: (each.p_value, -each.accuracy))
+
+
+def _is_confounded(own: Values, labels: Sequence[str], n_units: int, accuracy: float) -> bool:
+    """Whether each value goes with one label only, and there is not simply one per patient."""
+    n_values = len(set(own))
+    decides = len(set(zip(own, labels, strict=True))) == n_values
+    if isinstance(own[0], str):
+        return decides and n_values < n_units
+    # Values of a continuous property occur once, and so with one label.
+    return (decides and n_values <= n_units / 2) or accuracy > 1 - _TOLERANCE
+
+
+@dataclass(frozen=True)
+class _Units:
+    """Patients by class. of_row : the unit of every image; classes : of every unit, its class's
+    place; counts : units per class.
+    """
+
+    of_row: Places
+    classes: Places
+    counts: Places
+
+    @classmethod
+    def of(cls, labels: Sequence[str], patients: Sequence[str]) -> _Units:
+        pairs = list(zip(patients, labels, strict=True))
+        names = sorted(set(pairs))
+        place_of = {pair: place for place, pair in enumerate(names)}
+        _, classes, counts = np.unique(
+            [label for _, label in names] or [""], return_inverse=True, return_counts=True
+        )
+        return cls(np.array([place_of[pair] for pair in pairs], np.int64), classes, counts)
+
+    def permuted(self, rng: np.random.Generator) -> Places:
+        """Permutations (n, n_units) of the classes."""
+        n = _N_PERMUTATIONS if len(self.classes) <= _MANY else _FEWER
+        return rng.permuted(np.tile(self.classes, (n, 1)), axis=1)
+
+    def is_strong(self, accuracy: float) -> bool:
+        least = 1 / len(self.counts)
+        return accuracy >= least + _LEAST_GAIN * (1 - least)
+
+    def accuracies(self, values: Values, permuted: Places) -> NDArray[np.float64]:
+        """Of the best rule from these values of all images to each of the rows of classes."""
+        if isinstance(values[0], str):
+            return self._of_words([str(value) for value in values], permuted)
+        columns = np.array(values, np.float64).T
+        found: NDArray[np.float64]
+        found = np.max([self._of_numbers(column, permuted) for column in columns], axis=0)
+        return found
+
+    def _of_words(self, words: Sequence[str], permuted: Places) -> NDArray[np.float64]:
+        """Balanced accuracy of the class that each word goes with most."""
+        names, places = np.unique(words, return_inverse=True)
+        shares = np.zeros((len(self.classes), len(names)))
+        np.add.at(shares, (self.of_row, places), 1.0)
+        shares /= shares.sum(axis=1, keepdims=True)
+        by_class = [
+            (permuted == place).astype(np.float64) @ shares / count
+            for place, count in enumerate(self.counts.tolist())
+        ]
+        found: NDArray[np.float64] = np.max(by_class, axis=0).sum(axis=1) / len(self.counts)
+        return found
+
+    def _of_numbers(self, numbers: NDArray[np.float64], permuted: Places) -> NDArray[np.float64]:
+        """Balanced accuracy of the best cut between a class and the others, of any class.
+
+        (1 + D) / 2, where D is the distance of Kolmogorov and Smirnov.
+        """
+        sums = np.bincount(self.of_row, numbers, len(self.classes))
+        means = sums / np.bincount(self.of_row, minlength=len(self.classes))
+        order = np.argsort(means, kind="stable")
+        ends = np.append(np.diff(means[order]) > _TOLERANCE, True)
+        n, best = len(means), np.zeros(len(permuted))
+        # Of two classes, one against the other is the same as the other against the one.
+        for place, count in list(enumerate(self.counts.tolist()))[len(self.counts) == 2 :]:
+            inside = permuted[:, order] == place
+            steps = np.where(inside, 1 / count, -1 / (n - count))
+            gaps = np.abs(np.cumsum(steps, axis=1)[:, ends]).max(axis=1)
+            best = np.maximum(best, gaps)
+        return (1 + best) / 2
+
+
+def _adjusted(observed: NDArray[np.float64], by_chance: NDArray[np.float64]) -> NDArray[np.float64]:
+    """p-values of n properties, from their n values and (n, n_permutations) of permuted classes."""
+    p = np.array([_as_large(row) for row in np.column_stack([observed, by_chance])])
+    least = p.min(axis=0)
+    found: NDArray[np.float64] = (least[None] <= p[:, :1] + _TOLERANCE).mean(axis=1)
+    return found
+
+
+def _as_large(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Of every value, the share of all that are as large."""
+    below = np.searchsorted(np.sort(values), values - _TOLERANCE)
+    found: NDArray[np.float64] = 1 - below / len(values)
+    return found
