@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import bootstrap, t
 
 from histodict.evaluation.answers import Repeat
-from histodict.evaluation.intervals import PatientDraws, bootstrap_interval
+from histodict.evaluation.intervals import CROSS_VALIDATED, PatientDraws, bootstrap_interval
 from histodict.evaluation.metrics import accuracy, auc, balanced_accuracy
 from tests.evaluation.manifests import clustered
 
@@ -211,3 +211,47 @@ def test_bad_input(rng):
         bootstrap_interval(auc, [])
     with pytest.raises(ValueError, match="the metric is not finite"):
         bootstrap_interval(lambda labels, answers: np.nan, [tested])
+
+
+# --- cross-validation ---------------------------------------------------------------------------
+
+
+def test_the_interval_of_a_cross_validated_figure_is_wider_and_ends_at_0_and_1(rng):
+    (tested,) = clustered(rng, 24)
+    alone, wider = (
+        bootstrap_interval(auc, [tested], n_replicates=200, cross_validated=crossed)
+        for crossed in (False, True)
+    )
+    assert wider.value == alone.value
+    assert wider.low - wider.value == pytest.approx(2**0.5 * (alone.low - alone.value))
+    assert wider.high == pytest.approx(min(1, alone.value + 2**0.5 * (alone.high - alone.value)))
+
+
+def null_study(rng, n_patients=24, n_folds=4):
+    """Cross-validated answers of a nearest-mean classifier to patients of noise."""
+    labels = np.arange(n_patients) % 2
+    X, folds = rng.normal(size=(n_patients, 5)), np.arange(n_patients) // 2 % n_folds
+    answers = np.zeros(n_patients, int)
+    for fold in range(n_folds):
+        out = folds == fold
+        means = [X[~out & (labels == place)].mean(axis=0) for place in (0, 1)]
+        distances = [((X[out] - mean) ** 2).sum(axis=1) for mean in means]
+        answers[out] = np.argmin(distances, axis=0)
+    return Repeat(labels, np.arange(n_patients), answers)
+
+
+def test_without_signal_few_cross_validated_intervals_exclude_chance():
+    """Draws of patients alone leave out 0.5 in twice as many studies as they should."""
+    rng, n_studies, excluded = np.random.default_rng(0), 150, np.zeros(2)
+    for _ in range(n_studies):
+        tested = null_study(rng)
+
+        def statistic(_, rows, tested=tested):
+            return balanced_accuracy(tested.labels[rows], tested.answers[rows])
+
+        sample = PatientDraws([tested]).replicates(statistic, 100, 0)
+        for place, wider in enumerate((1.0, CROSS_VALIDATED)):
+            low, high = sample.interval(0.95, wider)
+            excluded[place] += not low <= 0.5 <= high
+    assert excluded[0] / n_studies > 0.08
+    assert excluded[1] / n_studies < 0.06

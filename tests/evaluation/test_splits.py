@@ -2,8 +2,16 @@ from __future__ import annotations
 
 import pytest
 
-from histodict.evaluation.splits import LeakError, Split, SplitError, check_no_leak, check_splits
-from tests.evaluation.manifests import manifest_of
+from histodict.evaluation.protocols import k_folds
+from histodict.evaluation.splits import (
+    LeakError,
+    Split,
+    SplitError,
+    check_no_leak,
+    check_splits,
+    cross_validated,
+)
+from tests.evaluation.manifests import UCSB, manifest_of
 
 # places 0, 1: patient 1; 2, 3: patient 2; 4, 5: patient 3; benign and malignant in turn
 MANIFEST = manifest_of({"1": (1, 1), "2": (1, 1), "3": (1, 1)})
@@ -52,3 +60,10 @@ def test_places_beyond_the_manifest():
     for place in (6, -1):
         with pytest.raises(SplitError, match="places beyond the 6 images"):
             check_splits(MANIFEST, [Split("x", [0, 1], [place])])
+
+
+def test_patients_that_are_tested_by_one_model_and_train_another_are_found():
+    manifest = manifest_of(UCSB)
+    assert cross_validated(manifest, k_folds(manifest, 3))
+    first = k_folds(manifest, 3).splits[0]
+    assert not cross_validated(manifest, [first, first])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from ..evaluation import metrics
 from ..evaluation.answers import Repeat, gather
 from ..evaluation.comparison import holm, paired_bootstrap
 from ..evaluation.intervals import bootstrap_interval
-from ..evaluation.splits import Split
+from ..evaluation.splits import Split, cross_validated
 from ..execution.tables import Row
 from ..images.manifest import Manifest, Record
 from .patch_measures import PATCH_METRICS, Judged, by_kind, patch_counts
@@ -73,7 +73,9 @@ def values(
         for method in methods:
             for name, (kind, metric) in measured.items():
                 said = repeats.of(method, size, kind)
-                interval = bootstrap_interval(metric, said, n_replicates=N_DRAWS)
+                interval = bootstrap_interval(
+                    metric, said, n_replicates=N_DRAWS, cross_validated=repeats.cross_validated
+                )
                 spread = [metric(repeat.labels, repeat.answers) for repeat in said]
                 rows.append(
                     {
@@ -149,6 +151,11 @@ class Repeats:
         self.manifest = manifest
         self.results = results
         self._made: dict[tuple[str, int | None, str], list[Repeat]] = {}
+
+    @cached_property
+    def cross_validated(self) -> bool:
+        """Whether a patient that is tested in one split is trained on in another."""
+        return cross_validated(self.manifest, [result.task.split for result in self.results])
 
     def of(self, method: str, size: int | None, kind: str) -> list[Repeat]:
         key = method, size, kind

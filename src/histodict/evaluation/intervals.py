@@ -10,6 +10,12 @@ therefore uses one draw for all repeats and takes the mean of the metric over th
 figure that is reported, too. So repeats make the figure steadier, and the interval only as much
 narrower as they really do.
 
+In cross-validation the patients tested in one fold train the models of the others, so answers to
+different patients are not independent: without any signal, each pair of patients counts twice, and
+the figure varies √2 times as much as draws of patients do. Intervals of such figures are wider by
+that. With a strong signal they are then a little too wide. `benchmarks/null_intervals.py` measures
+both.
+
 A draw may lack a class, and the metric is then not defined. A repeat whose images lack one is left
 out of that replicate's mean; a draw that leaves no repeat is drawn again, and counted. That is the
 distribution given that every class was seen, which is the one that the metric is a statement on.
@@ -37,6 +43,8 @@ Metric = Callable[[NDArray[Any], NDArray[Any]], float]
 # statistic(repeat, rows): a value from these rows of that repeat.
 Statistic = Callable[[int, NDArray[np.int64]], float]
 
+# How much wider intervals of cross-validated figures are than draws of patients make them.
+CROSS_VALIDATED = 2**0.5
 # Draws in vain, at most, per replicate.
 _MOST_REDRAWN = 20
 
@@ -65,8 +73,13 @@ def bootstrap_interval(
     level: float = 0.95,
     n_replicates: int = 2000,
     random_state: int = 0,
+    cross_validated: bool = False,
 ) -> Interval:
-    """The metric's mean over the repeats, with an interval from draws of patients."""
+    """The metric's mean over the repeats, with an interval from draws of patients.
+
+    cross_validated : whether patients that are tested by one model have trained another; the
+        metric must then lie between 0 and 1, and the interval is wider, see above
+    """
     level = check_level(level)
     draws = PatientDraws(repeats)
 
@@ -74,7 +87,7 @@ def bootstrap_interval(
         return metric(repeats[repeat].labels[rows], repeats[repeat].answers[rows])
 
     sample = draws.replicates(statistic, n_replicates, random_state)
-    low, high = sample.interval(level)
+    low, high = sample.interval(level, CROSS_VALIDATED if cross_validated else 1.0)
     n_replicates = len(sample.values)
     return Interval(
         sample.value, low, high, level, sample.n_patients, n_replicates, sample.n_redrawn
@@ -99,18 +112,22 @@ class Replicates:
     n_patients: int
     n_redrawn: int
 
-    def interval(self, level: float) -> tuple[float, float]:
+    def interval(self, level: float, wider: float = 1.0) -> tuple[float, float]:
         """More than the middle `level` of the draws, which is too narrow with few patients.
 
-        It reaches as much further out as Student's t does beyond the normal distribution.
+        It reaches as much further out as Student's t does beyond the normal distribution, and then
+        `wider` times as far from the value, but not beyond 0 and 1.
 
         Reference: Hesterberg, The American Statistician 69 (2015) 371-386.
         """
         n = self.n_patients
         # √(n/(n−1)) because a draw of n varies by the spread over n, not over n − 1.
         tail = float(norm.cdf(np.sqrt(n / (n - 1)) * t.ppf((1 - level) / 2, n - 1)))
-        low, high = np.quantile(self.values, (tail, 1 - tail))
-        return float(low), float(high)
+        ends = np.quantile(self.values, (tail, 1 - tail))
+        if wider != 1:
+            ends = np.clip(self.value + wider * (ends - self.value), 0, 1)
+        low, high = ends.tolist()
+        return low, high
 
 
 class PatientDraws:

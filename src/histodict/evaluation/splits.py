@@ -80,6 +80,15 @@ def shared_patients(manifest: Manifest, split: Split) -> list[str]:
     return sorted(set.intersection(*sides))
 
 
+def cross_validated(manifest: Manifest, splits: Iterable[Split]) -> bool:
+    """Whether a patient that is tested in one split is trained on in another."""
+    trained, tested = set[str](), set[str]()
+    for split in splits:
+        trained |= {manifest.records[place].patient for place in split.train}
+        tested |= {manifest.records[place].patient for place in split.test}
+    return bool(trained & tested)
+
+
 def check_no_leak(manifest: Manifest, split: Split) -> None:
     """Raise LeakError if a patient is on both sides."""
     shared = shared_patients(manifest, split)

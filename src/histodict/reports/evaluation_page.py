@@ -101,6 +101,7 @@ def _results(done: Evaluation) -> dict[str, Any]:
         ],
         "figure_words": facts.figure_words,
         "no_error": any(row["low"] == row["high"] for row in done.values),
+        "cross_validated": done.gathered.cross_validated,
         "n_draws": provenance(done)["draws_of_patients"],
         "n_patients": max(row["n_patients"] for row in done.values),
         "comparisons": done.comparisons,
