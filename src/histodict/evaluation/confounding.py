@@ -91,7 +91,7 @@ def find_confounders(manifest: Manifest) -> list[Association]:
     properties: dict[str, Values] = {
         name: [getattr(record, name) for record in records] for name in _RECORDED
     }
-    properties["file format"] = [own and own.format for own in known]
+    properties["file format"] = [own.format if own else None for own in known]
     properties["image size"] = [own.size if own else None for own in known]
     properties["pixel size"] = [(own.mpp,) if own and own.mpp else None for own in known]
     properties["mean colour"] = [own.mean if own else None for own in known]
