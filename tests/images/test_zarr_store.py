@@ -11,17 +11,17 @@ import pytest
 import zarr
 
 import histodict
-from histodict.images.feature_file import check_features, open_features
-from histodict.images.readers import ImageError, open_image
-from histodict.images.zarr_codecs import CODECS_2, CODECS_3
-from tests.images.feature_files import some_vectors
-from tests.images.zarr_files import (
+from attacks.zarr_files import (
     image_attributes,
     payload,
     write_array_2,
     write_array_3,
     write_group,
 )
+from histodict.images.feature_file import check_features, open_features
+from histodict.images.readers import ImageError, open_image
+from histodict.images.zarr_codecs import CODECS_2, CODECS_3
+from tests.images.feature_files import some_vectors
 
 VECTORS, COORDS = some_vectors()
 PIXELS = np.random.default_rng(0).integers(1, 255, (3, 40, 50), np.uint8)

@@ -57,6 +57,7 @@ FORMATS: dict[str, Callable[[Path], AbstractContextManager[Content]]] = {
 _USUAL_PX = 256  # side of a single patch of which nothing is known
 _BLOCK_BYTES = 8 * 2**20
 _MOST_ROWS, _MOST_LENGTH = 10_000_000, 100_000  # what a damaged file says must not fill the memory
+_MAX_COORD = 2**40  # more cannot be meant, and would not fit where they are added up
 _MOST_GAP = 8  # rows that are read though nobody asked, rather than in two goes
 
 
@@ -93,7 +94,7 @@ class FeatureFile:
     def coords(self) -> NDArray[np.int64]:
         with reading(self.path):
             found = np.asarray(self._coords[...]).reshape(-1, 2)
-        if not np.isfinite(found).all() or (found < 0).any():
+        if not np.isfinite(found).all() or (found < 0).any() or (found > _MAX_COORD).any():
             raise _no_pixels(self.path)
         placed = np.rint(found).astype(np.int64)
         check_places(self.path, placed, self.size, step_of(self._told, self.origin.patch_px))
