@@ -6,6 +6,7 @@ Allowed, they are answered with a warning, and what is not lost is as it was.
 from __future__ import annotations
 
 import re
+import shutil
 import warnings
 from pathlib import Path
 from typing import Any
@@ -30,11 +31,13 @@ _SILENT = ("stray",)  # ways that change nothing
 
 class MissingChunks(Target):
     name = "missing_chunks"
+    attempts_in_tests = 40
 
     def setup(self, folder: Path) -> None:
         self._folder = folder / "attacked"
         self._folder.mkdir(exist_ok=True)
-        (folder / "made").mkdir(exist_ok=True)
+        shutil.rmtree(folder / "made", ignore_errors=True)  # of a worker that ended
+        (folder / "made").mkdir()
         self._bases = make_folders(folder / "made")
 
     def case(self, rng: Generator) -> Case:

@@ -7,6 +7,7 @@ the folder's name. Codecs that keep the length of a chunk give other numbers, as
 from __future__ import annotations
 
 import json
+import shutil
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -49,12 +50,14 @@ _DTYPES_3 = (
 
 class ZarrCodecs(Target):
     name = "zarr_codecs"
+    attempts_in_tests = 40
 
     def setup(self, folder: Path) -> None:
         self._folder = folder / "attacked"
         self._folder.mkdir(exist_ok=True)
         self._mark = folder / "was-run"
-        (folder / "made").mkdir(exist_ok=True)
+        shutil.rmtree(folder / "made", ignore_errors=True)  # of a worker that ended
+        (folder / "made").mkdir()
         self._bases = make_folders(folder / "made")
         for base in self._bases:  # libraries are loaded
             self.attempt(packed(self._bases[base]), base)

@@ -29,9 +29,7 @@ if TYPE_CHECKING:
     from ..images.pixel_size import GivenSize
     from ..pipeline import Model
 
-_PAGE_BYTES = 5 * 2**20
-_NAMED = "ATOMS=TEXT"
-_ATOMS = "ATOMS"
+_PAGE_BYTES, _NAMED, _ATOMS = 5 * 2**20, "ATOMS=TEXT", "ATOMS"
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..execution.files import DAMAGED_ARRAYS, file_bytes
+from ..execution.texts import one_line
 from .errors import ImageError
 from .feature_probe import look_first
 from .feature_sizes import MAX_CHUNK_BYTES, MAX_CHUNKS, check_chunk
@@ -139,7 +140,7 @@ def _zarr_in_words(path: Path) -> Iterator[None]:
         raise
     except Exception as error:  # of damaged metadata zarr raises all sorts
         raise ImageError(
-            f"{path}: a part of it cannot be read ({error}): compute its features again"
+            f"{path}: a part of it cannot be read ({one_line(error)}): compute its features again"
         ) from error
 
 
@@ -217,7 +218,7 @@ def reading(path: Path) -> Iterator[None]:
         raise
     except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:
         raise ImageError(
-            f"{path}: a part of it cannot be read ({error}): compute its features again"
+            f"{path}: a part of it cannot be read ({one_line(error)}): compute its features again"
         ) from error
 
 

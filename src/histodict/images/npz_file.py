@@ -56,8 +56,9 @@ class NpzArray:
             data = stream.read(self.n_bytes)
             if len(data) != self.n_bytes or stream.read(1):  # the latter checks the sum
                 raise ValueError(f"{self._member.filename} is cut short")
-        order = "F" if self._is_fortran else "C"
-        return np.frombuffer(data, self.dtype).reshape(self.shape, order=order)
+        values: NDArray[Any] = np.frombuffer(data, self.dtype)
+        is_fortran = self._is_fortran
+        return values.reshape(self.shape[::-1]).T if is_fortran else values.reshape(self.shape)
 
 
 class NpzFile(Mapping[str, NpzArray]):

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from ..execution.texts import one_line
 from .compressed_size import unpacked_bytes
 from .opened_slide import UnfitError
 from .zarr_metadata import ZarrArray, check_array
@@ -85,7 +86,7 @@ class ZarrFolder:
         try:
             metadata = check_array(self._document(path))
         except ValueError as error:
-            raise UnfitError(f"its array {path!r} is not read: {error}") from error
+            raise UnfitError(f"its array {path!r} is not read: {one_line(error)}") from error
         self._check_pieces(path, metadata)
         present = {f"{path}/{key}" for key in self._present(path, metadata)}
         n_chunks = math.prod(metadata.grid)
@@ -240,9 +241,9 @@ def _check_shard(metadata: ZarrArray, check: Callable[[bytes], None], data: byte
 @cache
 def _store_class() -> Any:
     """The class needs zarr to be imported."""
-    abc = import_module("zarr.abc.store")
+    base: Any = import_module("zarr.abc.store").Store
 
-    class CheckedStore(abc.Store):  # type: ignore[misc]
+    class CheckedStore(base):
         """Read-only: the metadata and the chunks of one array."""
 
         supports_writes = supports_deletes = supports_partial_writes = False
