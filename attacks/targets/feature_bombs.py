@@ -6,6 +6,8 @@ Refused by name or read, within bounds of memory; numbers that a format guards a
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterable
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +48,7 @@ class FeatureBombs(Target):
         for each in (self._folder, self._made, folder / "files"):
             each.mkdir(exist_ok=True)
         self._bases = make_files(folder / "files")
+        self._bombs: dict[tuple[str, int], dict[str, bytes]] = {}
         feature_probe.ANSWER_S = 2.0
         for base, data in self._bases.items():  # libraries are loaded
             self.attempt(data, base)
@@ -53,8 +56,9 @@ class FeatureBombs(Target):
     def case(self, rng: Generator) -> Case:
         if rng.random() < 0.3:
             name = str(rng.choice(_BOMBS))
-            base = f"bomb{BOMBS[name][0]}"
-            return Case(f"bomb, {name}", base, (["bomb", name, int(rng.choice(_MIB))],))
+            base, bomb = f"bomb{BOMBS[name][0]}", ["bomb", name, int(rng.choice(_MIB))]
+            flips = [byte_edits.flipped(rng, 10_000) for _ in range(int(rng.integers(0, 3)))]
+            return Case(f"bomb, {name}", base, (bomb, *flips))
         base = str(rng.choice(sorted(self._bases)))
         n_bytes = len(self._bases[base])
         edits: list[Any] = []
@@ -69,17 +73,22 @@ class FeatureBombs(Target):
         return Case(f"{base}: bytes", base, tuple(edits))
 
     def build(self, case: Case) -> bytes:
-        if case.edits and case.edits[0][0] == "bomb":
-            _, name, n_mib = case.edits[0]
+        edits = case.edits
+        if not edits or edits[0][0] != "bomb":
+            return _edited(self._bases[case.base], edits)
+        files = self._bomb(*edits[0][1:])
+        largest = max(files, key=lambda name: len(files[name]))
+        files = files | {largest: _edited(files[largest], edits[1:])}
+        return packed(files) if case.base.endswith(".zarr") else files[largest]
+
+    def _bomb(self, name: str, n_mib: int) -> dict[str, bytes]:
+        if (name, n_mib) not in self._bombs:
             ending, write = BOMBS[name]
-            path = write(self._made / f"{name.replace(': ', '-')}{n_mib}{ending}", n_mib)
-            data = packed(files_of(path)) if path.is_dir() else path.read_bytes()
+            path = write(self._made / f"bomb{ending}", n_mib)
+            is_folder = path.is_dir()
+            self._bombs[name, n_mib] = files_of(path) if is_folder else {"": path.read_bytes()}
             _remove(path)
-            return data
-        data = self._bases[case.base]
-        for edit in case.edits:
-            data = byte_edits.apply_bytes(data, edit)
-        return data
+        return self._bombs[name, n_mib]
 
     def attempt(self, data: bytes, base: str) -> str:
         path = self._folder / base
@@ -101,6 +110,10 @@ class FeatureBombs(Target):
         if path.suffix in _GUARDED and path.stem == "a" and not are_undamaged(path, values):
             raise Find("numbers of a damaged file were taken")
         return "read"
+
+
+def _edited(data: bytes, edits: Iterable[Any]) -> bytes:
+    return reduce(byte_edits.apply_bytes, edits, data)
 
 
 def _remove(path: Path) -> None:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.random import Generator
 
 import histodict
+from histodict.images import slide_process
 from histodict.images.errors import ImageError
 from histodict.images.feature_file import open_features
 from histodict.images.readers import open_image
@@ -34,6 +35,7 @@ class MissingChunks(Target):
     attempts_in_tests = 40
 
     def setup(self, folder: Path) -> None:
+        slide_process.APART = False  # a process for each image that fails takes seconds
         self._folder = folder / "attacked"
         self._folder.mkdir(exist_ok=True)
         shutil.rmtree(folder / "made", ignore_errors=True)  # of a worker that ended

@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import operator
 import os
 import stat
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from importlib import import_module
@@ -88,11 +89,11 @@ class ZarrFolder:
         except ValueError as error:
             raise UnfitError(f"its array {path!r} is not read: {one_line(error)}") from error
         self._check_pieces(path, metadata)
-        present = {f"{path}/{key}" for key in self._present(path, metadata)}
+        present = self._present(path, metadata)
         n_chunks = math.prod(metadata.grid)
         n_missing = n_chunks - len(present)
         if metadata.index_bytes:
-            n_chunks, n_missing = self._count_pieces(metadata, path, present)
+            n_chunks, n_missing = self._count_pieces(metadata, present)
         document = {f"{path}/{metadata.file}": metadata.document}
         check = partial(_check_piece, metadata, self._spare_bytes)
         store = _store_class()(self.folder, document, present, metadata, check)
@@ -112,30 +113,28 @@ class ZarrFolder:
     def _named(path: str, name: str) -> str:
         return f"{path}/{name}" if path else name
 
-    def _present(self, path: str, metadata: ZarrArray) -> Iterator[str]:
-        """File names, from the array's folder on, of the chunks that are there."""
-        start = f"{path}/"
-        prefix = metadata.key(())
-        grid, n = metadata.grid, len(metadata.grid)
+    def _present(self, path: str, metadata: ZarrArray) -> dict[str, tuple[int, ...]]:
+        """Names of the files of chunks that are there, with the positions of the chunks."""
+        start = f"{path}/{metadata.key(())}"
+        n_before, grid = len(start), metadata.grid
+        found = {}
         for name in self._files:
-            if not name.startswith(start):
-                continue
-            key = name[len(start) :]
-            numbers = key[len(prefix) :].replace("/", ".").split(".")
-            if len(numbers) != n or not all(a.isascii() and a.isdecimal() for a in numbers):
-                continue
-            position = [int(a) if len(a) < 20 else -1 for a in numbers]
-            inside = all(0 <= a < b for a, b in zip(position, grid, strict=True))
-            if inside and metadata.key(position) == key:
-                yield key
+            if name.startswith(start):
+                numbers = name[n_before:].replace("/", ".").split(".")
+                if len(numbers) == len(grid) and all(map(_is_number, numbers)):
+                    position = tuple(map(int, numbers))
+                    inside = all(map(operator.lt, position, grid))
+                    if inside and f"{path}/{metadata.key(position)}" == name:
+                        found[name] = position
+        return found
 
-    def _count_pieces(self, metadata: ZarrArray, path: str, present: set[str]) -> tuple[int, int]:
+    def _count_pieces(
+        self, metadata: ZarrArray, present: Mapping[str, tuple[int, ...]]
+    ) -> tuple[int, int]:
         """Of an array in shards: chunks, and how many of them are not there."""
         total = math.prod(-(-a // b) for a, b in zip(metadata.shape, metadata.pieces, strict=True))
         found = 0
-        skipped = len(f"{path}/{metadata.key(())}")
-        for name in present:
-            position = [int(a) for a in name[skipped:].replace("/", ".").split(".")]
+        for name, position in present.items():
             index = _read(self.folder, name, *_index_place(metadata))
             entries = np.frombuffer(index[: len(index) // 16 * 16], np.uint8).reshape(-1, 16)
             if len(entries) < math.prod(metadata.pieces_per_shard):
@@ -149,6 +148,10 @@ class ZarrFolder:
             inside = tuple(slice(-(-(a - at * b) // c)) for a, at, b, c in ends)
             found += int(np.count_nonzero(there[inside]))
         return total, total - found
+
+
+def _is_number(text: str) -> bool:
+    return text.isdecimal() and text.isascii() and len(text) < 20
 
 
 # --- files --------------------------------------------------------------------------------------
@@ -253,7 +256,7 @@ def _store_class() -> Any:
             self,
             folder: Path,
             documents: Mapping[str, bytes],
-            chunks: set[str],
+            chunks: Collection[str],
             metadata: ZarrArray,
             check: Callable[[bytes], None],
         ) -> None:
