@@ -182,3 +182,15 @@ def test_compressed_chunks_are_read_as_before(tmp_path):
     check_features(tmp_path / "a.h5")
     with open_features(tmp_path / "a.h5") as file:
         np.testing.assert_array_equal(file.read(slice(0, 40)), VECTORS)
+
+
+@pytest.mark.parametrize("options", [{"scaleoffset": 9}, {"compression": "szip"}])
+def test_filters_that_take_memory_by_their_parameters_are_refused(tmp_path, options):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["features"] = VECTORS
+        try:
+            file.create_dataset("coords", data=COORDS, chunks=(8, 2), **options)
+        except ValueError:
+            pytest.skip("this library lacks the filter")
+    with pytest.raises(ImageError, match="which is not read: save it again with gzip"):
+        check_features(tmp_path / "a.h5")

@@ -9,10 +9,10 @@ from typing import Any
 from .compressed_size import MAX_DEFLATE, deflated_bytes
 from .feature_sizes import check_chunk
 
-# Filters of the HDF5 library by their numbers, and those of h5py and hdf5plugin that decode to the
-# length of a chunk.
+# Filters of the HDF5 library by their numbers, then those of h5py and hdf5plugin. Others take as
+# much memory as their parameters in the file say (szip, nbit, scaleoffset).
 _DEFLATE = 1
-_FILTERS = {_DEFLATE: "gzip", 2: "shuffle", 3: "fletcher32", 4: "szip", 5: "nbit", 6: "scaleoffset"}
+_FILTERS = {_DEFLATE: "gzip", 2: "shuffle", 3: "fletcher32"}
 _PLUGINS = {32000: "lzf", 32001: "blosc", 32004: "lz4", 32008: "bitshuffle", 32015: "zstd"}
 _SPARE_BYTES = 2**26
 
@@ -49,8 +49,11 @@ def check_dataset(dataset: Any, file_bytes: int) -> None:
     filters = [settings.get_filter(place)[0] for place in range(settings.get_nfilters())]
     for number in filters:
         if number not in _FILTERS | _PLUGINS:
-            raise ValueError(f"{dataset.name} is stored with the unknown filter {number}")
-    if sum(number in _PLUGINS or number in (_DEFLATE, 4) for number in filters) > 1:
+            raise ValueError(
+                f"{dataset.name} is stored with the filter {number}, which is not read: save it "
+                "again with gzip or without compression"
+            )
+    if sum(number in _PLUGINS or number == _DEFLATE for number in filters) > 1:
         raise ValueError(f"{dataset.name} is compressed more than once: save it again")
     if dataset.chunks is None:
         return

@@ -53,10 +53,6 @@ class SlideReader(RegionReader[Slide]):
         super().__init__(path, (0, 0), mpp)
         facts = self._handle().facts
         self.missing_chunks, n_chunks = facts.get("missing_chunks", (0, 0))
-        refused = check_missing_chunks(path, self.missing_chunks, n_chunks)
-        if refused:
-            self.close()
-            raise ImageError(refused)
         self._downsamples: list[float] = facts["downsamples"]
         try:
             self.offset, self.size = _bounds(facts["size"], facts["properties"])
@@ -70,6 +66,10 @@ class SlideReader(RegionReader[Slide]):
             ) from error
         self.mpp = own if mpp is None else mpp
         _check_proportions(path, facts["level_sizes"][-1])
+        refused = check_missing_chunks(path, self.missing_chunks, n_chunks)
+        if refused:
+            self.close()
+            raise ImageError(refused)
 
     @property
     def held_bytes(self) -> int:
