@@ -214,6 +214,18 @@ def test_links_in_a_feature_folder_are_not_followed(tmp_path, what):
         check_features(path)
 
 
+def test_a_chunk_that_is_cut_short_is_refused(tmp_path):
+    """Blosc itself reads beyond the end of one that is stored as it is."""
+    path = tmp_path / "a.zarr"
+    group = zarr.open_group(str(path), mode="w", zarr_format=2)
+    for name, values in (("features", VECTORS), ("coords", COORDS)):
+        create(group, name, values, compressors=numcodecs_of("blosc"))
+    chunk = path / "features/0.0"
+    chunk.write_bytes(chunk.read_bytes()[:-40])
+    with pytest.raises(ImageError, match="cut short: copy it again"):
+        check_features(path)
+
+
 # --- missing chunks -----------------------------------------------------------------------------
 
 

@@ -7,6 +7,7 @@ import zlib
 # Deflate makes at most so many bytes of one.
 MAX_DEFLATE = 1032
 _ZSTD, _ZSTD_SKIPPED = 0xFD2FB528, 0x184D2A50
+_BLOSC_HEADER = 16
 _ZSTD_BLOCK = 128 * 1024
 _STEP = 2**20
 
@@ -20,6 +21,9 @@ def unpacked_bytes(compressor: str | None, data: bytes, spare: int) -> int:
     if compressor is None:
         return len(data)
     if compressor == "blosc":
+        # The library goes by this length, whatever there is, and reads beyond the end.
+        if int.from_bytes(data[12:16], "little") > len(data) or len(data) < _BLOSC_HEADER:
+            raise ValueError("a compressed chunk is cut short: copy it again")
         return int.from_bytes(data[4:8], "little")
     if compressor == "lz4":
         return int.from_bytes(data[:4], "little")
