@@ -71,9 +71,9 @@ def npz_unused(path: Path, n_mib: int) -> Path:
 
 
 def npz_features(path: Path, n_mib: int) -> Path:
-    rows = np.arange(n_mib * 2048)
+    rows = np.arange(n_mib * 256)
     coords = np.stack([rows // 1024, rows % 1024], axis=1).astype(np.int16)
-    return npz(path, npy_head((len(rows), 128)), n_mib, coords=coords)
+    return npz(path, npy_head((len(rows), 1024)), n_mib, coords=coords)
 
 
 def npz_coords(path: Path, n_mib: int) -> Path:

@@ -49,12 +49,12 @@ class FeatureBombs(Target):
             each.mkdir(exist_ok=True)
         self._bases = make_files(folder / "files")
         self._bombs: dict[tuple[str, int], dict[str, bytes]] = {}
-        feature_probe.ANSWER_S = 2.0
+        feature_probe.ANSWER_S = 6.0
         for base, data in self._bases.items():  # libraries are loaded
             self.attempt(data, base)
 
     def case(self, rng: Generator) -> Case:
-        if rng.random() < 0.3:
+        if rng.random() < 0.15:
             name = str(rng.choice(_BOMBS))
             base, bomb = f"bomb{BOMBS[name][0]}", ["bomb", name, int(rng.choice(_MIB))]
             flips = [byte_edits.flipped(rng, 10_000) for _ in range(int(rng.integers(0, 3)))]
