@@ -85,6 +85,8 @@ def _vectors(path: Path, file: Any) -> Any:
             f"{path}: its vectors are stored as {kind!r}: they must be an array, or sparse by rows "
             "(CSR)"
         )
+    if not isinstance(chosen, import_module("h5py").Dataset):
+        raise ImageError(f"{path}: its vectors are said to be an array, and are none")
     return chosen
 
 

@@ -43,7 +43,6 @@ class GivenView(View):
         self._kind = vectors_named(recipe.vectors)
         _check(file, recipe, trained)
         self.border, self.cache, self.quality = recipe.border, None, None
-        self.uses_whole_image = False  # tissue was looked for when the vectors were computed
         self.context, self.turned = recipe.context, recipe.turn_patches
         grid, cells = place(file)
         # Vectors that a recipe names are looked at in the chunks that it would cut: the same bits.
