@@ -6,7 +6,10 @@ from importlib import import_module
 
 from ..target import Target
 
-TARGETS = ("images", "models", "texts", "kernels", "http")
+TARGETS = (
+    *("images", "models", "texts", "kernels", "http"),
+    *("zarr_codecs", "missing_chunks", "feature_bombs"),
+)
 
 
 def target_named(name: str) -> Target:

@@ -64,7 +64,7 @@ class Images(Target):
             with open_image(path) as source:
                 _look_at(source)
         except ImageError as error:
-            return _refusal(error, path)
+            return refusal(error, path)
         finally:
             if _peak_kib() - self._peak_kib > _MOST_KIB:
                 raise Find("more than a gigabyte of memory was taken")
@@ -226,7 +226,7 @@ def _look_at(source: ImageSource) -> None:
                 raise Find(f"a region of shape {region.shape} at reduction {downsample}")
 
 
-def _refusal(error: ImageError, path: Path) -> str:
+def refusal(error: ImageError, path: Path) -> str:
     words = str(error)
     if not words.startswith(f"{path}: "):
         raise Find(f"the error does not name the file: {words}") from error

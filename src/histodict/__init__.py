@@ -25,6 +25,9 @@ From images to an answer
     `by_outlines` makes a part of an image for each class that is outlined in it. A `Drawing` says
     where in new images to look: `predict("new.svs", within=…)`.
 
+    Zarr images and feature files of which chunks are missing are refused, except inside of
+    `allow_missing_chunks`.
+
 To keep a model
     >>> model.save("tissue.histodict")
     >>> model = histodict.load("tissue.histodict")
@@ -69,6 +72,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .execution.missing_chunks import allow_missing_chunks
     from .images.annotations.drawing import Drawing
     from .images.annotations.matching import by_outlines, with_annotations
     from .images.manifest import read_manifest
@@ -108,6 +112,7 @@ __all__ = [
     "RegionDetector",
     "TissueClassifier",
     "__version__",
+    "allow_missing_chunks",
     "atom_facts",
     "by_outlines",
     "load",
@@ -134,6 +139,7 @@ _HOMES = {
     "SRC": ".methods.src",
     "TissueClassifier": ".pipeline",
     "WNDCHARM": ".methods.wndcharm",
+    "allow_missing_chunks": ".execution.missing_chunks",
     "atom_facts": ".reports.atoms_in_use",
     "by_outlines": ".images.annotations.matching",
     "load": ".pipeline.saving:load_model",

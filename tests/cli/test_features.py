@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import h5py
 import numpy as np
@@ -196,6 +197,35 @@ def test_bad_slides_are_named_and_the_others_answered(trained, mixed, tmp_path):
     for reason in REASONS:
         assert reason in said, said
     assert said.count("Not done:") == len(REASONS)
+
+
+def test_slides_with_missing_chunks_are_named_unless_that_is_allowed(trained, slides, tmp_path):
+    import zarr
+
+    folder = tmp_path / "features"
+    shutil.copytree(trained.parent / "features", folder)
+    with h5py.File(folder / "TCGA-00.DX1.h5") as file:
+        group = zarr.open_group(str(folder / "TCGA-00.DX1.zarr"), mode="w")
+        for name in ("features", "coords"):
+            values = file[name][...] + (name == "coords")
+            group.create_array(name, data=values, chunks=(10, values.shape[1]))
+        group.attrs.update({"patch_size_level0": 512, "encoder": "uni_v1"})
+    (folder / "TCGA-00.DX1.h5").unlink()
+    (folder / "TCGA-00.DX1.zarr/features/c/2/0").unlink()
+    (folder / "TCGA-00.DX1.zarr/features/c/4/0").unlink()
+    asked = ("predict", trained, slides, "--features", folder, "-o", tmp_path / "out")
+    status, said = run(*asked)
+    assert status == 1 and "7 images" in said
+    assert "TCGA-00.DX1.zarr: 2 of its 12 chunks are missing" in said
+    with pytest.warns(UserWarning, match="2 of its 12 chunks are missing and count as") as told:
+        status, said = run(*asked, "--allow-missing-chunks")
+    assert status == 0 and len(told) == 1, said
+    missing = [(row["path"][-8:], row["missing_chunks"]) for row in rows_of(tmp_path / "out")]
+    assert [n for _, n in sorted(missing)] == [0] * 7 + [2] and ("DX1.zarr", 2) in missing
+    status, said = run(*asked)  # what was allowed before is not taken for an answer
+    assert status == 1 and "2 of its 12 chunks are missing" in said
+    status, said = run("train", slides, "--features", folder, "-o", tmp_path / "m.histodict")
+    assert status == 2 and "TCGA-00.DX1.zarr: 2 of its 12 chunks are missing" in said
 
 
 def test_training_names_all_bad_slides_at_once_or_goes_on_without_them(mixed, slides, tmp_path):

@@ -106,6 +106,7 @@ BAD = {
     "NaN or infinity": (np.where(VECTORS > 2, np.inf, VECTORS), COORDS),
     "for 40 vectors": (VECTORS, COORDS[:-1]),
     "whole numbers from 0 on": (VECTORS, COORDS - 10_000),
+    "must be level-0 pixels": (VECTORS, COORDS.astype(float) * 1e300),
     "lie up to \\(14096, 13584\\), and its slide has 6000 x 5000": (VECTORS, COORDS + 10_000),
     "lie 512 pixels apart .* and most lie 128 apart": (VECTORS, COORDS // 4),
     "all its 40 patches lie in one place": (VECTORS, np.zeros_like(COORDS)),

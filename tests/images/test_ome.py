@@ -177,7 +177,7 @@ def test_a_size_in_the_tags_counts_where_the_xml_has_none(tmp_path):
 
 
 def test_units_of_folders(tmp_path):
-    pixels = np.zeros((8, 8, 3), np.uint8)
+    pixels = np.full((8, 8, 3), 7, np.uint8)
     for place, (unit, expected) in enumerate(
         [("micrometer", 0.5), ("millimeter", None), (None, None), ("nanometer", None)]
     ):
@@ -189,7 +189,7 @@ def test_units_of_folders(tmp_path):
 
 
 def test_scales_of_the_whole_and_of_a_level_are_multiplied(tmp_path):
-    path = save_ome_zarr(tmp_path / "a.ome.zarr", np.zeros((8, 8, 3), np.uint8), 0.5)
+    path = save_ome_zarr(tmp_path / "a.ome.zarr", np.full((8, 8, 3), 7, np.uint8), 0.5)
     with edited(path) as ome:
         scale = {"type": "scale", "scale": [1.0, 0.5, 0.5]}
         ome["multiscales"][0]["coordinateTransformations"] = [scale]

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from histodict.execution.missing_chunks import check_missing_chunks
 from histodict.images.manifest import Record, read_manifest
 from histodict.images.pixel_size import PixelSize, common_size, size_warnings
 from histodict.pipeline import TissueClassifier
@@ -41,6 +42,7 @@ def messages(image):
     yield size_warnings([PixelSize(0.5, "assumed")], 0.5, None)[0], "on the data page"
     yield size_warnings([PixelSize(0.5, "file")], None, None)[0], "on the data page before"
     yield message(look, image, None, Recipe(mpp=0.5)), "on the data page"
+    yield check_missing_chunks("a.zarr", 3, 5), "Copy it again"
     yield message(look, image, 1.0, Recipe(), 0.5), "give the true size in a column mpp"
     yield message(table, image.parent, "path,note,other"), "Rename them"
     yield message(table, image.parent, "path,class,diagnosis"), "rename some of them"

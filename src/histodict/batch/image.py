@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from ..execution.files import content_digest, file_key
+from ..execution.missing_chunks import missing_chunks_allowed
 from ..execution.progress import Callback
 from ..execution.run_folder import Content
 from ..execution.tables import Row
 from ..images.annotations.drawing import Drawing
 from ..images.manifest import Record
 from ..images.pixel_size import GivenSize
+from ..images.readers import open_image
 from ..patches.overlay import save_overlay
 from ..pipeline import Answer, Model, RegionAnswer
 from ..pipeline.answers import outlines, region_rows
@@ -78,6 +80,8 @@ class Task:
             "outlines": self.qupath.form,
             "file": _file_key(record.path),
         }
+        if missing_chunks_allowed():
+            found["missing_chunks"] = "allowed"
         if self.tabled:
             mask = _file_key(record.mask) if record.mask else []
             drawn = record.drawn.facts() if record.drawn else []
@@ -90,9 +94,13 @@ class Task:
         return found
 
     def told(self) -> Row:
-        """What a row says of where was looked."""
+        """What a row says of where was looked, and of what is missing of the image."""
         within = self.record.within
-        return {"within": within.path.name} if within else {}
+        row: Row = {"within": within.path.name} if within else {}
+        if missing_chunks_allowed():
+            with open_image(self.record.path) as source:
+                row["missing_chunks"] = getattr(source, "missing_chunks", 0)
+        return row
 
     @property
     def size(self) -> GivenSize:

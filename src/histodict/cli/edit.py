@@ -11,7 +11,15 @@ import typer
 from ..execution.outputs import check_new_file, check_room
 from .console import plain_errors, print_json, print_table, progress_bars, warn
 from .image_options import AskedOptions, ImageOptions
-from .options import FeaturesOption, JsonOption, ModelOptions, MppOption, ViewOption, view_of
+from .options import (
+    AllowMissingOption,
+    FeaturesOption,
+    JsonOption,
+    ModelOptions,
+    MppOption,
+    ViewOption,
+    view_of,
+)
 from .reading import warn_of_records
 from .work import JobsOption
 
@@ -21,9 +29,7 @@ if TYPE_CHECKING:
     from ..images.pixel_size import GivenSize
     from ..pipeline import Model
 
-_PAGE_BYTES = 5 * 2**20
-_NAMED = "ATOMS=TEXT"
-_ATOMS = "ATOMS"
+_PAGE_BYTES, _NAMED, _ATOMS = 5 * 2**20, "ATOMS=TEXT", "ATOMS"
 
 
 @dataclass(frozen=True)
@@ -103,6 +109,7 @@ class Shown:
     ] = None
     features: FeaturesOption = None
     mpp: MppOption = None
+    allow_missing_chunks: AllowMissingOption = False
 
     @property
     def says_of_images(self) -> bool:

@@ -11,6 +11,7 @@ import typer
 
 from .console import progress_bars, warn
 from .options import (
+    AllowMissingOption,
     AnnotationsOption,
     ColumnOption,
     CoordinatesOption,
@@ -51,6 +52,7 @@ class DataOptions:
     mpp: MppOption = None
     override_mpp: OverrideMppOption = None
     skip_bad: SkipBadOption = False
+    allow_missing_chunks: AllowMissingOption = False
 
     def read(self, *, whole_paths: bool = False) -> Manifest:
         """Images that can all be read, what is to be said of them said.
@@ -167,6 +169,7 @@ class PictureOptions:
     override_mpp: OverrideMppOption = None
     column: ColumnOption = None
     split: SplitOption = None
+    allow_missing_chunks: AllowMissingOption = False
 
     @property
     def standing_in(self) -> Path | None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
+from ..execution.missing_chunks import allow_missing_chunks
 from .leaving import leaving
 
 if TYPE_CHECKING:
@@ -35,7 +36,8 @@ def flat(command: Command) -> Command:
             name: group(**{field: given.pop(field) for field in signature(group).parameters})
             for name, group in groups.items()
         }
-        with leaving():
+        allow = any(getattr(group, "allow_missing_chunks", False) for group in made.values())
+        with leaving(), allow_missing_chunks(allow):
             command(**given, **made)
 
     run.__dict__["__signature__"] = Signature(laid_out)
@@ -182,6 +184,14 @@ SkipBadOption = Annotated[
     typer.Option(
         "--skip-bad",
         help="Go on without images that cannot be read; they are named, here and in the model.",
+    ),
+]
+AllowMissingOption = Annotated[
+    bool,
+    typer.Option(
+        "--allow-missing-chunks",
+        help="Read images and feature files of which chunks are missing (Zarr, HDF5), as if these "
+        "held the fill value, with a warning for each. Left out: they are refused.",
     ),
 ]
 

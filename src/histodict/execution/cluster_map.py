@@ -19,6 +19,7 @@ from typing import Any
 
 from .executor import Item, Lost, OpenItems, Result
 from .local import one_blas_thread
+from .missing_chunks import allow_missing_chunks, missing_chunks_allowed
 
 _RETRIES = 2  # of an item that raised an error, such as a file that could not be read just now
 _SENDINGS = 10  # of what was lost with a worker, each time
@@ -56,7 +57,7 @@ class Cluster:
         self._manned = time.monotonic()
         waiting: deque[_Task] = deque()
         try:
-            sent = _Function(self.client, function)
+            sent = _Function(self.client, partial(_as_allowed, missing_chunks_allowed(), function))
             for item in items:
                 while self._is_full(waiting):
                     if waiting[0].future.done():
@@ -202,6 +203,12 @@ class _Task:
         self.future = client.submit(
             _work, function.future(), argument, pure=False, retries=_RETRIES
         )
+
+
+def _as_allowed(allow: bool, function: Callable[[Item], Result], item: Item) -> Result:
+    """Workers allow what the process allows that sends them the work."""
+    with allow_missing_chunks(allow):
+        return function(item)
 
 
 def _work(function: Callable[[Item], Result], item: Item) -> Result:

@@ -21,7 +21,7 @@ class BlankSheet:
 
     def __init__(self, path: Path, mpp: float | None = None) -> None:
         with open_features(path) as file:
-            self.offset = file.offset
+            self.offset, self.missing_chunks = file.offset, file.missing_chunks
             self.mpp = file.mpp if mpp is None else mpp
         self.path = path
 

@@ -6,8 +6,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .errors import ImageError
-from .feature_formats import FEATURES, Content, check_hdf5, opened_hdf5, reading
+from .feature_formats import FEATURES, Content, check_datasets, check_hdf5, opened_hdf5, reading
+from .feature_sizes import check_whole
 
 _SPATIAL = "spatial"
 
@@ -32,8 +36,19 @@ def open_h5ad_here(path: Path) -> Iterator[Content]:
     """Without another process that looks first."""
     with opened_hdf5(path) as file:
         with reading(path):
-            content = _content(path, file)
+            missing = check_datasets(path, _arrays_read(file))
+            content = replace(_content(path, file), missing=missing)
         yield content
+
+
+def _arrays_read(file: Any) -> list[Any]:
+    """The arrays of chunks that vectors and places are read from."""
+    kind = import_module("h5py").Dataset
+    chosen = file.get(f"obsm/{FEATURES}", file.get("X"))
+    parts = [chosen, file.get(f"obsm/{_SPATIAL}")]
+    if chosen is not None and not isinstance(chosen, kind):
+        parts += [chosen.get(name) for name in ("data", "indices", "indptr")]
+    return [part for part in parts if isinstance(part, kind)]
 
 
 def _content(path: Path, file: Any) -> Content:
@@ -45,22 +60,33 @@ def _content(path: Path, file: Any) -> Content:
             "of their centres in level-0 pixels"
         )
     told = _told(file)
+    _check_whole(path, file["obsm"][_SPATIAL])
     corners = np.asarray(file["obsm"][_SPATIAL][...], dtype=np.float64)[:, :2]
     corners = corners - told.get("patch_size_level0", 0.0) / 2 + told.pop("offset")
     # A round spot at the border may reach beyond it.
     return Content(_vectors(path, file), np.maximum(np.rint(corners), 0), told)
 
 
+def _check_whole(path: Path, dataset: Any) -> None:
+    if np.dtype(dataset.dtype).kind not in "iuf":
+        raise ValueError(f"{dataset.name} holds no numbers")
+    n_bytes = math.prod(dataset.shape) * dataset.dtype.itemsize
+    check_whole(dataset.name, n_bytes, path.stat().st_size)
+
+
 def _vectors(path: Path, file: Any) -> Any:
     chosen = file["obsm"][FEATURES] if FEATURES in file["obsm"] else file["X"]
     kind = chosen.attrs.get("encoding-type", "array")
     if kind == "csr_matrix":
+        _check_whole(path, chosen["indptr"])
         return _SparseRows(chosen)
     if kind != "array":
         raise ImageError(
             f"{path}: its vectors are stored as {kind!r}: they must be an array, or sparse by rows "
             "(CSR)"
         )
+    if not isinstance(chosen, import_module("h5py").Dataset):
+        raise ImageError(f"{path}: its vectors are said to be an array, and are none")
     return chosen
 
 
@@ -73,8 +99,11 @@ class _SparseRows:
         self.dtype = self._data.dtype
         self._ends: NDArray[np.int64] = group["indptr"][...].astype(np.int64)
         is_whole = len(self._ends) == self.shape[0] + 1 and self._ends[0] == 0
-        if not is_whole or (np.diff(self._ends) < 0).any() or self._ends[-1] > len(self._data):
+        lengths = np.diff(self._ends)
+        if not is_whole or (lengths < 0).any() or self._ends[-1] > len(self._data):
             raise ValueError("the rows of its sparse matrix do not follow each other")
+        if lengths.max(initial=0) > self.shape[1]:
+            raise ValueError("a row of its sparse matrix has more values than columns")
 
     def __getitem__(self, rows: slice) -> NDArray[Any]:
         from scipy.sparse import csr_array

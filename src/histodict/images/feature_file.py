@@ -26,7 +26,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..execution.files import file_key, is_there
+from ..execution.files import file_bytes, file_key, is_there
+from ..execution.missing_chunks import check_missing_chunks
 from ..execution.texts import parse_json
 from .errors import ImageError
 from .feature_anndata import open_h5ad
@@ -42,6 +43,7 @@ from .feature_attributes import (
 )
 from .feature_formats import FEATURES, OWN, Content, open_hdf5, open_npz, open_zarr, reading
 from .feature_places import check_places, usual_step
+from .feature_sizes import check_whole
 from .folder_images import FOLDER_IMAGES
 
 # How a file of features is opened, by its suffix.
@@ -55,6 +57,7 @@ FORMATS: dict[str, Callable[[Path], AbstractContextManager[Content]]] = {
 _USUAL_PX = 256  # side of a single patch of which nothing is known
 _BLOCK_BYTES = 8 * 2**20
 _MOST_ROWS, _MOST_LENGTH = 10_000_000, 100_000  # what a damaged file says must not fill the memory
+_MAX_COORD = 2**40  # more cannot be meant, and would not fit where they are added up
 _MOST_GAP = 8  # rows that are read though nobody asked, rather than in two goes
 
 
@@ -65,6 +68,7 @@ class FeatureFile:
     size : (width, height) of the slide in level-0 pixels, where the file says it
     side, overlap : of patches in level-0 pixels; where the file does not say, as they lie
     settings : of a file that was made here, what it was made with; else empty
+    missing_chunks : number of chunks that are not there, and count as their fill value
     """
 
     def __init__(self, path: Path, content: Content) -> None:
@@ -72,6 +76,7 @@ class FeatureFile:
         self._vectors, self._is_nested = _vectors_of(path, content.vectors)
         self.n_rows, length = self._vectors.shape[-2:]
         _check_shape(path, content.coords, self.n_rows)
+        self.missing_chunks = content.missing[0]
         self._coords = content.coords
         self._told = {name: plain_of(value) for name, value in content.attributes.items()}
         self.settings = _own_settings(path, self._told.get(OWN))
@@ -89,10 +94,8 @@ class FeatureFile:
     def coords(self) -> NDArray[np.int64]:
         with reading(self.path):
             found = np.asarray(self._coords[...]).reshape(-1, 2)
-        if found.dtype.kind not in "iuf" or not np.isfinite(found).all() or (found < 0).any():
-            raise ImageError(
-                f"{self.path}: its coords must be level-0 pixels, whole numbers from 0 on"
-            )
+        if not np.isfinite(found).all() or (found < 0).any() or (found > _MAX_COORD).any():
+            raise _no_pixels(self.path)
         placed = np.rint(found).astype(np.int64)
         check_places(self.path, placed, self.size, step_of(self._told, self.origin.patch_px))
         return placed
@@ -173,6 +176,9 @@ def open_features(path: Path) -> Iterator[FeatureFile]:
     if not is_there(path):
         raise ImageError(f"{path}: there is no such file; check the name and the folder")
     with FORMATS[path.suffix.lower()](path) as content:
+        refused = check_missing_chunks(path, *content.missing)
+        if refused:
+            raise ImageError(refused)
         yield FeatureFile(path, content)
 
 
@@ -265,6 +271,17 @@ def _check_shape(path: Path, coords: Any, n_rows: int) -> None:
             f"{path}: its coords are of shape {tuple(coords.shape)}, for {n_rows} vectors: they "
             f"must be ({n_rows}, 2)"
         )
+    dtype = np.dtype(coords.dtype)
+    if dtype.kind not in "iuf":
+        raise _no_pixels(path)
+    try:  # they are read whole
+        check_whole("coords", 2 * n_rows * dtype.itemsize, file_bytes(path))
+    except ValueError as error:
+        raise ImageError(f"{path}: {error}") from error
+
+
+def _no_pixels(path: Path) -> ImageError:
+    return ImageError(f"{path}: its coords must be level-0 pixels, whole numbers from 0 on")
 
 
 def _own_settings(path: Path, text: Any) -> dict[str, Any]:

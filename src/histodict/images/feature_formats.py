@@ -5,9 +5,11 @@ Each is opened as a `Content`; h5py and zarr are needed for their formats alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -15,9 +17,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..execution.files import DAMAGED_ARRAYS
+from ..execution.files import DAMAGED_ARRAYS, file_bytes
+from ..execution.texts import one_line
 from .errors import ImageError
 from .feature_probe import look_first
+from .feature_sizes import MAX_CHUNK_BYTES, MAX_CHUNKS, check_chunk
+from .hdf5_checks import check_dataset, check_links, missing_chunks
+from .npz_file import NpzFile
+from .opened_slide import UnfitError
+from .zarr_metadata import ZarrArray
+from .zarr_store import NoZarrError, ZarrFolder
 
 FEATURES, COORDS = "features", "coords"
 OWN = "histodict"  # of files that were made here: with which settings, as JSON
@@ -37,11 +46,13 @@ class Content:
 
     vectors, coords : arrays, or what has a shape and a dtype and gives an array for a slice of
         rows; they are read when they are asked for. Where there are no coords, None
+    missing : number of chunks that are not there, and of all
     """
 
     vectors: Any
     coords: Any
     attributes: Mapping[str, Any] = field(default_factory=dict)
+    missing: tuple[int, int] = (0, 0)
 
 
 @contextmanager
@@ -61,7 +72,23 @@ def check_hdf5(path: Path) -> None:
 def open_hdf5_here(path: Path) -> Iterator[Content]:
     """Without another process that looks first."""
     with opened_hdf5(path) as file:
-        yield _of_group(path, file, import_module("h5py").Dataset)
+        with reading(path):
+            names = list(file)
+            vectors, coords = (file[name] if name in names else None for name in (FEATURES, COORDS))
+            kind = import_module("h5py").Dataset
+            vectors, coords = (x if isinstance(x, kind) else None for x in (vectors, coords))
+            content = _of_group(path, names, file.attrs, vectors, coords)
+            missing = check_datasets(path, [x for x in (vectors, coords) if x is not None])
+        yield replace(content, missing=missing)
+
+
+def check_datasets(path: Path, datasets: Iterable[Any]) -> tuple[int, int]:
+    """Chunks that are missing in arrays of an HDF5 file, and all; refuses chunks too large."""
+    found = []
+    for dataset in datasets:
+        check_dataset(dataset, path.stat().st_size)
+        found.append(missing_chunks(dataset))
+    return sum(n for n, _ in found), sum(n for _, n in found)
 
 
 @contextmanager
@@ -77,48 +104,100 @@ def opened_hdf5(path: Path) -> Iterator[Any]:
             f"{path}: is no HDF5 file, or a damaged one ({error}): compute its features again"
         ) from error
     with file:
+        with reading(path):
+            check_links(file)
         yield file
 
 
 @contextmanager
 def open_zarr(path: Path) -> Iterator[Content]:
-    zarr = _library("zarr", path)
+    _library("zarr", path)
+    n_bytes = file_bytes(path)
+    with _zarr_in_words(path):
+        folder = ZarrFolder(path, partial(_check_pieces, n_bytes), MAX_CHUNK_BYTES)
+        names = folder.arrays
+        opened = {name: folder.open(name) for name in (FEATURES, COORDS) if name in names}
+        vectors, coords = (
+            _ZarrRows(path, opened[name].array) if name in opened else None
+            for name in (FEATURES, COORDS)
+        )
+        homes = [folder.attributes(name) for name in ("", *opened)]
+        content = _of_group(path, names, {}, vectors, coords, homes)
+        missing = sum(x.missing for x in opened.values()), sum(x.chunks for x in opened.values())
+    yield replace(content, missing=missing)
+
+
+@contextmanager
+def _zarr_in_words(path: Path) -> Iterator[None]:
     try:
-        group = zarr.open_group(str(path), mode="r")
-    except Exception as error:  # of a store that is none, zarr raises all sorts
+        with reading(path):
+            yield
+    except NoZarrError as error:
         raise ImageError(f"{path}: is no Zarr group ({error}): make it again") from error
-    yield _of_group(path, group, zarr.Array)
+    except UnfitError as error:
+        raise ImageError(f"{path}: {error}") from error
+    except (FileNotFoundError, PermissionError, MemoryError, ImageError):
+        raise
+    except Exception as error:  # of damaged metadata zarr raises all sorts
+        raise ImageError(
+            f"{path}: a part of it cannot be read ({one_line(error)}): compute its features again"
+        ) from error
+
+
+class _ZarrRows:
+    """An array of zarr, whose errors name the file."""
+
+    def __init__(self, path: Path, array: Any) -> None:
+        self._path, self._array = path, array
+        self.shape, self.dtype = array.shape, array.dtype
+
+    def __getitem__(self, rows: Any) -> NDArray[Any]:
+        with _zarr_in_words(self._path):
+            return np.asarray(self._array[rows])
+
+
+def _check_pieces(n_bytes: int, path: str, metadata: ZarrArray) -> None:
+    check_chunk(path, metadata.piece_bytes, n_bytes)
+    n_chunks = math.prod(metadata.grid) * math.prod(metadata.pieces_per_shard)
+    if n_chunks > MAX_CHUNKS:
+        raise UnfitError(
+            f"its array {path!r} lies in {n_chunks} chunks; {MAX_CHUNKS} are read: save it again "
+            "in larger chunks"
+        )
 
 
 @contextmanager
 def open_npz(path: Path) -> Iterator[Content]:
-    """Its arrays are read whole; attributes are further arrays, of one value each."""
-    try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-            found = {name: arrays[name] for name in arrays.files}
-    except (FileNotFoundError, PermissionError):
-        raise
-    except DAMAGED_ARRAYS as error:
-        raise ImageError(f"{path}: is no .npz file, or a damaged one: make it again") from error
-    told = {name: found[name] for name in ATTRIBUTES & set(found)}
-    yield Content(_named(path, found, FEATURES), found.get(COORDS), told)
+    """Of its arrays those with a known name are read; attributes are arrays of one value each."""
+    with ExitStack() as opened:
+        try:
+            arrays = opened.enter_context(NpzFile(path))
+            vectors, coords = (arrays.get(name) for name in (FEATURES, COORDS))
+            told = {name: arrays.value(name) for name in ATTRIBUTES & set(arrays)}
+        except (FileNotFoundError, PermissionError):
+            raise
+        except (*DAMAGED_ARRAYS, RuntimeError) as error:
+            raise ImageError(
+                f"{path}: is no .npz file, or a damaged one ({error}): make it again"
+            ) from error
+        yield _of_group(path, sorted(arrays), told, vectors, coords)
 
 
-def _of_group(path: Path, group: Any, kind: type) -> Content:
+def _of_group(
+    path: Path,
+    names: Sequence[str],
+    attributes: Mapping[str, Any],
+    vectors: Any,
+    coords: Any,
+    homes: Sequence[Mapping[str, Any]] = (),
+) -> Content:
     """Attributes of the file, of the features and of the coords, the latter first."""
-    with reading(path):
-        arrays = {name: group[name] for name in group if isinstance(group[name], kind)}
-        vectors, coords = _named(path, arrays, FEATURES), arrays.get(COORDS)
-        homes = [group, vectors, *([] if coords is None else [coords])]
-        told = {name: home.attrs[name] for home in homes for name in ATTRIBUTES & set(home.attrs)}
-        return Content(vectors, coords, told)
-
-
-def _named(path: Path, arrays: Mapping[str, Any], name: str) -> Any:
-    if name not in arrays:
-        there = ", ".join(sorted(arrays)) or "none"
-        raise ImageError(f"{path}: has no array `{name}`; there are: {there}")
-    return arrays[name]
+    if vectors is None:
+        there = ", ".join(sorted(names)) or "none"
+        raise ImageError(f"{path}: has no array `{FEATURES}`; there are: {there}")
+    homes = homes or [attributes, *(getattr(x, "attrs", {}) for x in (vectors, coords))]
+    told = {name: home[name] for home in homes for name in ATTRIBUTES & set(home)}
+    return Content(vectors, coords, told)
 
 
 def _library(name: str, path: Path) -> Any:
@@ -139,7 +218,7 @@ def reading(path: Path) -> Iterator[None]:
         raise
     except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:
         raise ImageError(
-            f"{path}: a part of it cannot be read ({error}): compute its features again"
+            f"{path}: a part of it cannot be read ({one_line(error)}): compute its features again"
         ) from error
 
 

@@ -17,7 +17,7 @@ from .tiled_level import KeptTiles, Pixels, TiledLevel
 from .wide_pixels import to_8_bits, white_of
 
 # Of a tile as it is decoded: the process that does so may not take more than a gigabyte or so.
-_MOST_TILE_BYTES = 256 * 2**20
+MAX_TILE_BYTES = 256 * 2**20
 _KINDS = ("uint8", "uint16")
 # Levels whose sides are not reduced alike by more than this are no levels but other pictures.
 _MOST_SKEW = 1.05
@@ -44,10 +44,10 @@ class OmeLevel(TiledLevel):
     def check_tile(self, n_samples: int) -> None:
         """Refuse tiles too large to be decoded."""
         n_bytes = self.tile[0] * self.tile[1] * n_samples * self.dtype.itemsize
-        if n_bytes > _MOST_TILE_BYTES:
+        if n_bytes > MAX_TILE_BYTES:
             raise UnfitError(
                 f"its pixels lie in pieces of {self.tile[0]} x {self.tile[1]}, {n_bytes >> 20} MiB "
-                f"each; more than {_MOST_TILE_BYTES >> 20} cannot be read in parts: save it again "
+                f"each; more than {MAX_TILE_BYTES >> 20} cannot be read in parts: save it again "
                 "in tiles of, say, 512 x 512"
             )
 

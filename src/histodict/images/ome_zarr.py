@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import PurePosixPath
+from importlib import import_module
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -12,9 +12,11 @@ from numpy.typing import NDArray
 from .decoding import plausible_mpp
 from .ngff import Multiscale, first_of_several, read_multiscale
 from .ome_channels import check_channels, check_one_plane
-from .ome_level import OmeLevel, OmeSlide
+from .ome_level import MAX_TILE_BYTES, OmeLevel, OmeSlide
 from .opened_slide import NoLibraryError, UnfitError
 from .tiled_level import KeptTiles
+from .zarr_metadata import ZarrArray
+from .zarr_store import NoZarrError, OpenedArray, ZarrFolder
 
 # Small chunks are asked for together, up to this side: each question takes a millisecond.
 _TILE_PX = 512
@@ -24,63 +26,60 @@ class OmeZarr(OmeSlide):
     """One open folder."""
 
     def __init__(self, path: str) -> None:
-        _check_links(path)
-        group = _group(path)
-        inside = first_of_several(group.attrs)
-        if inside is not None:
-            group = group[inside]
-        image = read_multiscale(group.attrs)
+        folder = _folder(path)
+        inside = first_of_several(folder.attributes())
+        image = read_multiscale(folder.attributes(inside or ""))
         kept = KeptTiles()
-        levels = [_ChunkLevel(group[_checked(name)], image, kept) for name in image.paths]
+        opened = [folder.open(_checked(inside, name)) for name in image.paths]
+        levels = [_ChunkLevel(each, image, kept) for each in opened]
         super().__init__(path, levels, plausible_mpp(image.mpp))
+        used = [each for each, level in zip(opened, levels, strict=True) if level in self.levels]
+        self.facts["missing_chunks"] = [
+            sum(each.missing for each in used),
+            sum(each.chunks for each in used),
+        ]
 
     def close(self) -> None:
         """There is nothing open between two reads."""
 
 
-def _group(path: str) -> Any:
+def _folder(path: str) -> ZarrFolder:
     try:
-        import zarr
+        import_module("zarr")
     except ImportError as error:
         raise NoLibraryError(str(error)) from error
     try:
-        return zarr.open_group(zarr.storage.LocalStore(path, read_only=True), mode="r")
-    except FileNotFoundError as error:
-        raise UnfitError(
-            "there is no zarr group in this folder (zarr.json, or .zgroup): copy all of it"
-        ) from error
+        return ZarrFolder(Path(path), _check_pieces, MAX_TILE_BYTES)
+    except NoZarrError as error:
+        raise UnfitError(f"{error}: copy all of it") from error
 
 
-def _check_links(path: str) -> None:
-    """Whoever lets us read a folder does not let us read what a link in it leads to."""
-    for folder, folders, files in os.walk(path):
-        for name in (*folders, *files):
-            if os.path.islink(os.path.join(folder, name)):
-                raise UnfitError(
-                    f"there are links in this folder ({name}), which are not followed: copy it "
-                    "with what they lead to (cp -rL)"
-                )
+def _check_pieces(path: str, metadata: ZarrArray) -> None:
+    """Levels are checked with the tiles that they are read in."""
 
 
-def _checked(path: str) -> str:
+def _checked(inside: str | None, path: str) -> str:
+    """The place of a level from the folder on."""
     parts = PurePosixPath(path).parts
     if not parts or ".." in parts or PurePosixPath(path).is_absolute():
         raise ValueError(f"it names a level {path!r} that is not inside")
-    return path
+    return PurePosixPath(inside or "", *parts).as_posix()
 
 
 class _ChunkLevel(OmeLevel):
     """An array, of which the last two axes are y and x."""
 
-    def __init__(self, array: Any, image: Multiscale, kept: KeptTiles) -> None:
-        if len(array.shape) != len(image.axes):
-            raise ValueError(f"a level has {len(array.shape)} axes, and {image.axes!r} are named")
-        sizes = dict(zip(image.axes, array.shape, strict=True))
+    def __init__(self, opened: OpenedArray, image: Multiscale, kept: KeptTiles) -> None:
+        array, shape = opened.array, opened.metadata.shape
+        pieces = opened.metadata.pieces
+        if len(shape) != len(image.axes):
+            raise ValueError(f"a level has {len(shape)} axes, and {image.axes!r} are named")
+        sizes = dict(zip(image.axes, shape, strict=True))
         check_one_plane(sizes)
         check_channels(image.channels, sizes.get("c", 1))
-        tile_y, tile_x = (_together(chunk) for chunk in array.chunks[-2:])
+        tile_y, tile_x = (_together(piece) for piece in pieces[-2:])
         super().__init__((sizes["x"], sizes["y"]), (tile_x, tile_y), array.dtype, kept)
-        self.check_tile(max(int(np.prod(array.chunks[:-2])), sizes.get("c", 1)))
+        self.check_tile(max(int(np.prod(pieces[:-2])), sizes.get("c", 1)))
         self._array = array
         self._front = tuple(slice(None) if axis == "c" else 0 for axis in image.axes[:-2])
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from ..execution.files import file_bytes
+from ..execution.missing_chunks import check_missing_chunks
 from .decoding import MOST_SQUEEZED, plausible_mpp
 from .errors import ImageError
 from .reduction import Piece
@@ -51,6 +52,7 @@ class SlideReader(RegionReader[Slide]):
     def __init__(self, path: Path, mpp: float | None = None) -> None:
         super().__init__(path, (0, 0), mpp)
         facts = self._handle().facts
+        self.missing_chunks, n_chunks = facts.get("missing_chunks", (0, 0))
         self._downsamples: list[float] = facts["downsamples"]
         try:
             self.offset, self.size = _bounds(facts["size"], facts["properties"])
@@ -64,6 +66,10 @@ class SlideReader(RegionReader[Slide]):
             ) from error
         self.mpp = own if mpp is None else mpp
         _check_proportions(path, facts["level_sizes"][-1])
+        refused = check_missing_chunks(path, self.missing_chunks, n_chunks)
+        if refused:
+            self.close()
+            raise ImageError(refused)
 
     @property
     def held_bytes(self) -> int:

@@ -1,0 +1,166 @@
+"""Images and feature files of which chunks are lost: refused with their number, or as they were.
+
+Allowed, they are answered with a warning, and what is not lost is as it was.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import warnings
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+from numpy.random import Generator
+
+import histodict
+from histodict.images import slide_process
+from histodict.images.errors import ImageError
+from histodict.images.feature_file import open_features
+from histodict.images.readers import open_image
+
+from ..folders import COORDS, LINK, VECTORS, are_undamaged, make_folders, packed, unpack, values_of
+from ..target import Case, Find, Target
+from .images import refusal
+
+_METADATA = (".zarray", ".zgroup", ".zattrs", "zarr.json")
+_WAYS = ("lost", "lost", "lost", "lost", "folder", "link", "empty", "renamed", "renamed", "cut")
+_SILENT = ("stray",)  # ways that change nothing
+
+
+class MissingChunks(Target):
+    name = "missing_chunks"
+    attempts_in_tests = 40
+
+    def setup(self, folder: Path) -> None:
+        slide_process.APART = False  # a process for each image that fails takes seconds
+        self._folder = folder / "attacked"
+        self._folder.mkdir(exist_ok=True)
+        shutil.rmtree(folder / "made", ignore_errors=True)  # of a worker that ended
+        (folder / "made").mkdir()
+        self._bases = make_folders(folder / "made")
+
+    def case(self, rng: Generator) -> Case:
+        base = str(rng.choice([*sorted(self._bases), "chunks.h5"]))
+        if base == "chunks.h5":
+            lost = rng.random(15) < rng.choice([0.0, 0.1, 0.5, 1.0])
+            return Case(f"{base}: lost", base, tuple(np.flatnonzero(lost).tolist()))
+        way = str(rng.choice([*_WAYS, *_SILENT, "in shards"]))
+        names = [n for n in sorted(self._bases[base]) if n.rsplit("/", 1)[-1] not in _METADATA]
+        sharded = [n for n in names if "s." in base and not n.startswith("coords")]
+        if way == "in shards":
+            names, way = (sharded, way) if sharded else (names, "lost")
+        n_lost = int(rng.integers(1, 1 + rng.choice([1, 3, len(names)])))
+        chosen = rng.choice(names, min(n_lost, len(names)), replace=False)
+        edits = tuple([way, str(name), int(rng.integers(2**16))] for name in chosen)
+        return Case(f"{base}: {way}", base, edits)
+
+    def build(self, case: Case) -> bytes:
+        if case.base == "chunks.h5":
+            return self._hdf5(case.edits)
+        files = dict(self._bases[case.base])
+        for way, name, number in case.edits:
+            data = files[name]
+            if way == "stray":
+                files[f"{name}.part"] = data
+                continue
+            del files[name]
+            if way == "folder":
+                files[f"{name}/inside"] = data
+            elif way == "link":
+                files[name] = f"{LINK}../elsewhere".encode()
+            elif way == "empty":
+                files[name] = b""
+            elif way == "cut":
+                files[name] = data[: number % max(1, len(data))]
+            elif way == "renamed":
+                files[f"{name}{number}"] = data
+            elif way == "in shards":
+                files[name] = _without_one(data, number)
+        return packed(files)
+
+    def _hdf5(self, lost: tuple[int, ...]) -> bytes:
+        path = self._folder / "made.h5"
+        with h5py.File(path, "w") as file:
+            for name, values, first in (("features", VECTORS, 0), ("coords", COORDS, 10)):
+                chunks = (8, 3) if name == "features" else (8, 2)
+                made = file.create_dataset(name, values.shape, values.dtype, chunks=chunks)
+                n_across = values.shape[1] // chunks[1]
+                for place in range(5 * n_across):
+                    row, column = place // n_across * 8, place % n_across * chunks[1]
+                    part = np.s_[row : row + 8, column : column + chunks[1]]
+                    if first + place not in lost:
+                        made[part] = values[part]
+        return path.read_bytes()
+
+    def attempt(self, data: bytes, base: str) -> str:
+        path = self._folder / base
+        if base.endswith(".h5"):
+            path.write_bytes(data)
+        else:
+            unpack(data, path)
+        try:
+            values = values_of(path)
+        except ImageError as error:
+            outcome, n_told = refusal(error, path), _number_told(str(error))
+        else:
+            if not are_undamaged(path, values):
+                raise Find("chunks are missing, and it was answered otherwise in silence")
+            return "answered as before"
+        if n_told is None:
+            return outcome
+        self._allowed(path, n_told)
+        return "refused with the number"
+
+    def _allowed(self, path: Path, n_told: int) -> None:
+        """The same number in a warning, and as a value."""
+        with histodict.allow_missing_chunks(), warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            try:
+                n_missing = _missing_chunks(path)
+                values_of(path)
+            except ImageError as error:  # of what is left nothing can be made
+                refusal(error, path)
+                return
+        said = {_number_told(str(each.message)) for each in told}
+        if n_missing != n_told or said != {n_told}:
+            raise Find(f"{n_told} chunks are missing, and it says {n_missing} and {said}")
+
+
+def _missing_chunks(path: Path) -> Any:
+    if path.name.endswith(".ome.zarr"):
+        return open_image(path).missing_chunks  # type: ignore[attr-defined]
+    with open_features(path) as file:
+        return file.missing_chunks
+
+
+def _number_told(words: str) -> int | None:
+    found = re.search(r"(\d+) of its \d+ chunks are missing", words)
+    return int(found[1]) if found else None
+
+
+def _without_one(data: bytes, number: int) -> bytes:
+    """A shard whose index says of a chunk that it was not written; its checksum is right."""
+    import google_crc32c
+
+    index = bytearray(data[-16 * _n_inner(data) - 4 : -4])
+    at = number % (len(index) // 16) * 16
+    index[at : at + 16] = b"\xff" * 16
+    checksum = google_crc32c.value(bytes(index)).to_bytes(4, "little")
+    return data[: -len(index) - 4] + bytes(index) + checksum
+
+
+def _n_inner(data: bytes) -> int:
+    """Chunks in a shard of this target, found by the checksum of the index."""
+    import google_crc32c
+
+    for n in (6, *range(1, 65)):
+        index = data[-16 * n - 4 : -4]
+        if google_crc32c.value(index).to_bytes(4, "little") == data[-4:]:
+            return n
+    raise ValueError("no shard")
+
+
+TARGET = MissingChunks()

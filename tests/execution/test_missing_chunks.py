@@ -1,0 +1,38 @@
+"""Whether files with missing chunks may be read, here and on the workers of a cluster."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+
+from histodict.execution.cluster_map import _as_allowed
+from histodict.execution.missing_chunks import (
+    allow_missing_chunks,
+    check_missing_chunks,
+    missing_chunks_allowed,
+)
+
+
+def test_it_is_allowed_inside_of_the_outermost_block():
+    assert not missing_chunks_allowed()
+    with allow_missing_chunks():
+        with allow_missing_chunks(), allow_missing_chunks(False):
+            assert missing_chunks_allowed()
+        assert missing_chunks_allowed()
+    assert not missing_chunks_allowed()
+
+
+@pytest.mark.parametrize("allow", [True, False])
+def test_a_worker_allows_what_the_sender_does(allow):
+    assert _as_allowed(allow, lambda item: (item, missing_chunks_allowed()), 3) == (3, allow)
+    assert not missing_chunks_allowed()
+
+
+def test_a_file_is_warned_of_once_and_refused_otherwise():
+    assert check_missing_chunks("a", 0, 9) == ""
+    assert "a: 2 of its 9 chunks are missing" in check_missing_chunks("a", 2, 9)
+    with allow_missing_chunks(), warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        assert {check_missing_chunks(name, 2, 9) for name in "aab"} == {""}
+    assert [str(each.message)[0] for each in told] == ["a", "b"]
