@@ -12,7 +12,12 @@ from typer.testing import CliRunner
 
 from histodict.cli import app
 from histodict.demo.sets import write_synthetic_set
-from tests.images.feature_files import planted_slides, some_vectors, write_trident
+from tests.images.feature_files import (
+    planted_slides,
+    some_vectors,
+    write_lazyslide,
+    write_trident,
+)
 
 SMALL = ("n_atoms=8", "n_iter=2", "patches_per_class=100", "components=6")
 
@@ -196,6 +201,57 @@ def test_bad_slides_are_named_and_the_others_answered(trained, mixed, tmp_path):
     for reason in REASONS:
         assert reason in said, said
     assert said.count("Not done:") == len(REASONS)
+
+
+def test_one_bad_attribute_or_defect_ends_no_command(trained, slides, tmp_path, monkeypatch):
+    from histodict.pipeline import given_view
+
+    folder = tmp_path / "features"
+    folder.mkdir()
+    vectors, coords = some_vectors(40, 12)
+    write_trident(folder / "wide.h5", vectors, coords, patch_size_level0=1e300)
+    write_trident(folder / "offset.h5", vectors, coords, histodict='{"offset": [1e400, "a"]}')
+    write_trident(folder / "defect.h5", vectors, coords)
+    write_trident(folder / "good.h5", vectors, coords)
+    place = given_view.place
+
+    def fail(file):
+        if file.path.name == "defect.h5":
+            raise AttributeError("'Dataset' object has no attribute 'get'")
+        return place(file)
+
+    monkeypatch.setattr(given_view, "place", fail)
+    status, said = run("predict", trained, *sorted(folder.iterdir()), "-o", tmp_path / "out")
+    assert status == 1 and said.count("Not done:") == 3, said
+    assert "wide.h5: its attribute patch_size_level0 must be" in said
+    assert "offset.h5: its attribute histodict (offset) must be" in said
+    assert "unexpected AttributeError: 'Dataset' object has no attribute 'get' [at " in said
+    assert "given_view.py" in said and "report it" in said
+    assert [row["path"].endswith("good.h5") for row in rows_of(tmp_path / "out")] == [True]
+
+
+def test_tiles_of_lazyslide_are_answered_at_their_own_magnification_alone(tmp_path):
+    rng = np.random.default_rng(3)
+    corners = 64 * np.stack(np.meshgrid(np.arange(8), np.arange(5)), -1).reshape(-1, 2) + 243
+    lines = ["slide,label"]
+    for number in range(4):
+        vectors = rng.standard_normal((40, 12)).astype(np.float32) + 2 * (number % 2)
+        path = tmp_path / f"s{number}.h5ad"
+        write_lazyslide(path, vectors, corners, has_graph=number == 0)
+        lines.append(f"{path.name},{'ab'[number % 2]}")
+    (tmp_path / "slides.csv").write_text("\n".join(lines) + "\n")
+    features = ["--features", tmp_path]
+    model = tmp_path / "m"
+    options = ["--preset", "given", *small(*SMALL)]
+    status, said = run("train", tmp_path / "slides.csv", *features, "-o", model, *options)
+    assert status == 0, said
+    other = write_lazyslide(tmp_path / "other.h5ad", vectors, 2 * corners, mpp=1.0)
+    same = tmp_path / "s0.h5ad"
+    status, said = run("predict", model, same, other, "-o", tmp_path / "out")
+    assert status == 1 and said.count("Not done:") == 1, said
+    assert "other.h5ad: is not what the model learnt from: the magnification 10.0, not 20.0" in said
+    (row,) = rows_of(tmp_path / "out")
+    assert row["path"].endswith("s0.h5ad") and (row["mpp"], row["mpp_from"]) == (0.499, "file")
 
 
 def test_training_names_all_bad_slides_at_once_or_goes_on_without_them(mixed, slides, tmp_path):
