@@ -254,6 +254,21 @@ def test_tiles_of_lazyslide_are_answered_at_their_own_magnification_alone(tmp_pa
     assert row["path"].endswith("s0.h5ad") and (row["mpp"], row["mpp_from"]) == (0.499, "file")
 
 
+def test_outlines_of_tiles_that_reach_beyond_the_slide_are_clipped(trained, tmp_path):
+    vectors, coords = some_vectors(40, 12)
+    size = {"level0_width": int(coords[:, 0].max()) + 100, "level0_height": 4000}
+    path = write_trident(tmp_path / "a.h5", vectors, coords, **size)
+    status, said = run("predict", trained, path, "-o", tmp_path / "out")
+    assert status == 0, said
+    (file,) = (tmp_path / "out" / "geojson").iterdir()
+    shapes = [f["geometry"] for f in json.loads(file.read_text())["features"]]
+    polygons = [
+        s["coordinates"] if s["type"] == "MultiPolygon" else [s["coordinates"]] for s in shapes
+    ]
+    points = np.array([at for each in polygons for rings in each for ring in rings for at in ring])
+    assert points.max(axis=0).tolist() == [size["level0_width"], size["level0_height"]]
+
+
 def test_training_names_all_bad_slides_at_once_or_goes_on_without_them(mixed, slides, tmp_path):
     features = ["--features", mixed.parent / "features", "-o", tmp_path / "m"]
     status, said = run("train", mixed, *features)

@@ -50,6 +50,7 @@ class GivenView(View):
         self._places = np.full((self._grid.n_rows, self._grid.n_columns), NO_PATCH, np.int32)
         self.downsample = self._grid.downsample
         self.path, self.offset, self.size = file.path, file.offset, file.extent
+        self.clip_size = file.extent if file.size else None
         self.mpp = file.mpp if mpp is None else mpp
         self._inside = within.region(self) if within else None
         self._rows = np.flatnonzero(self._looked_at())  # of the file

@@ -36,9 +36,11 @@ _MANY_PIXELS = 8_000_000
 class View:
     """The patches and vectors of one open image.
 
+    clip_size : (width, height) to which outlines are clipped; None where no patch can lie beyond
     uses_whole_image : whether hardly any tissue was found and all patches count instead
     """
 
+    clip_size: tuple[int, int] | None = None
     uses_whole_image: bool = False  # of a feature file, which says where the patches are
 
     def __init__(
