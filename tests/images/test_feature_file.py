@@ -13,6 +13,7 @@ from histodict.images import feature_probe
 from histodict.images.errors import ImageError
 from histodict.images.feature_attributes import Origin
 from histodict.images.feature_file import check_features, common_origin, open_features
+from histodict.images.feature_folder import FeatureFolder
 from histodict.images.readers import open_image
 from tests.images.feature_files import some_vectors, write_clam, write_trident
 
@@ -175,6 +176,24 @@ def test_a_library_that_is_missing_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "h5py", None)
     with pytest.raises(ImageError, match=r"pip install 'histodict\[features\]'"):
         check_features(path)
+
+
+@pytest.mark.parametrize("beside", ["a.h5", "../h5_files/a.h5", None])
+def test_tensors_without_positions_are_refused_with_the_file_that_has_them(tmp_path, beside):
+    (tmp_path / "pt_files").mkdir()
+    path = tmp_path / "pt_files" / "a.pt"
+    path.write_bytes(b"PK")
+    words = "give the .h5 file with features and coords"
+    if beside:
+        other = (path.parent / beside).resolve()
+        other.parent.mkdir(exist_ok=True)
+        write_trident(other, VECTORS, COORDS)
+        words = f"give {other}"
+    with pytest.raises(ImageError, match=f"a.pt: .pt files do not say where .*: {words}"):
+        open_image(path)
+    if beside != "a.h5":
+        with pytest.raises(ValueError, match=f"a.pt: .pt files do not say where .*: {words}"):
+            FeatureFolder(path.parent)
 
 
 # --- attributes ---------------------------------------------------------------------------------

@@ -42,6 +42,7 @@ FORMATS: dict[str, Callable[[Path], AbstractContextManager[Content]]] = {
     ".npz": open_npz,
     ".zarr": open_zarr,
 }
+_TENSORS = (".pt", ".pth")
 _USUAL_PX = 256  # side of a single patch of which nothing is known
 _BLOCK_BYTES = 8 * 2**20
 _MOST_ROWS, _MOST_LENGTH = 10_000_000, 100_000  # what a damaged file says must not fill the memory
@@ -192,6 +193,17 @@ def is_feature_file(path: object) -> bool:
     if not isinstance(path, Path) or path.suffix.lower() not in FORMATS:
         return False
     return path.suffix.lower() not in FOLDER_IMAGES or (path / FEATURES).is_dir()
+
+
+def check_has_positions(path: Path) -> None:
+    """Refuse tensors of PyTorch, which CLAM and others write beside the files with positions."""
+    if path.suffix.lower() not in _TENSORS:
+        return
+    names = [path.with_suffix(suffix) for suffix in (".h5", ".hdf5")]
+    names += [path.parent.parent / "h5_files" / name.name for name in names]  # as CLAM has them
+    found = next((name for name in names if is_there(name)), None)
+    what = f"give {found}" if found else "give the .h5 file with features and coords of this slide"
+    raise ImageError(f"{path}: {path.suffix} files do not say where the patches lie: {what}")
 
 
 def common_origin(paths: Iterable[object]) -> Origin | None:

@@ -13,7 +13,7 @@ from .decoding import plausible_mpp
 from .ngff import Multiscale, first_of_several, read_multiscale
 from .ome_channels import check_channels, check_one_plane
 from .ome_level import OmeLevel, OmeSlide
-from .opened_slide import NoLibraryError, UnfitError
+from .opened_slide import SCALE_WITHOUT_UNIT, NoLibraryError, UnfitError
 from .tiled_level import KeptTiles
 
 # Small chunks are asked for together, up to this side: each question takes a millisecond.
@@ -33,6 +33,9 @@ class OmeZarr(OmeSlide):
         kept = KeptTiles()
         levels = [_ChunkLevel(group[_checked(name)], image, kept) for name in image.paths]
         super().__init__(path, levels, plausible_mpp(image.mpp))
+        scale = plausible_mpp(image.scale_without_unit)
+        if scale is not None:
+            self.facts["properties"][SCALE_WITHOUT_UNIT] = repr(scale)
 
     def close(self) -> None:
         """There is nothing open between two reads."""

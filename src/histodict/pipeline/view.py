@@ -15,7 +15,7 @@ from ..execution.array_cache import ArrayCache
 from ..execution.texts import counted
 from ..images.annotations.drawing import Drawing
 from ..images.glass import Glass
-from ..images.pixel_size import HOW_TO_GIVE
+from ..images.pixel_size import HOW_TO_GIVE, size_hint
 from ..images.quality import NONE, rules_named
 from ..images.readers import ImageError, ImageSource
 from ..images.records import Record, some_of
@@ -220,9 +220,10 @@ def _downsample(source: ImageSource, recipe: Recipe, trained_mpp: float | None) 
     """The factor by which the image is reduced; refuses pixel sizes that do not fit the model."""
     if recipe.mpp is not None:
         if source.mpp is None:
+            hint = size_hint(source.path)
             raise ImageError(
                 f"{source.path}: its pixel size is not known, and the model works at "
-                f"{recipe.mpp:g} µm per pixel: {HOW_TO_GIVE}"
+                f"{recipe.mpp:g} µm per pixel: {HOW_TO_GIVE}{hint and f'. {hint}'}"
             )
         factor = recipe.mpp / source.mpp
         if factor < 0.95:
