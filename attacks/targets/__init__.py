@@ -6,7 +6,7 @@ from importlib import import_module
 
 from ..target import Target
 
-TARGETS = ("images", "models", "texts", "kernels", "http")
+TARGETS = ("images", "metadata", "models", "texts", "kernels", "http")
 
 
 def target_named(name: str) -> Target:

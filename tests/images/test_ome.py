@@ -202,7 +202,7 @@ def test_a_scale_without_a_unit_is_quoted_where_the_size_is_not_known(tmp_path):
         "a.ome.zarr has a scale of 0.5 without a unit, which may be its size in µm"
     )
     records = [Record(path, "a", ""), Record(path, "b", "", mpp=0.5)]
-    with pytest.raises(ValueError, match="a.ome.zarr has a scale of 0.5 without a unit"):
+    with pytest.raises(ValueError, match=r"a\.ome\.zarr has a scale of 0\.5 without a unit"):
         common_size(records, None)
     for number, (mpp, unit) in enumerate([(0.5, "pixel"), (0.5, "micrometer"), (5000, None)]):
         other = save_ome_zarr(tmp_path / f"{number}.ome.zarr", pixels, mpp, unit)
