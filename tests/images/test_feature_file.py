@@ -261,8 +261,8 @@ def test_forms_in_which_others_write_attributes_are_read(tmp_path, name, value, 
 def test_the_side_by_the_level_of_clam_is_checked_too(tmp_path):
     path = write_clam(tmp_path / "a.h5", VECTORS, COORDS)
     with h5py.File(path, "a") as file:
-        file["coords"].attrs.update(patch_size=9_000_000, patch_level=1, downsample=1e5)
-    with pytest.raises(ImageError, match=r"attribute downsample must be .* from 1 to 10,000,000"):
+        file["coords"].attrs.update(patch_size=1_900_000, patch_level=1, downsample=1e5)
+    with pytest.raises(ImageError, match=r"attribute downsample must be .* from 1 to 2,000,000"):
         check_features(path)
 
 

@@ -16,7 +16,7 @@ from .errors import ImageError
 from .feature_formats import OWN
 
 MAGNIFICATION_AT_1_UM = 10.0  # of an image of 1 µm per pixel, by convention
-MAX_LENGTH = 10_000_000  # in pixels: no slide is wider or higher
+MAX_LENGTH = 2_000_000  # in pixels: no slide is wider or higher
 
 
 @dataclass(frozen=True)

@@ -196,6 +196,21 @@ class PatchMap:
         x, y = self.grid.cell_corner(corner)
         return self.clip(x, 0, self.grid.step), self.clip(y, 1, self.grid.step)
 
+    def cell_lines(self) -> tuple[list[float], list[float]]:
+        """Level-0 x of the lines between columns of cells, and y of those between rows."""
+        grid = self.grid
+        return (
+            self._lines(0, grid.n_columns, grid.left).tolist(),
+            self._lines(1, grid.n_rows, grid.top).tolist(),
+        )
+
+    def _lines(self, axis: int, count: int, first: float) -> NDArray[np.float64]:
+        lines = np.arange(count + 1) * self.grid.step + self.grid.shift + first
+        if self.size is not None:
+            end = self.size[axis]
+            lines[(lines > end) & (lines < end + self.grid.step)] = end
+        return lines
+
     def regions(
         self, place: int, least: int = 1, most: int | None = None
     ) -> Iterator[tuple[Window, NDArray[np.bool_], list[list[Ring]]]]:

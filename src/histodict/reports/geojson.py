@@ -112,9 +112,8 @@ def _escaped(name: str) -> str:
 
 def area_features(patch_map: PatchMap) -> Iterator[str]:
     """One detection per area of neighbours of one class, with the mean of each class's scores."""
-    grid, n_lines = patch_map.grid, max(patch_map.winners.shape) + 1
-    corners = [patch_map.cell_corner((n, n)) for n in range(n_lines)]
-    across, down = ([_short(at) for at in line] for line in zip(*corners, strict=True))
+    grid = patch_map.grid
+    across, down = ([_short(at) for at in lines] for lines in patch_map.cell_lines())
 
     def written(ring: NDArray[np.int32]) -> str:
         return ",".join([f"[{across[x]},{down[y]}]" for x, y in ring.tolist()])
