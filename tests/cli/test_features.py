@@ -204,6 +204,7 @@ def test_bad_slides_are_named_and_the_others_answered(trained, mixed, tmp_path):
 
 
 def test_one_bad_attribute_or_defect_ends_no_command(trained, slides, tmp_path, monkeypatch):
+    from histodict.batch import image
     from histodict.pipeline import given_view
 
     folder = tmp_path / "features"
@@ -211,18 +212,25 @@ def test_one_bad_attribute_or_defect_ends_no_command(trained, slides, tmp_path, 
     vectors, coords = some_vectors(40, 12)
     write_trident(folder / "wide.h5", vectors, coords, patch_size_level0=1e300)
     write_trident(folder / "offset.h5", vectors, coords, histodict='{"offset": [1e400, "a"]}')
-    write_trident(folder / "defect.h5", vectors, coords)
-    write_trident(folder / "good.h5", vectors, coords)
-    place = given_view.place
+    for name in ("defect.h5", "stamp.h5", "good.h5"):
+        write_trident(folder / name, vectors, coords)
+    place, stamp = given_view.place, image.Task.stamp
 
     def fail(file):
         if file.path.name == "defect.h5":
             raise AttributeError("'Dataset' object has no attribute 'get'")
         return place(file)
 
+    def fail_before(task):
+        if task.record.path.name == "stamp.h5":
+            raise RuntimeError("no stamp")
+        return stamp(task)
+
     monkeypatch.setattr(given_view, "place", fail)
+    monkeypatch.setattr(image.Task, "stamp", fail_before)
     status, said = run("predict", trained, *sorted(folder.iterdir()), "-o", tmp_path / "out")
-    assert status == 1 and said.count("Not done:") == 3, said
+    assert status == 1 and said.count("Not done:") == 4, said
+    assert "stamp.h5: unexpected RuntimeError: no stamp" in said
     assert "wide.h5: its attribute patch_size_level0 must be" in said
     assert "offset.h5: its attribute histodict (offset) must be" in said
     assert "unexpected AttributeError: 'Dataset' object has no attribute 'get' [at " in said

@@ -206,7 +206,7 @@ BAD_ATTRIBUTES = {
     "level0_width": [-1, 10**9],
     "level0_height": [np.nan],
     "level0_mpp": [1e-300],
-    "encoder": [7, np.arange(3)],
+    "encoder": [7, np.arange(3), "a" * 5000, "two\nlines"],
     "histodict": [
         "no JSON",
         "[1]",

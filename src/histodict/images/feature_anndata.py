@@ -82,8 +82,8 @@ def _vectors(path: Path, file: Any) -> Any:
         return _SparseRows(chosen)
     if kind != "array":
         raise ImageError(
-            f"{path}: its vectors are stored as {kind!r}: they must be an array, or sparse by rows "
-            "(CSR)"
+            f"{path}: its vectors are stored as {short(kind)}: they must be an array, or sparse "
+            "by rows (CSR)"
         )
     return chosen
 

@@ -62,6 +62,7 @@ class Origin:
         return made
 
 
+_MAX_LETTERS = 300  # of a name
 _MOST_OFF = 0.1  # by which magnifications may differ, as pixel sizes of images may
 
 
@@ -146,7 +147,7 @@ class Metadata:
             if plain.get(name) is not None
         }
         self._found = found
-        self.encoder = self._text("encoder", plain.get("encoder"))
+        self.encoder = self._name("encoder", plain.get("encoder"))
         self.settings = self._settings(plain.get(OWN))
         self.mpp = found.get("level0_mpp")
         self.magnification = found.get("target_magnification")
@@ -219,6 +220,13 @@ class Metadata:
         if value is not None and not isinstance(value, str):
             raise self._error(name, value, "text")
         return value or None
+
+    def _name(self, name: str, value: Any) -> str | None:
+        """Text that messages can quote."""
+        text = self._text(name, value)
+        if text is not None and not (text.isprintable() and len(text) <= _MAX_LETTERS):
+            raise self._error(name, text, f"one line of at most {_MAX_LETTERS} letters")
+        return text
 
     def _settings(self, value: Any) -> dict[str, Any]:
         text = self._text(OWN, value)

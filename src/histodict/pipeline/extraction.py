@@ -25,6 +25,7 @@ from ..execution.failures import failure_reason
 from ..execution.files import file_key, is_there, written_whole
 from ..execution.local import map_blocks
 from ..execution.progress import Callback, Progress, ignore, shares
+from ..execution.texts import one_line
 from ..images.errors import ImageError
 from ..images.feature_attributes import MAGNIFICATION_AT_1_UM
 from ..images.feature_file import open_features
@@ -152,7 +153,9 @@ def _is_done(file: Path, key: dict[str, Any]) -> bool:
     if before.get("recipe") != key["recipe"]:
         own = before.get("recipe", {})
         others = [
-            f"{k} was {own[k]}, is {v}" for k, v in key["recipe"].items() if own.get(k, v) != v
+            f"{k} was {one_line(own[k])}, is {v}"
+            for k, v in key["recipe"].items()
+            if own.get(k, v) != v
         ]
         what = "; ".join(others) or "not by `histodict features`"
         raise ValueError(
