@@ -205,7 +205,9 @@ class PatchMap:
         )
 
     def _lines(self, axis: int, count: int, first: float) -> NDArray[np.float64]:
-        lines = np.arange(count + 1) * self.grid.step + self.grid.shift + first
+        lines: NDArray[np.float64] = np.arange(count + 1, dtype=np.float64) * self.grid.step
+        lines += self.grid.shift
+        lines += first
         if self.size is not None:
             end = self.size[axis]
             lines[(lines > end) & (lines < end + self.grid.step)] = end
