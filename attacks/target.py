@@ -33,12 +33,12 @@ class Target(ABC):
 
     name : as on the command line
     per_attempt : how many cases one attempt stands for
-    attempts_in_tests : how many the test suite makes
+    smoke_attempts : how many of them `make test` tries
     """
 
     name: str
     per_attempt: int = 1
-    attempts_in_tests: int = 200
+    smoke_attempts: int = 200
 
     @abstractmethod
     def setup(self, folder: Path) -> None:

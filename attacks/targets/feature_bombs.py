@@ -40,7 +40,7 @@ _NUMBERS = (0, 1, 2**16, 2**24, 2**31 - 1, 2**32 - 1, 2**40, 2**63 - 1, 2**64 - 
 
 class FeatureBombs(Target):
     name = "feature_bombs"
-    attempts_in_tests = 40
+    smoke_attempts = 40
 
     def setup(self, folder: Path) -> None:
         self._folder = folder / "attacked"

@@ -34,7 +34,7 @@ class Images(Target):
 
     def setup(self, folder: Path) -> None:
         self._folder = folder
-        self._peak_kib = _peak_kib()
+        self._peak_kib = peak_kib()
         self._bases = make_bases()
         self._fields = {name: _fields(name, data) for name, data in self._bases.items()}
         self._ways = {
@@ -62,11 +62,11 @@ class Images(Target):
         path.write_bytes(data)
         try:
             with open_image(path) as source:
-                _look_at(source)
+                look_at(source)
         except ImageError as error:
             return refusal(error, path)
         finally:
-            if _peak_kib() - self._peak_kib > _MOST_KIB:
+            if peak_kib() - self._peak_kib > _MOST_KIB:
                 raise Find("more than a gigabyte of memory was taken")
         return "answered"
 
@@ -212,7 +212,7 @@ def _tiff_fields(data: bytes) -> list[Edit]:
 # --- promises -----------------------------------------------------------------------------------
 
 
-def _look_at(source: ImageSource) -> None:
+def look_at(source: ImageSource) -> None:
     """A thumbnail and some regions; raises Find where they are not what the size says."""
     width, height = source.size
     if width < 1 or height < 1:
@@ -235,7 +235,7 @@ def refusal(error: ImageError, path: Path) -> str:
     return "refused, process died" if "the process that read it" in words else "refused"
 
 
-def _peak_kib() -> int:
+def peak_kib() -> int:
     """Peak memory of this process; 0 where the system does not say it."""
     if not _STATUS.exists():
         return 0

@@ -32,7 +32,7 @@ _SILENT = ("stray",)  # ways that change nothing
 
 class MissingChunks(Target):
     name = "missing_chunks"
-    attempts_in_tests = 40
+    smoke_attempts = 40
 
     def setup(self, folder: Path) -> None:
         slide_process.APART = False  # a process for each image that fails takes seconds

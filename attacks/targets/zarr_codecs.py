@@ -51,7 +51,7 @@ _DTYPES_3 = (
 
 class ZarrCodecs(Target):
     name = "zarr_codecs"
-    attempts_in_tests = 40
+    smoke_attempts = 40
 
     def setup(self, folder: Path) -> None:
         slide_process.APART = False  # a process for each image that fails takes seconds

@@ -13,7 +13,12 @@ from typer.testing import CliRunner
 
 from histodict.cli import app
 from histodict.demo.sets import write_synthetic_set
-from tests.images.feature_files import planted_slides, some_vectors, write_trident
+from tests.images.feature_files import (
+    planted_slides,
+    some_vectors,
+    write_lazyslide,
+    write_trident,
+)
 
 SMALL = ("n_atoms=8", "n_iter=2", "patches_per_class=100", "components=6")
 
@@ -226,6 +231,80 @@ def test_slides_with_missing_chunks_are_named_unless_that_is_allowed(trained, sl
     assert status == 1 and "2 of its 12 chunks are missing" in said
     status, said = run("train", slides, "--features", folder, "-o", tmp_path / "m.histodict")
     assert status == 2 and "TCGA-00.DX1.zarr: 2 of its 12 chunks are missing" in said
+
+
+def test_one_bad_attribute_or_defect_ends_no_command(trained, slides, tmp_path, monkeypatch):
+    from histodict.batch import image
+    from histodict.pipeline import given_view
+
+    folder = tmp_path / "features"
+    folder.mkdir()
+    vectors, coords = some_vectors(40, 12)
+    write_trident(folder / "wide.h5", vectors, coords, patch_size_level0=1e300)
+    write_trident(folder / "offset.h5", vectors, coords, histodict='{"offset": [1e400, "a"]}')
+    for name in ("defect.h5", "stamp.h5", "good.h5"):
+        write_trident(folder / name, vectors, coords)
+    place, stamp = given_view.place, image.Task.stamp
+
+    def fail(file):
+        if file.path.name == "defect.h5":
+            raise AttributeError("'Dataset' object has no attribute 'get'")
+        return place(file)
+
+    def fail_before(task):
+        if task.record.path.name == "stamp.h5":
+            raise RuntimeError("no stamp")
+        return stamp(task)
+
+    monkeypatch.setattr(given_view, "place", fail)
+    monkeypatch.setattr(image.Task, "stamp", fail_before)
+    status, said = run("predict", trained, *sorted(folder.iterdir()), "-o", tmp_path / "out")
+    assert status == 1 and said.count("Not done:") == 4, said
+    assert "stamp.h5: unexpected RuntimeError: no stamp" in said
+    assert "wide.h5: its attribute patch_size_level0 must be" in said
+    assert "offset.h5: its attribute histodict (offset) must be" in said
+    assert "unexpected AttributeError: 'Dataset' object has no attribute 'get' [at " in said
+    assert "given_view.py" in said and "report it" in said
+    assert [row["path"].endswith("good.h5") for row in rows_of(tmp_path / "out")] == [True]
+
+
+def test_tiles_of_lazyslide_are_answered_at_their_own_magnification_alone(tmp_path):
+    rng = np.random.default_rng(3)
+    corners = 64 * np.stack(np.meshgrid(np.arange(8), np.arange(5)), -1).reshape(-1, 2) + 243
+    lines = ["slide,label"]
+    for number in range(4):
+        vectors = rng.standard_normal((40, 12)).astype(np.float32) + 2 * (number % 2)
+        path = tmp_path / f"s{number}.h5ad"
+        write_lazyslide(path, vectors, corners, has_graph=number == 0)
+        lines.append(f"{path.name},{'ab'[number % 2]}")
+    (tmp_path / "slides.csv").write_text("\n".join(lines) + "\n")
+    features = ["--features", tmp_path]
+    model = tmp_path / "m"
+    options = ["--preset", "given", *small(*SMALL)]
+    status, said = run("train", tmp_path / "slides.csv", *features, "-o", model, *options)
+    assert status == 0, said
+    other = write_lazyslide(tmp_path / "other.h5ad", vectors, 2 * corners, mpp=1.0)
+    same = tmp_path / "s0.h5ad"
+    status, said = run("predict", model, same, other, "-o", tmp_path / "out")
+    assert status == 1 and said.count("Not done:") == 1, said
+    assert "other.h5ad: is not what the model learnt from: the magnification 10.0, not 20.0" in said
+    (row,) = rows_of(tmp_path / "out")
+    assert row["path"].endswith("s0.h5ad") and (row["mpp"], row["mpp_from"]) == (0.499, "file")
+
+
+def test_outlines_of_tiles_that_reach_beyond_the_slide_are_clipped(trained, tmp_path):
+    vectors, coords = some_vectors(40, 12)
+    size = {"level0_width": int(coords[:, 0].max()) + 100, "level0_height": 4000}
+    path = write_trident(tmp_path / "a.h5", vectors, coords, **size)
+    status, said = run("predict", trained, path, "-o", tmp_path / "out")
+    assert status == 0, said
+    (file,) = (tmp_path / "out" / "geojson").iterdir()
+    shapes = [f["geometry"] for f in json.loads(file.read_text())["features"]]
+    polygons = [
+        s["coordinates"] if s["type"] == "MultiPolygon" else [s["coordinates"]] for s in shapes
+    ]
+    points = np.array([at for each in polygons for rings in each for ring in rings for at in ring])
+    assert points.max(axis=0).tolist() == [size["level0_width"], size["level0_height"]]
 
 
 def test_training_names_all_bad_slides_at_once_or_goes_on_without_them(mixed, slides, tmp_path):

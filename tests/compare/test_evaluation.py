@@ -19,7 +19,7 @@ import pytest
 from typer.testing import CliRunner
 
 from histodict.cli import app
-from histodict.compare import measures
+from histodict.compare import measures, tasks
 from histodict.compare.evaluation import evaluate
 from histodict.demo.sets import write_synthetic_set
 from histodict.evaluation.protocols import k_folds
@@ -313,6 +313,15 @@ def test_a_method_that_fails_somewhere_is_left_out(images, tmp_path):
     assert read_csv(tmp_path / "comparisons.csv") == []
     told = json.loads((tmp_path / "provenance.json").read_text())["failures"]
     assert [(f["method"], f["split"]) for f in told] == [("dfdl", s.name) for s in splits]
+
+
+def test_a_defect_in_one_trial_is_its_failure_alone():
+    def fail(trial):
+        raise AttributeError("no such attribute")
+
+    assert tasks._tried(fail, None).startswith("unexpected AttributeError: no such attribute")
+    with pytest.raises(KeyboardInterrupt):
+        tasks._tried(lambda trial: (_ for _ in ()).throw(KeyboardInterrupt()), None)
 
 
 def test_a_network_that_cannot_be_opened_stops_its_own_method_alone(images, tmp_path, monkeypatch):

@@ -10,6 +10,7 @@ from scipy.sparse import csr_array
 
 from histodict.demo.sets import write_synthetic_set
 from histodict.images.errors import ImageError
+from histodict.images.feature_attributes import Origin
 from histodict.images.feature_file import open_features
 from histodict.images.manifest import read_manifest
 from histodict.pipeline import TissueClassifier
@@ -17,7 +18,7 @@ from histodict.presets import PRESETS
 from histodict.recipes import Recipe
 from histodict.spatial.h5ad import SparseRows, mark, write
 from histodict.spatial.patch_table import About, answer_into
-from tests.images.feature_files import planted_slides
+from tests.images.feature_files import planted_slides, write_lazyslide
 
 h5py = pytest.importorskip("h5py")
 
@@ -116,6 +117,62 @@ def test_learnt_from_anndata_or_from_trident_s_files_it_is_the_same_to_the_bit(t
         for row, column in zip(*np.nonzero(a.patch_map.tissue), strict=True):
             assert a.patch_map.grid.corner(row, column) == b.patch_map.grid.corner(row, column)
             assert a.patch_map.winners[row, column] == b.patch_map.winners[row, column]
+
+
+# --- files of LazySlide ---------------------------------------------------------------------------
+
+CORNERS = np.array([[243, 1089], [371, 1089], [371, 1217]])
+
+
+def test_of_lazyslide_positions_are_corners_and_the_size_of_tiles_is_read(tmp_path):
+    path = write_lazyslide(tmp_path / "a.h5ad", VECTORS, CORNERS, mpp=1.0, has_graph=True)
+    with open_features(path) as file:
+        np.testing.assert_array_equal(file.coords, CORNERS)
+        assert file.origin == Origin(3, None, 64, 10.0)
+        assert (file.side, file.size, file.mpp) == (128, (2220, 2967), 0.499)
+
+
+def test_of_lazyslide_tiles_that_overlap_keep_their_side(tmp_path):
+    path = write_lazyslide(tmp_path / "a.h5ad", VECTORS, CORNERS, stride=48)
+    with open_features(path) as file:
+        assert (file.side, file.overlap) == (64, 16)
+
+
+@pytest.mark.parametrize(
+    ("mpp", "slide", "expected"),
+    [
+        (None, {}, 20.04),  # of the whole slide
+        (None, {"mpp": None}, 20.0),  # by the magnification of the slide
+        (None, {"mpp": None, "magnification": None}, None),
+    ],
+)
+def test_of_lazyslide_the_magnification_is_that_of_the_tiles(tmp_path, mpp, slide, expected):
+    path = write_lazyslide(tmp_path / "a.h5ad", VECTORS, CORNERS, mpp=mpp, slide=slide)
+    with open_features(path) as file:
+        found = file.origin.magnification
+    assert found is None if expected is None else found == pytest.approx(expected, abs=0.01)
+
+
+BAD_TILES = {
+    "must be a number greater than 0, not nan": ("tile_spec/width", np.nan),
+    "must be a number greater than 0, not 'small'": ("tile_spec/mpp", "small"),
+    "must be a number greater than 0, not -1.0": ("slide_properties/mpp", -1.0),
+    "tiles are not square .*: width 64.0, height 32.0": ("tile_spec/height", 32),
+    "magnification .* must be a number from 0.001 to 10,000": ("tile_spec/mpp", 1e-8),
+    "'shape'] must be two whole numbers": ("slide_properties/shape", np.arange(3)),
+}
+
+
+@pytest.mark.parametrize("words", BAD_TILES)
+def test_tiles_of_lazyslide_that_make_no_sense_are_refused_by_name(tmp_path, words):
+    path = write_lazyslide(tmp_path / "a.h5ad", VECTORS, CORNERS)
+    name, value = BAD_TILES[words]
+    with h5py.File(path, "a") as file:
+        del file["uns"][name]
+        file["uns"][name] = value
+    words = words.replace("]", r"\]")
+    with pytest.raises(ImageError, match=f"a.h5ad: .*{words}"), open_features(path) as file:
+        file.check()
 
 
 # --- files that cannot be used --------------------------------------------------------------------

@@ -13,6 +13,7 @@ from histodict.images import feature_probe
 from histodict.images.errors import ImageError
 from histodict.images.feature_attributes import Origin
 from histodict.images.feature_file import check_features, common_origin, open_features
+from histodict.images.feature_folder import FeatureFolder
 from histodict.images.readers import open_image
 from tests.images.feature_files import some_vectors, write_clam, write_trident
 
@@ -176,6 +177,112 @@ def test_a_library_that_is_missing_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "h5py", None)
     with pytest.raises(ImageError, match=r"pip install 'histodict\[features\]'"):
         check_features(path)
+
+
+@pytest.mark.parametrize("beside", ["a.h5", "../h5_files/a.h5", None])
+def test_tensors_without_positions_are_refused_with_the_file_that_has_them(tmp_path, beside):
+    (tmp_path / "pt_files").mkdir()
+    path = tmp_path / "pt_files" / "a.pt"
+    path.write_bytes(b"PK")
+    words = "give the .h5 file with features and coords"
+    if beside:
+        other = (path.parent / beside).resolve()
+        other.parent.mkdir(exist_ok=True)
+        write_trident(other, VECTORS, COORDS)
+        words = f"give {other}"
+    with pytest.raises(ImageError, match=f"a.pt: .pt files do not say where .*: {words}"):
+        open_image(path)
+    if beside != "a.h5":
+        with pytest.raises(ValueError, match=f"a.pt: .pt files do not say where .*: {words}"):
+            FeatureFolder(path.parent)
+
+
+# --- attributes ---------------------------------------------------------------------------------
+
+BAD_ATTRIBUTES = {
+    "patch_size_level0": [1e300, np.inf, np.nan, -512, 0, "wide", [512, 512, 512], [512, 1024]],
+    "patch_size": [2**62, 255.5, np.void(b"ab"), True],
+    "overlap": [256, 1e20],
+    "target_magnification": [0, "20x", 1 + 2j],
+    "level0_width": [-1, 10**9],
+    "level0_height": [np.nan],
+    "level0_mpp": [1e-300],
+    "encoder": [7, np.arange(3), "a" * 5000, "two\nlines"],
+    "histodict": [
+        "no JSON",
+        "[1]",
+        "[" * 100_000,
+        '{"offset": [1e400, "a"]}',
+        '{"offset": [6000, 0]}',
+        '{"offset": 3}',
+        '{"offset": [true, false]}',
+        '{"recipe": [1]}',
+        '{"grid": "none"}',
+        '{"grid": NaN}',
+        7,
+    ],
+}
+CASES = [(name, value) for name, values in BAD_ATTRIBUTES.items() for value in values]
+
+
+@pytest.mark.parametrize(("name", "value"), CASES)
+def test_an_attribute_that_makes_no_sense_is_refused_by_name(tmp_path, name, value):
+    path = write_trident(tmp_path / "a.h5", VECTORS, COORDS, **{name: value})
+    with h5py.File(path, "a") as file:
+        if name == "encoder":  # two arrays have it
+            file["features"].attrs["encoder"] = value
+    with pytest.raises(ImageError, match=f"a.h5: its attribute {name}.* must be ") as refused:
+        check_features(path)
+    assert len(str(refused.value)) < 1000
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "field", "expected"),
+    [
+        ("patch_size_level0", "512", "side", 512),
+        ("patch_size_level0", None, "side", 512),
+        ("patch_size_level0", h5py.Empty("f4"), "side", 512),
+        ("patch_size_level0", [500.0, 510.0], "side", 500),
+        ("overlap", -64, "overlap", -128),  # patches with gaps between them
+        ("encoder", ["uni_v2"], "encoder", "uni_v2"),
+        ("patch_size", np.float32(256), "patch_px", 256),
+    ],
+)
+def test_forms_in_which_others_write_attributes_are_read(tmp_path, name, value, field, expected):
+    path = write_trident(tmp_path / "a.h5", VECTORS, COORDS)
+    with h5py.File(path, "a") as file:
+        file["features" if name == "encoder" else "coords"].attrs[name] = (
+            "None" if value is None else value
+        )
+    with open_features(path) as file:
+        home = file if hasattr(file, field) else file.origin
+        assert getattr(home, field) == expected
+
+
+def test_the_side_by_the_level_of_clam_is_checked_too(tmp_path):
+    path = write_clam(tmp_path / "a.h5", VECTORS, COORDS)
+    with h5py.File(path, "a") as file:
+        file["coords"].attrs.update(patch_size=1_900_000, patch_level=1, downsample=1e5)
+    with pytest.raises(ImageError, match=r"attribute downsample must be .* from 1 to 2,000,000"):
+        check_features(path)
+
+
+def test_attributes_of_npz_and_zarr_are_checked_too(tmp_path):
+    np.savez(tmp_path / "a.npz", features=VECTORS, coords=COORDS, patch_size_level0=1e300)
+    group = zarr.open_group(str(write_zarr(tmp_path / "a.zarr", VECTORS, COORDS)), mode="a")
+    group["coords"].attrs["patch_size_level0"] = {"deep": [1e300]}
+    for name in ("a.npz", "a.zarr"):
+        with pytest.raises(ImageError, match=f"{name}: its attribute patch_size_level0 must be"):
+            check_features(tmp_path / name)
+
+
+def test_coords_beyond_every_slide_are_refused(tmp_path):
+    for number, far in enumerate((1e300, np.inf, np.nan)):
+        coords = COORDS.astype(float)
+        coords[3, 1] = far
+        path = write_trident(tmp_path / f"{number}.h5", VECTORS, coords)
+        with pytest.raises(ImageError, match="its coords must be level-0 pixels"):
+            check_features(path)
 
 
 # --- many files ---------------------------------------------------------------------------------

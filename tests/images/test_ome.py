@@ -14,6 +14,7 @@ import tifffile
 
 from histodict.images.layout import images_below
 from histodict.images.manifest import Record, read_manifest
+from histodict.images.pixel_size import GivenSize, common_size, recorded_size, size_warnings
 from histodict.images.readers import ImageError, OmeTiffReader, OmeZarrReader, open_image
 from histodict.images.survey import same_content, survey
 from histodict.pipeline import TissueClassifier
@@ -186,6 +187,27 @@ def test_units_of_folders(tmp_path):
             assert source.mpp == expected
     with open_image(save_ome_zarr(tmp_path / "n.ome.zarr", pixels, 500, "nanometer")) as source:
         assert source.mpp == pytest.approx(0.5)
+
+
+def test_a_scale_without_a_unit_is_quoted_where_the_size_is_not_known(tmp_path):
+    pixels = np.zeros((8, 8, 3), np.uint8)
+    path = save_ome_zarr(tmp_path / "a.ome.zarr", pixels, 0.5, None)
+    size = GivenSize().at(path)
+    assert (size.mpp, size.origin) == (None, "unknown")
+    assert "a.ome.zarr has a scale of 0.5 without a unit" in size.hint
+    row = {"path": str(path), "mpp": 0.25, "mpp_from": "assumed"}
+    (words,) = size_warnings([size.beside(0.25)], 0.25, None)
+    assert size_warnings([recorded_size(row)], 0.25, None) == [words]
+    assert words.endswith(
+        "a.ome.zarr has a scale of 0.5 without a unit, which may be its size in µm"
+    )
+    records = [Record(path, "a", ""), Record(path, "b", "", mpp=0.5)]
+    with pytest.raises(ValueError, match=r"a\.ome\.zarr has a scale of 0\.5 without a unit"):
+        common_size(records, None)
+    for number, (mpp, unit) in enumerate([(0.5, "pixel"), (0.5, "micrometer"), (5000, None)]):
+        other = save_ome_zarr(tmp_path / f"{number}.ome.zarr", pixels, mpp, unit)
+        assert GivenSize().at(other).hint == ""
+    assert recorded_size(row | {"path": str(tmp_path / "gone.zarr")}).hint == ""
 
 
 def test_scales_of_the_whole_and_of_a_level_are_multiplied(tmp_path):

@@ -93,6 +93,24 @@ def test_only_files_alike_in_size_and_beginning_are_read(tmp_path, monkeypatch):
     assert read == ["a", "b"]
 
 
+def test_an_unexpected_error_is_a_reason_like_others(tmp_path, monkeypatch):
+    save(tmp_path / "a.png")
+    save(tmp_path / "b.png", 1)
+    opened = module.open_image
+
+    def open_image(path, mpp):
+        if path.name == "a.png":
+            raise ZeroDivisionError("division by zero")
+        return opened(path, mpp)
+
+    monkeypatch.setattr(module, "open_image", open_image)
+    ((record, reason),) = module.survey(
+        manifest(tmp_path, ("a.png", "x"), ("b.png", "y")).records
+    ).bad
+    assert record.path.name == "a.png"
+    assert f"{record.path}: unexpected ZeroDivisionError: division by zero [at " in reason
+
+
 def test_a_pixel_size_fills_or_overrides(tmp_path):
     save_tiff_of_size(tmp_path / "told.tif", 0.25)
     save(tmp_path / "silent.png")

@@ -235,6 +235,34 @@ def test_arguments_stand_behind_a_question_mark(timm, tmp_path):
         open_network(f"timm:{name}@{tmp_path / 'w.pth'}?colour=2")
 
 
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("notamodel", r"Unknown model \(notamodel\)\. timm\.list_models\(\) has the names"),
+        ("resnet81", r"did you mean resnet18"),
+        ("resnet18.nosuchtag", "nosuchtag"),
+        ("", "Unknown model"),
+    ],
+)
+def test_a_name_that_timm_does_not_know_is_refused(timm, name, words):
+    with pytest.raises(ValueError, match=words):
+        open_network(f"timm:{name}")
+
+
+def test_weights_of_another_model_are_refused_in_a_line(timm, tmp_path):
+    (tmp_path / "bad.pt").write_bytes(b"abc")
+    torch.save({"other": torch.zeros(3)}, tmp_path / "other.pt")
+    torch.save({"conv1.weight": torch.zeros(3)}, tmp_path / "shape.pt")
+    for file, words in (
+        ("bad.pt", "file is damaged"),
+        ("other.pt", r"100 of 120 arrays are missing \(conv1.weight, \S+, \S+, …\)$"),
+        ("shape.pt", "size mismatch for conv1.weight"),
+    ):
+        with pytest.raises(ValueError, match=f"{file}: these are not weights of.*{words}") as found:
+            open_network(f"timm:resnet18@{tmp_path / file}")
+        assert len(str(found.value)) < 800 and "\n" not in str(found.value)
+
+
 def test_families_of_names():
     assert not vectors_named("hf-hub:owner/name").are_pictures
     assert not is_asked_for("hf-hub:owner/never-opened")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 from histodict.patches.grid import PatchGrid
 from histodict.patches.patch_map import BLANK, COLOURS, PatchMap, colour_of
+from histodict.reports.geojson import area_features, patch_features
 
 GRID = PatchGrid(3, 4, 20, 10, 2.5)
 
@@ -116,3 +118,32 @@ def test_what_is_no_map_is_said(tmp_path):
     np.savez(tmp_path / "a.npz", winners=np.zeros((2, 2)))  # of an earlier version
     with pytest.raises(ValueError, match="not a patch map"):
         PatchMap.load(tmp_path / "a.npz")
+
+
+def test_outlines_are_clipped_to_the_slide_where_its_size_is_known(tmp_path):
+    """A tile of 512 pixels at y = 2560 ends beyond a slide of 2967 pixels."""
+    grid = PatchGrid(6, 5, 256, 256, 2.0)
+    winners = np.ones((6, 5), np.int16)
+    margins = np.tile(np.array([-1.0, 1.0], np.float32), (6, 5, 1))
+    size = (2220, 2967)
+    found = PatchMap(grid, winners, margins, ("a", "b"), tmp_path / "a.h5", size=size)
+    assert np.max(found.patch_ring(5, 4), axis=0).tolist() == [2220, 2967]
+    ((_, _, [[ring]]),) = found.regions(1)
+    assert set(ring) == {(0, 0), (2220, 0), (2220, 2967), (0, 2967)}
+    for kind in (area_features(found), patch_features(found)):
+        rings = [json.loads(text)["geometry"]["coordinates"][0] for text in kind]
+        assert np.max([np.max(ring, axis=0) for ring in rings], axis=0).tolist() == [2220, 2967]
+    found.save(tmp_path / "a.npz")
+    assert PatchMap.load(tmp_path / "a.npz").size == size
+    unknown = replace(found, size=None)
+    assert np.max(unknown.patch_ring(5, 4), axis=0).tolist() == [2560, 3072]
+
+
+def test_a_cell_beyond_the_slide_keeps_its_shape(tmp_path):
+    """In which a tile between the cells of a grid is counted."""
+    winners = np.ones((1, 4), np.int16)
+    margins = np.zeros((1, 4, 2), np.float32)
+    grid = PatchGrid(1, 4, 100, 100, 1.0)
+    found = PatchMap(grid, winners, margins, ("a", "b"), tmp_path / "a.h5", size=(250, 90))
+    assert found.patch_ring(0, 2) == [(200, 0), (250, 0), (250, 90), (200, 90), (200, 0)]
+    assert np.ptp([x for x, _ in found.patch_ring(0, 3)]) == 100

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
 from histodict.images.errors import ImageError
 from histodict.images.feature_file import open_features
+from histodict.patches.grid import PatchGrid
 from histodict.patches.placing import place
-from tests.images.feature_files import write_clam, write_trident
+from tests.images.feature_files import some_vectors, write_clam, write_trident
 
 
 def placed(path, coords, **told):
@@ -79,3 +82,40 @@ def test_coords_in_another_unit_are_refused(tmp_path):
     coords = np.array([[0, 0], [1, 0], [80_000_000, 90_000_000]])
     with pytest.raises(ImageError, match="level-0 pixels"):
         placed(tmp_path / "a.h5", coords)
+
+
+GRID = {"n_rows": 8, "n_columns": 9, "patch_px": 256, "stride_px": 256, "downsample": 2.0}
+
+
+def test_the_grid_that_a_file_names_is_taken(tmp_path):
+    vectors, coords = some_vectors()
+    own = json.dumps({"grid": GRID})
+    path = write_trident(tmp_path / "a.h5", vectors, coords, histodict=own)
+    with open_features(path) as file:
+        grid, _ = place(file)
+    assert grid == PatchGrid(**GRID)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"n_rows": 10**40},
+        {"n_rows": 10_000, "n_columns": 10_000},
+        {"n_rows": 8.5},
+        {"n_columns": -3},
+        {"patch_px": True},
+        {"stride_px": 0},
+        {"downsample": 1e-300},
+        {"left": float("inf")},
+        {"top": "none"},
+        {"chunk_px": None},
+        {"more": 1},
+    ],
+)
+def test_a_grid_that_makes_no_sense_is_refused_by_name(tmp_path, change):
+    vectors, coords = some_vectors()
+    own = json.dumps({"grid": GRID | change}).replace("Infinity", "1e999")
+    path = write_trident(tmp_path / "a.h5", vectors, coords, histodict=own)
+    words = f"a.h5: its patches do not lie on the grid that it names .*({next(iter(change))}|cells)"
+    with pytest.raises(ImageError, match=words), open_features(path) as file:
+        place(file)

@@ -20,7 +20,7 @@ from histodict.images.feature_file import common_origin, open_features
 from histodict.images.manifest import Record, read_manifest
 from histodict.networks import NETWORKS, forget_networks, register_network
 from histodict.patches.patch_map import PatchMap
-from histodict.pipeline import load_model, sizes
+from histodict.pipeline import extraction, load_model, sizes
 from histodict.pipeline.extraction import extract_all, recipe_for
 from histodict.pipeline.gallery import Gallery
 from histodict.presets import PRESETS
@@ -257,6 +257,22 @@ def test_bad_images_and_glass_do_not_stop_the_others(tissue, tmp_path):
     twins = [good, replace(good, path=tmp_path / good.path.name)]
     with pytest.raises(ValueError, match="would both have their features in"):
         extract_all(recipe_for("tiny", {}), twins, tmp_path / "f")
+
+
+def test_a_defect_of_one_image_does_not_stop_the_others(tissue, tmp_path, monkeypatch):
+    first, second, *_ = read_manifest(tissue / "manifest.csv").records
+    opened = extraction.open_view
+
+    def open_view(path, *arguments):
+        if path.name == first.path.name:
+            raise AttributeError("no such attribute")
+        return opened(path, *arguments)
+
+    monkeypatch.setattr(extraction, "open_view", open_view)
+    done = extract_all(recipe_for("tiny", {}), [first, second], tmp_path / "f")
+    assert [file.stem for file in done.files] == [second.path.stem]
+    ((path, reason),) = done.failures
+    assert path == first.path and reason.startswith("unexpected AttributeError: no such attribute")
 
 
 def test_a_folder_that_is_an_image_is_seen_to_change(tissue, tmp_path):

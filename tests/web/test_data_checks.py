@@ -139,7 +139,7 @@ def test_an_image_that_memory_does_not_hold_ends_no_check(drawn):
     checks = Checks()
     bad = checked(checks, read_manifest(drawn), thumbnail)["bad"]
     checks.close()
-    assert [entry["reason"] for entry in bad] == ["MemoryError"] * 4
+    assert len(bad) == 4 and all("not enough memory" in entry["reason"] for entry in bad)
 
 
 def test_an_image_changed_under_its_name_is_looked_at_again(ask, drawn):

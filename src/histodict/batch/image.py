@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ..execution.failures import failure_reason
 from ..execution.files import content_digest, file_key
 from ..execution.missing_chunks import missing_chunks_allowed
 from ..execution.progress import Callback
@@ -162,8 +163,8 @@ def answer_one(model: Model, folder: Path, callback: Callback, task: Task) -> Co
         return task.record.trouble
     try:
         return _answer(model, folder, callback, task)
-    except (ValueError, OSError, MemoryError, ImportError) as error:
-        return str(error) or type(error).__name__
+    except Exception as error:
+        return failure_reason(error)
 
 
 def _ask(task: Task, callback: Callback, model: Model) -> Answer:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any
 
 from ..compare.scoring import Mapped, score_outlined, score_patches, score_rows, with_patches
 from ..execution.executor import Executor, Threads
+from ..execution.failures import failure_reason
 from ..execution.files import written_whole
 from ..execution.progress import Callback, Progress, ignore, shares
 from ..execution.run_folder import Content, RunFolder
@@ -98,14 +99,15 @@ def run_images(
     restricted = "given" if any(record.within for record in images) else None
     options = {"--mpp": given.fill, "--override-mpp": given.override, "--within": restricted}
     run.begin(keys, options)
-    tasks = []
+    tasks, stamps = [], []
     for record, key in zip(images, keys, strict=True):
         before = run.kept.get(key, {})
         tabled = anndata or "anndata" in before.get("stamp", {})
         told = facts.absolute() if facts else None
         task = Task(whole(record), given, key, model_digest, qupath, tabled, told)
-        tasks.append(task.knowing(before))
-    stamps = [task.stamp() for task in tasks]
+        task, stamp = _stamped(task, before)
+        tasks.append(task)
+        stamps.append(stamp)
     finished = [run.find(key, stamp) for key, stamp in zip(keys, stamps, strict=True)]
     missing = [task for task, found in zip(tasks, finished, strict=True) if not found]
     answer = partial(answer_one, model.with_jobs(1) if executor else model, folder.absolute())
@@ -134,6 +136,16 @@ def run_images(
         save_project(folder / "qupath", model.classes_, images_there)
     rows, regions = _rows(done)
     return RunResult(rows, regions, failures, len(images) - len(missing), len(earlier), scores)
+
+
+def _stamped(task: Task, before: Content) -> tuple[Task, Content]:
+    """The task with what an earlier run knew, and its stamp; of a file that fails, the reason."""
+    try:
+        task = task.knowing(before)
+        return task, task.stamp()
+    except Exception as error:
+        reason = task.record.trouble or failure_reason(error)
+        return replace(task, record=replace(task.record, trouble=reason)), {}
 
 
 def _rows(contents: list[Content]) -> tuple[list[Row], list[Row]]:
@@ -196,7 +208,7 @@ def _with_truth(
             truth = model.truth(record)
             row |= {"truth": truth} if truth else {}
             known = facts_of(whole(record))
-    except (ValueError, OSError) as error:  # of its mask: the answer stays
-        wrong = f"is not scored: {error}"
+    except Exception as error:  # of its mask: the answer stays
+        wrong = f"is not scored: {failure_reason(error)}"
     regions = [region | {"path": row["path"]} for region in content["regions"]]
     return content | {"row": row, "regions": regions, "known": known}, wrong

@@ -164,7 +164,7 @@ def _run(
 ) -> RunResult:
     """`tables`: what of AnnData is written."""
     from ..batch import run_images
-    from ..images.pixel_size import PixelSize
+    from ..images.pixel_size import recorded_size
 
     if tables["facts"] and not tables["anndata"]:
         raise ValueError("--atom-facts go into AnnData: give --anndata, too")
@@ -184,7 +184,7 @@ def _run(
             executor=begun.executor,
             **tables,
         )
-    warn_of_sizes(model, [PixelSize(row["mpp"], row["mpp_from"]) for row in result.rows])
+    warn_of_sizes(model, [recorded_size(row) for row in result.rows])
     warn_of_quality(result.rows)
     return result
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from ..evaluation.answers import Repeat
 from ..evaluation.intervals import Metric, bootstrap_interval
+from ..execution.failures import failure_reason
 from ..execution.tables import Row
 from ..images.manifest import Record
 from ..patches.patch_map import PatchMap
@@ -115,7 +116,7 @@ def score_outlined(images: Iterable[Mapped]) -> dict[str, Any]:
             continue
         try:
             found = outlined_tables(record, PatchMap.load(file))
-        except (ValueError, OSError) as error:
+        except Exception as error:
             _warn_left_out(record, error)
             continue
         for name, table in found.items():
@@ -146,11 +147,11 @@ def _judged_if_there(record: Record, file: Path, least: int) -> Judged | None:
     """An image of an earlier run may be elsewhere by now: it is named, and left out."""
     try:
         return Judged.of(record, PatchMap.load(file), least)
-    except (ValueError, OSError) as error:
+    except Exception as error:
         _warn_left_out(record, error)
         return None
 
 
 def _warn_left_out(record: Record, error: Exception) -> None:
-    words = f"{record.path}: is left out of the scores of patches ({error})"
+    words = f"{record.path}: is left out of the scores of patches ({failure_reason(error)})"
     warnings.warn(words, stacklevel=3)

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import numpy as np
-
 from ..evaluation.splits import Split
+from ..execution.failures import EXPECTED, failure_reason
 from ..execution.local import count_jobs, one_blas_thread
 from ..execution.processes import in_processes
 from ..execution.progress import Progress
@@ -136,5 +135,7 @@ def _tried(step: Callable[[Trial], Verdicts | None], trial: Trial) -> Verdicts |
     """What comes of it; an error's words instead, so that the other trials go on."""
     try:
         return step(trial)
-    except (ValueError, OSError, MemoryError, np.linalg.LinAlgError) as error:
+    except EXPECTED as error:
         return f"{type(error).__name__}: {error}"
+    except Exception as error:
+        return failure_reason(error)

@@ -1,14 +1,22 @@
-"""What a feature file says of itself, by the names that TRIDENT and CLAM have for it."""
+"""Metadata of feature files: attributes by the names of TRIDENT and CLAM, and their validation."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from reprlib import repr as short
 from typing import Any
 
 import numpy as np
 
+from ..execution.texts import parse_json
 from ..parameters import check_kind
+from .errors import ImageError
+from .feature_formats import OWN
+
+MAGNIFICATION_AT_1_UM = 10.0  # of an image of 1 µm per pixel, by convention
+MAX_LENGTH = 2_000_000  # in pixels: no slide is wider or higher
 
 
 @dataclass(frozen=True)
@@ -54,6 +62,7 @@ class Origin:
         return made
 
 
+_MAX_LETTERS = 300  # of a name
 _MOST_OFF = 0.1  # by which magnifications may differ, as pixel sizes of images may
 
 
@@ -70,54 +79,215 @@ _WORDS = {
 }
 
 
-def plain_of(value: Any) -> Any:
-    """As Python has it; TRIDENT writes None as a text."""
-    if isinstance(value, bytes):
-        value = value.decode("utf-8", "replace")
+# --- the schema ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Range:
+    """Numbers from `low` to `high`; `whole`: without a fraction."""
+
+    low: float
+    high: float
+    whole: bool = False
+
+    def __str__(self) -> str:
+        kind = "a whole number" if self.whole else "a number"
+        return f"{kind} from {self.low:,.12g} to {self.high:,.12g}"
+
+    def __contains__(self, number: float) -> bool:
+        is_inside = self.low <= number <= self.high  # False for NaN
+        return is_inside and (not self.whole or number == round(number))
+
+
+# What an attribute must be where a file has it.
+_RANGES = {
+    "patch_size": _Range(1, MAX_LENGTH, whole=True),
+    "patch_size_level0": _Range(1, MAX_LENGTH),
+    "overlap": _Range(-MAX_LENGTH, MAX_LENGTH, whole=True),
+    "target_magnification": _Range(1e-3, 1e4),
+    "level0_width": _Range(1, MAX_LENGTH, whole=True),
+    "level0_height": _Range(1, MAX_LENGTH, whole=True),
+    "level0_mpp": _Range(1e-4, 1e4),
+    "patch_level": _Range(0, 100, whole=True),
+    "downsample": _Range(1e-3, 1e6),
+    "custom_downsample": _Range(1e-3, 1e6),
+}
+
+
+class Metadata:
+    """Validated attributes of a feature file.
+
+    Parameters
+    ----------
+    path : the file, for messages
+    attributes : by the names above; unknown names are ignored, and missing values (None, or the
+        text 'None' that TRIDENT writes for it) are as good as none
+    names : of attributes in this file, for messages, where they are not called as above
+
+    Attributes
+    ----------
+    patch_px : side of a patch in pixels, at the magnification it was cut at
+    side : side of a patch in level-0 pixels
+    size : (width, height) of the slide in level-0 pixels
+    settings : of a file that `histodict features` wrote, what it was made with; else empty
+
+    Raises
+    ------
+    ImageError : an attribute is not what the schema says; names the file and the attribute
+    """
+
+    def __init__(
+        self, path: Path, attributes: Mapping[str, Any], names: Mapping[str, str] | None = None
+    ) -> None:
+        self._path, self._names = path, names or {}
+        plain = {name: to_python(value) for name, value in attributes.items()}
+        found = {
+            name: self._number(name, plain[name], allowed)
+            for name, allowed in _RANGES.items()
+            if plain.get(name) is not None
+        }
+        self._found = found
+        self.encoder = self._name("encoder", plain.get("encoder"))
+        self.settings = self._settings(plain.get(OWN))
+        self.mpp = found.get("level0_mpp")
+        self.magnification = found.get("target_magnification")
+        self.patch_px = round(found["patch_size"]) if "patch_size" in found else None
+        self.side = self._side()
+        self.size = self._size()
+        overlap = found.get("overlap", 0.0)
+        if self.patch_px is not None and overlap >= self.patch_px:
+            raise self._error("overlap", overlap, f"less than patch_size, which is {self.patch_px}")
+
+    @property
+    def offset(self) -> tuple[int, int]:
+        """Where the image's (0, 0) lies among the coords."""
+        x, y = self.settings.get("offset", (0, 0))
+        return x, y
+
+    def overlap(self, side: float) -> float:
+        """Overlap of patches of this side, in level-0 pixels; attributes have pixels of a patch."""
+        overlap = self._found.get("overlap", 0.0)
+        return overlap * side / self.patch_px if self.patch_px else 0.0
+
+    @property
+    def step(self) -> float | None:
+        """Distance of neighbouring patches in level-0 pixels.
+
+        None unless a file has side and overlap; CLAM's, with a grid in every piece of tissue, have
+        no overlap.
+        """
+        if self.side is None or "overlap" not in self._found:
+            return None
+        return self.side - self.overlap(self.side)
+
+    def _side(self) -> float | None:
+        """CLAM gives it in pixels of a level, and how many level-0 pixels these are."""
+        side = self._found.get("patch_size_level0")
+        if side is None and self.patch_px is not None and "patch_level" in self._found:
+            reduced = self._found.get("downsample")
+            if reduced is None and self._found["patch_level"] == 0:
+                reduced = 1.0
+            if reduced is not None:
+                side = self.patch_px * reduced * self._found.get("custom_downsample", 1.0)
+                if side not in _RANGES["patch_size_level0"]:
+                    words = f"such that patches have a side of {_RANGES['patch_size_level0']}"
+                    raise self._error("downsample", reduced, f"{words} level-0 pixels")
+        return side
+
+    def _size(self) -> tuple[int, int] | None:
+        lengths = [self._found.get(name) for name in ("level0_width", "level0_height")]
+        if lengths[0] is None or lengths[1] is None:
+            return None
+        size = round(lengths[0]), round(lengths[1])
+        if self.offset[0] >= size[0] or self.offset[1] >= size[1]:
+            raise self._error(f"{OWN} (offset)", list(self.offset), f"inside of the slide, {size}")
+        return size
+
+    def _number(self, name: str, value: Any, allowed: _Range) -> float:
+        """A number in its range; CLAM has two for x and y, which must be alike."""
+        parts = value if isinstance(value, list) and len(value) in (1, 2) else [value]
+        numbers = [_as_number(part) for part in parts]
+        if any(number is None or number not in allowed for number in numbers):
+            raise self._error(name, value, str(allowed))
+        first, last = numbers[0], numbers[-1]
+        assert first is not None and last is not None
+        if abs(last - first) > _MOST_OFF * abs(first):
+            raise self._error(name, value, "the same for x and y")
+        return first
+
+    def _text(self, name: str, value: Any) -> str | None:
+        value = value[0] if isinstance(value, list) and len(value) == 1 else value
+        if value is not None and not isinstance(value, str):
+            raise self._error(name, value, "text")
+        return value or None
+
+    def _name(self, name: str, value: Any) -> str | None:
+        """Text that messages can quote."""
+        text = self._text(name, value)
+        if text is not None and not (text.isprintable() and len(text) <= _MAX_LETTERS):
+            raise self._error(name, text, f"one line of at most {_MAX_LETTERS} letters")
+        return text
+
+    def _settings(self, value: Any) -> dict[str, Any]:
+        text = self._text(OWN, value)
+        if text is None:
+            return {}
+        try:
+            settings = parse_json(text)
+        except ValueError as error:
+            raise self._error(OWN, text, f"JSON ({error})") from error
+        if not isinstance(settings, dict):
+            raise self._error(OWN, text, "a JSON object")
+        for name, (fits, words) in _SETTINGS.items():
+            if name in settings and not fits(settings[name]):
+                raise self._error(f"{OWN} ({name})", settings[name], words)
+        return settings
+
+    def _error(self, name: str, value: Any, words: str) -> ImageError:
+        shown = self._names.get(name, name)
+        return ImageError(
+            f"{self._path}: its attribute {shown} must be {words}, not {short(value)}: correct the "
+            "attribute, or compute the features again"
+        )
+
+
+def to_python(value: Any) -> Any:
+    """A value of HDF5, NumPy or Zarr as Python has it; missing values as None."""
+    if getattr(value, "shape", ()) is None:  # h5py.Empty, which anndata writes for None
+        return None
     if isinstance(value, np.generic | np.ndarray):
         value = value.tolist()
+    if isinstance(value, bytes):
+        value = value.decode("utf-8", "replace")
+    if isinstance(value, tuple):
+        value = list(value)
     return None if isinstance(value, str) and value == "None" else value
 
 
-def number_of(value: Any) -> float | None:
-    """A positive number; of several, as CLAM has for x and y, the first."""
-    first = value[0] if isinstance(value, list | tuple) and value else value
-    try:
-        number = float(first)
-    except (TypeError, ValueError):
+def _as_number(value: Any) -> float | None:
+    if isinstance(value, bool):
         return None
-    return number if 0 < number < float("inf") else None
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
 
 
-def whole_of(value: Any) -> int | None:
-    number = number_of(value)
-    return round(number) if number is not None and round(number) > 0 else None
+def _is_offset(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 2 and all(map(_is_pixel, value))
 
 
-def side_of(told: Mapping[str, Any], patch_px: int | None) -> float | None:
-    """Of a patch in level-0 pixels; CLAM gives it in pixels of a level, and how many these are."""
-    side = number_of(told.get("patch_size_level0"))
-    if side is None and patch_px is not None and "patch_level" in told:
-        reduced = number_of(told.get("downsample")) or (1.0 if told["patch_level"] == 0 else None)
-        reduced = reduced and reduced * (number_of(told.get("custom_downsample")) or 1.0)
-        side = patch_px * reduced if reduced else None
-    return side
+def _is_pixel(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_LENGTH
 
 
-def overlap_of(told: Mapping[str, Any], patch_px: int | None, side: float) -> float:
-    """In level-0 pixels; TRIDENT gives it in pixels of a patch."""
-    overlap = number_of(told.get("overlap"))
-    return overlap * side / patch_px if overlap and patch_px else 0.0
+def _is_object(value: Any) -> bool:
+    return isinstance(value, dict)
 
 
-def step_of(told: Mapping[str, Any], patch_px: int | None) -> float | None:
-    """How far apart patches lie in level-0 pixels; None unless a file says both, as CLAM's do not,
-    which begin a grid in every piece of tissue.
-    """
-    side = side_of(told, patch_px)
-    return side - overlap_of(told, patch_px, side) if side and "overlap" in told else None
-
-
-def size_of(told: Mapping[str, Any]) -> tuple[int, int] | None:
-    width, height = whole_of(told.get("level0_width")), whole_of(told.get("level0_height"))
-    return (width, height) if width and height else None
+# What a setting must be where a file has it.
+_SETTINGS = {
+    "offset": (_is_offset, f"two whole numbers from 0 to {MAX_LENGTH:,}"),
+    "recipe": (_is_object, "a JSON object"),
+    "grid": (_is_object, "a JSON object"),
+}

@@ -28,20 +28,10 @@ from numpy.typing import NDArray
 
 from ..execution.files import file_bytes, file_key, is_there
 from ..execution.missing_chunks import check_missing_chunks
-from ..execution.texts import parse_json
 from .errors import ImageError
 from .feature_anndata import open_h5ad
-from .feature_attributes import (
-    Origin,
-    number_of,
-    overlap_of,
-    plain_of,
-    side_of,
-    size_of,
-    step_of,
-    whole_of,
-)
-from .feature_formats import FEATURES, OWN, Content, open_hdf5, open_npz, open_zarr, reading
+from .feature_attributes import MAX_LENGTH, Metadata, Origin
+from .feature_formats import FEATURES, Content, open_hdf5, open_npz, open_zarr, reading
 from .feature_places import check_places, usual_step
 from .feature_sizes import check_whole
 from .folder_images import FOLDER_IMAGES
@@ -54,6 +44,7 @@ FORMATS: dict[str, Callable[[Path], AbstractContextManager[Content]]] = {
     ".npz": open_npz,
     ".zarr": open_zarr,
 }
+_TENSORS = (".pt", ".pth")
 _USUAL_PX = 256  # side of a single patch of which nothing is known
 _BLOCK_BYTES = 8 * 2**20
 _MOST_ROWS, _MOST_LENGTH = 10_000_000, 100_000  # what a damaged file says must not fill the memory
@@ -67,6 +58,7 @@ class FeatureFile:
     coords : (n, 2) of int64, level-0 x and y
     size : (width, height) of the slide in level-0 pixels, where the file says it
     side, overlap : of patches in level-0 pixels; where the file does not say, as they lie
+    offset : where the image's (0, 0) lies among the coords, of a file that was made here
     settings : of a file that was made here, what it was made with; else empty
     missing_chunks : number of chunks that are not there, and count as their fill value
     """
@@ -78,35 +70,35 @@ class FeatureFile:
         _check_shape(path, content.coords, self.n_rows)
         self.missing_chunks = content.missing[0]
         self._coords = content.coords
-        self._told = {name: plain_of(value) for name, value in content.attributes.items()}
-        self.settings = _own_settings(path, self._told.get(OWN))
-        self.size = size_of(self._told)
-        self.mpp = number_of(self._told.get("level0_mpp"))
-        encoder = self._told.get("encoder")
+        self._metadata = Metadata(path, content.attributes)
+        self.settings = self._metadata.settings
+        self.size = self._metadata.size
+        self.mpp = self._metadata.mpp
+        self.offset = self._metadata.offset
         self.origin = Origin(
             length,
-            encoder if isinstance(encoder, str) and encoder else None,
-            whole_of(self._told.get("patch_size")),
-            number_of(self._told.get("target_magnification")),
+            self._metadata.encoder,
+            self._metadata.patch_px,
+            self._metadata.magnification,
         )
 
     @cached_property
     def coords(self) -> NDArray[np.int64]:
         with reading(self.path):
             found = np.asarray(self._coords[...]).reshape(-1, 2)
-        if not np.isfinite(found).all() or (found < 0).any() or (found > _MAX_COORD).any():
+        if not ((found >= 0) & (found <= MAX_LENGTH)).all():
             raise _no_pixels(self.path)
         placed = np.rint(found).astype(np.int64)
-        check_places(self.path, placed, self.size, step_of(self._told, self.origin.patch_px))
+        check_places(self.path, placed, self.size, self._metadata.step)
         return placed
 
     @cached_property
     def side(self) -> float:
-        return side_of(self._told, self.origin.patch_px) or self.step or _USUAL_PX
+        return self._metadata.side or self.step or _USUAL_PX
 
     @property
     def overlap(self) -> float:
-        return overlap_of(self._told, self.origin.patch_px, self.side)
+        return self._metadata.overlap(self.side)
 
     @cached_property
     def step(self) -> float | None:
@@ -114,16 +106,17 @@ class FeatureFile:
         return usual_step(self.coords)[0]
 
     @property
-    def offset(self) -> tuple[int, int]:
-        """Where the image's (0, 0) lies among the coords, of a file that was made here."""
-        x, y = self.settings.get("offset", (0, 0))
-        return int(x), int(y)
-
-    @property
     def extent(self) -> tuple[int, int]:
         """(width, height) of the image: as the file says, else as far as there are patches."""
         width, height = self.size or self._far()
-        return width - self.offset[0], height - self.offset[1]
+        extent = width - self.offset[0], height - self.offset[1]
+        if min(extent) < 1:
+            raise ImageError(
+                f"{self.path}: its patches end at ({width}, {height}), before the image begins: "
+                f"correct the offset {self.offset} in its attribute histodict, or compute the "
+                "features again"
+            )
+        return extent
 
     def _far(self) -> tuple[int, int]:
         x, y = (self.coords.max(axis=0, initial=0) + round(self.side)).tolist()
@@ -179,7 +172,9 @@ def open_features(path: Path) -> Iterator[FeatureFile]:
         refused = check_missing_chunks(path, *content.missing)
         if refused:
             raise ImageError(refused)
-        yield FeatureFile(path, content)
+        with reading(path):
+            file = FeatureFile(path, content)
+        yield file
 
 
 def check_features(path: Path) -> None:
@@ -203,6 +198,17 @@ def is_feature_file(path: object) -> bool:
     if not isinstance(path, Path) or path.suffix.lower() not in FORMATS:
         return False
     return path.suffix.lower() not in FOLDER_IMAGES or (path / FEATURES).is_dir()
+
+
+def check_has_positions(path: Path) -> None:
+    """Refuse tensors of PyTorch, which CLAM and others write beside the files with positions."""
+    if path.suffix.lower() not in _TENSORS:
+        return
+    names = [path.with_suffix(suffix) for suffix in (".h5", ".hdf5")]
+    names += [path.parent.parent / "h5_files" / name.name for name in names]  # as CLAM has them
+    found = next((name for name in names if is_there(name)), None)
+    what = f"give {found}" if found else "give the .h5 file with features and coords of this slide"
+    raise ImageError(f"{path}: {path.suffix} files do not say where the patches lie: {what}")
 
 
 def common_origin(paths: Iterable[object]) -> Origin | None:
@@ -281,16 +287,7 @@ def _check_shape(path: Path, coords: Any, n_rows: int) -> None:
 
 
 def _no_pixels(path: Path) -> ImageError:
-    return ImageError(f"{path}: its coords must be level-0 pixels, whole numbers from 0 on")
-
-
-def _own_settings(path: Path, text: Any) -> dict[str, Any]:
-    if not text:
-        return {}
-    try:
-        settings = parse_json(str(text))
-    except ValueError as error:
-        raise ImageError(
-            f"{path}: what it was made with cannot be read ({error}): make it again"
-        ) from error
-    return settings if isinstance(settings, dict) else {}
+    return ImageError(
+        f"{path}: its coords must be level-0 pixels, whole numbers from 0 on and at most "
+        f"{MAX_LENGTH:,}"
+    )

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 
 from ..execution.files import is_there
-from .feature_file import FORMATS, is_feature_file
+from .feature_file import FORMATS, check_has_positions, is_feature_file
 from .records import ManifestError, Record, some_of
 from .slide_names import slide_names, spelled
 
@@ -21,6 +21,8 @@ class FeatureFolder:
         if not folder.is_dir():
             raise ManifestError(f"{folder}: there is no such folder of feature files")
         if not self._files:
+            for path in sorted(folder.iterdir()):
+                check_has_positions(path)
             below = sorted({path.parent for path in folder.rglob("*") if is_feature_file(path)})
             hint = f"; some are in {some_of([str(path) for path in below])}" if below else ""
             raise ManifestError(

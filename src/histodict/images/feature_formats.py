@@ -211,14 +211,15 @@ def _library(name: str, path: Path) -> Any:
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """What a library says of a file whose beginning alone is whole, in words."""
+    """Raise whatever a library raises on a damaged file as an ImageError that names the file."""
     try:
         yield
-    except ImageError:
+    except (ImageError, MemoryError):
         raise
-    except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:
+    except Exception as error:
         raise ImageError(
-            f"{path}: a part of it cannot be read ({one_line(error)}): compute its features again"
+            f"{path}: a part of it cannot be read ({type(error).__name__}: {one_line(error)}): "
+            "compute its features again"
         ) from error
 
 

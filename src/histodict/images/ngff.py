@@ -5,6 +5,7 @@ The next-generation file format of OME, versions 0.4 and 0.5: https://ngff.openm
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -22,12 +23,14 @@ class Multiscale:
     """paths : of the levels, the finest first; axes : a letter for each, such as "cyx"
 
     mpp : µm per pixel across and down, as far as they are known
+    scale_without_unit : across and down, where there is a scale and its axes have no unit
     """
 
     paths: list[str]
     axes: str
     mpp: list[float]
     channels: list[Channel]
+    scale_without_unit: list[float]
 
 
 def is_image(attributes: Mapping[str, Any]) -> bool:
@@ -62,7 +65,10 @@ def read_multiscale(attributes: Mapping[str, Any]) -> Multiscale:
     paths = [str(dataset["path"]) for dataset in found["datasets"]]
     scales = [_scale(found["datasets"][0]), _scale(found)]
     mpp = [_size(axes[place], [s[place] for s in scales if s]) for place in (-1, -2)]
-    return Multiscale(paths, letters, [size for size in mpp if size is not None], _channels(ome))
+    bare = [math.prod(s[place] for s in scales if s) for place in (-1, -2) if any(scales)]
+    has_unit = any("unit" in axes[place] for place in (-1, -2))
+    known = [size for size in mpp if size is not None]
+    return Multiscale(paths, letters, known, _channels(ome), [] if has_unit else bare)
 
 
 def _ome(attributes: Mapping[str, Any]) -> Mapping[str, Any]:

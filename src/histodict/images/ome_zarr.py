@@ -13,7 +13,7 @@ from .decoding import plausible_mpp
 from .ngff import Multiscale, first_of_several, read_multiscale
 from .ome_channels import check_channels, check_one_plane
 from .ome_level import MAX_TILE_BYTES, OmeLevel, OmeSlide
-from .opened_slide import NoLibraryError, UnfitError
+from .opened_slide import SCALE_WITHOUT_UNIT, NoLibraryError, UnfitError
 from .tiled_level import KeptTiles
 from .zarr_metadata import ZarrArray
 from .zarr_store import NoZarrError, OpenedArray, ZarrFolder
@@ -38,6 +38,9 @@ class OmeZarr(OmeSlide):
             sum(each.missing for each in used),
             sum(each.chunks for each in used),
         ]
+        scale = plausible_mpp(image.scale_without_unit)
+        if scale is not None:
+            self.facts["properties"][SCALE_WITHOUT_UNIT] = repr(scale)
 
     def close(self) -> None:
         """There is nothing open between two reads."""

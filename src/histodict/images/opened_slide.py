@@ -10,6 +10,10 @@ if TYPE_CHECKING:
     from .reduction import Piece
 
 
+# A property beside those of OpenSlide: a scale without a unit, which may be the pixel size in µm.
+SCALE_WITHOUT_UNIT = "ome.scale-without-unit"
+
+
 class UnfitError(Exception):
     """The file is as it should be, and yet cannot be used; the message says why, and what to do."""
 

@@ -14,15 +14,19 @@ What is assumed is counted and said, once per run; see docs/pixel-size.md.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from ..execution.files import file_key, is_there
 from ..execution.texts import counted
 from ..parameters import check_number
+from .errors import ImageError
+from .folder_images import is_zarr
 from .in_memory import ImageFile, MemoryImage
 from .readers import open_image
 from .records import Record, some_of
@@ -33,10 +37,18 @@ HOW_TO_GIVE = "give it with --mpp (in Python mpp=…) or in a column mpp"
 
 @dataclass(frozen=True)
 class PixelSize:
-    """µm per pixel, None where not known, and where it comes from: see above."""
+    """µm per pixel, None where not known, and where it comes from: see above.
+
+    hint : where the file says something that may be its size, in words; else empty
+    """
 
     mpp: float | None
     origin: str
+    hint: str = ""
+
+    @property
+    def is_guessed(self) -> bool:
+        return self.origin in ("assumed", "unknown")
 
     @property
     def from_outside(self) -> float | None:
@@ -46,7 +58,7 @@ class PixelSize:
     def beside(self, trained_mpp: float | None) -> PixelSize:
         """As a model takes it that was trained on images of this size."""
         if self.mpp is None and trained_mpp is not None:
-            return PixelSize(trained_mpp, "assumed")
+            return replace(self, mpp=trained_mpp, origin="assumed")
         return self
 
 
@@ -89,7 +101,9 @@ class GivenSize:
         own = own_size(path)
         if own is not None:
             return PixelSize(own, "file")
-        return PixelSize(self.fill, "unknown" if self.fill is None else "command")
+        if self.fill is not None:
+            return PixelSize(self.fill, "command")
+        return PixelSize(None, "unknown", size_hint(path))
 
 
 Mpp = float | GivenSize | None  # a bare number fills
@@ -97,16 +111,37 @@ Mpp = float | GivenSize | None  # a bare number fills
 
 def own_size(path: ImageFile) -> float | None:
     """The pixel size that the image gives; a file is read once as long as it stays as it is."""
-    if isinstance(path, MemoryImage):
-        return path.mpp
+    return path.mpp if isinstance(path, MemoryImage) else _read_size(path)[0]
+
+
+def recorded_size(row: Mapping[str, Any]) -> PixelSize:
+    """Of the image of a row of a table of predictions."""
+    size = PixelSize(row["mpp"], row["mpp_from"])
+    try:
+        return replace(size, hint=size_hint(Path(row["path"])) if size.is_guessed else "")
+    except ImageError:  # it is elsewhere by now
+        return size
+
+
+def size_hint(path: ImageFile) -> str:
+    """What a file without a pixel size says that may be one: the scale of an OME-Zarr."""
+    if isinstance(path, MemoryImage) or not is_zarr(path):
+        return ""
+    scale = _read_size(path)[1]
+    if scale is None:
+        return ""
+    return f"{path} has a scale of {float(scale):g} without a unit, which may be its size in µm"
+
+
+def _read_size(path: Path) -> tuple[float | None, str | None]:
     state = repr(file_key(path)) if is_there(path) else ""
-    return _own_size(str(path), state)
+    return _sizes_in(str(path), state)
 
 
 @lru_cache(maxsize=100_000)
-def _own_size(path: str, state: str) -> float | None:
+def _sizes_in(path: str, state: str) -> tuple[float | None, str | None]:
     with open_image(path) as source:
-        return source.mpp
+        return source.mpp, getattr(source, "scale_without_unit", None)
 
 
 # --- many images --------------------------------------------------------------------------------
@@ -118,7 +153,8 @@ def common_size(records: Sequence[Record], works_at: float | None) -> float | No
     Refuses sizes of which some are not known, and a mixture that is not reduced to one. With a
     pixel size that the model works at, every image is reduced to it, and none has to match another.
     """
-    sizes = [GivenSize(table=record.mpp).at(record.path).mpp for record in records]
+    found = [GivenSize(table=record.mpp).at(record.path) for record in records]
+    sizes = [size.mpp for size in found]
     known = [size for size in sizes if size is not None]
     unknown = list(
         dict.fromkeys(str(r.path) for r, s in zip(records, sizes, strict=True) if s is None)
@@ -127,7 +163,7 @@ def common_size(records: Sequence[Record], works_at: float | None) -> float | No
         others = "that of the others is" if known else f"the model works at {works_at:g} µm"
         raise ValueError(
             f"the pixel size of {counted(len(unknown), 'image')} is not known, and {others}: "
-            f"{HOW_TO_GIVE}. It is not known of {some_of(unknown)}"
+            f"{HOW_TO_GIVE}. It is not known of {some_of(unknown)}{_hint(found)}"
         )
     if works_at is not None or not known:
         return None
@@ -137,6 +173,13 @@ def common_size(records: Sequence[Record], works_at: float | None) -> float | No
             f"reduce them to a common one with --set mpp={max(known):g}, or leave some out"
         )
     return float(np.median(known))
+
+
+def _hint(sizes: Sequence[PixelSize]) -> str:
+    """The first hint of several, at the end of a message."""
+    hints = list(dict.fromkeys(size.hint for size in sizes if size.hint))
+    more = f" (and {len(hints) - 1} more)" if len(hints) > 1 else ""
+    return f". {hints[0]}{more}" if hints else ""
 
 
 def are_mixed(sizes: Sequence[float]) -> bool:
@@ -153,7 +196,7 @@ def size_warnings(
         return [
             f"the pixel size of {n_assumed} of {counted(len(sizes), 'image')} is not known; it is "
             f"assumed to be the {trained_mpp:g} µm that the model was trained on. If it is not, "
-            f"the answers are wrong: {HOW_TO_GIVE}"
+            f"the answers are wrong: {HOW_TO_GIVE}{_hint(sizes)}"
         ]
     known = [size.mpp for size in sizes if size.mpp is not None]
     if known and trained_mpp is None and works_at is None:

@@ -17,7 +17,7 @@ from ..parameters import check_number
 from .blank_sheet import BlankSheet
 from .decoding import check_file, read_header
 from .errors import ImageError
-from .feature_file import is_feature_file
+from .feature_file import check_has_positions, is_feature_file
 from .folder_images import FOLDER_IMAGES
 from .in_memory import ImageFile, MemoryImage
 from .kept_pictures import picture_of
@@ -112,6 +112,7 @@ def open_image(path: ImageFile | str, mpp: float | None = None) -> ImageSource:
     check_file(path)
     reader = READERS.get(path.suffix.lower())
     if reader is None:
+        check_has_positions(path)
         raise ImageError(
             f"{path}: images ending in {path.suffix or 'nothing'!r} are not known; "
             f"known are {' '.join(sorted(READERS))}"

@@ -13,6 +13,7 @@ from ..execution.files import file_bytes
 from ..execution.missing_chunks import check_missing_chunks
 from .decoding import MOST_SQUEEZED, plausible_mpp
 from .errors import ImageError
+from .opened_slide import SCALE_WITHOUT_UNIT
 from .reduction import Piece
 from .region_reader import Pixels, RegionReader
 from .slide_child import OME_TIFF, OME_ZARR, OPENSLIDE
@@ -42,6 +43,7 @@ class SlideReader(RegionReader[Slide]):
     """A whole slide, read by OpenSlide; inside its bounds where it has some (MRXS).
 
     library : who reads it, of those that `slide_child` knows; name, package : in words
+    scale_without_unit : as text, of an OME-Zarr whose axes have none, so that mpp is not known
     """
 
     path: Path
@@ -65,6 +67,7 @@ class SlideReader(RegionReader[Slide]):
                 f"{path}: what this slide says of its size makes no sense ({error}); copy it again"
             ) from error
         self.mpp = own if mpp is None else mpp
+        self.scale_without_unit = facts["properties"].get(SCALE_WITHOUT_UNIT)
         _check_proportions(path, facts["level_sizes"][-1])
         refused = check_missing_chunks(path, self.missing_chunks, n_chunks)
         if refused:

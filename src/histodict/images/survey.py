@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
+from ..execution.failures import failure_reason
 from ..execution.files import content_digest, file_bytes, file_key, is_there
 from ..execution.local import map_blocks
 from ..execution.progress import Callback, Progress, ignore
@@ -105,8 +106,8 @@ def _why_not(record: Record) -> str:
             if not is_there(file):
                 raise ImageError(f"{file}: there is no such file; check the name and the folder")
         _surveyed(record)
-    except (ValueError, OSError, MemoryError) as error:
-        words = str(error) or type(error).__name__
+    except Exception as error:
+        words = failure_reason(error)
         return words if words.startswith(str(record.path)) else f"{record.path}: {words}"
     return ""
 

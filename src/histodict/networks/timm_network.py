@@ -8,6 +8,7 @@ Mean, deviation and size are those of the model's own configuration.
 from __future__ import annotations
 
 from collections.abc import Callable
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
@@ -18,9 +19,10 @@ except RuntimeError as error:  # of torchvision, which has to be of the same bui
     raise ImportError(f"torch and torchvision do not fit together: {error}") from error
 import torch
 
-from ..execution.texts import parse_json
+from ..execution.texts import one_line, parse_json
 from .torch_network import TorchNetwork
 
+_MOST_KEYS = 3  # of missing arrays that a message names
 _SOURCES = ("hf-hub:", "local-dir:")
 # Of timm.create_model: classes, which are given by their names.
 _LAYERS = ("mlp_layer", "act_layer", "norm_layer", "embed_layer", "block_fn")
@@ -46,7 +48,7 @@ class TimmNetwork(TorchNetwork):
             _load(module, file, name)
         module = module.float()
         data = timm.data.resolve_model_data_config(module)
-        cell_px = int(module.feature_info[-1]["reduction"])
+        cell_px = _cell_px(module, name)
         mean, std = (tuple(255 * value for value in data[key]) for key in ("mean", "std"))
         window_px = _window_px(module, data)
         # Weights alone do not tell that tokens are of windows, and through the last norm.
@@ -66,13 +68,17 @@ class TimmNetwork(TorchNetwork):
         return cls(name, file or None, arguments)
 
 
+def _cell_px(module: Any, name: str) -> int:
+    """Side in pixels of a position of the last feature map."""
+    info = getattr(module, "feature_info", None)
+    if not info or not hasattr(module, "forward_intermediates"):
+        raise ValueError(f"{name} has no feature maps in timm: take another model")
+    return int(info[-1]["reduction"])
+
+
 def _created(name: str, pretrained: bool, arguments: dict[str, Any]) -> Any:
     try:
         return timm.create_model(name, pretrained=pretrained, num_classes=0, **arguments)
-    except (TypeError, KeyError, AttributeError) as error:
-        raise ValueError(
-            f"timm cannot make {name!r} of {arguments or 'its name'}: {error}"
-        ) from error
     except Exception as error:
         if type(error).__module__.startswith("huggingface_hub") or isinstance(error, OSError):
             words = " ".join(str(error).split())[:300]
@@ -81,13 +87,37 @@ def _created(name: str, pretrained: bool, arguments: dict[str, Any]) -> Any:
                 "accept their terms on their page, then: hf auth login. Without a connection, "
                 "download the folder elsewhere and give timm:local-dir:FOLDER"
             ) from error
-        raise
+        raise ValueError(
+            f"timm cannot make {name!r} of {arguments or 'its name'}: {one_line(error)}"
+            f"{_similar_names(name)}"
+        ) from error
+
+
+def _similar_names(name: str) -> str:
+    """What may have been meant where timm has no model of this name."""
+    if name.startswith(_SOURCES) or timm.is_model(name):
+        return ""
+    near = get_close_matches(name.partition(".")[0], timm.list_models(), n=3)
+    meant = f"did you mean {' or '.join(near)}? " if near else ""
+    return f". {meant}timm.list_models() has the names"
 
 
 def _load(module: Any, file: str, name: str) -> None:
-    found = timm.models.load_checkpoint(module, file, strict=False, weights_only=True)
-    if found.missing_keys:
-        raise ValueError(f"{file}: these are not weights of {name}: {found.missing_keys}")
+    """Load weights into the module; a ValueError names the file if they are not of this model."""
+    try:
+        missing = timm.models.load_checkpoint(
+            module, file, strict=False, weights_only=True
+        ).missing_keys
+    except Exception as error:  # torch raises all sorts on damaged files
+        raise ValueError(
+            f"{file}: these are not weights of {name}, or the file is damaged ({one_line(error)})"
+        ) from error
+    if missing:
+        shown = ", ".join(missing[:_MOST_KEYS]) + ", …" * (len(missing) > _MOST_KEYS)
+        raise ValueError(
+            f"{file}: these are not weights of {name}: {len(missing)} of "
+            f"{len(module.state_dict())} arrays are missing ({shown})"
+        )
 
 
 def _value(key: str, text: str) -> Any:

@@ -36,7 +36,7 @@ class Area(NamedTuple):
     """Connected patches of a class: how many, the means of their margins, and their outline.
 
     use : per named concept, the share of the patches that use it
-    polygons : corners (column, row) of the grid's cells, for `PatchGrid.cell_corner`
+    polygons : corners (column, row) of the grid's cells, for `PatchMap.cell_corner`
     """
 
     n_patches: int
@@ -72,6 +72,8 @@ class PatchMap:
         None if nobody looked
     whole_image : whether hardly any tissue was found and all patches count instead
     concepts : by the name that people gave to atoms, which patches use them (n_rows, n_columns)
+    size : (width, height) in level-0 pixels to which outlines are clipped, of a feature file whose
+        slide's size is known: other tools cut tiles that reach beyond it. Else None
     """
 
     grid: PatchGrid
@@ -84,6 +86,7 @@ class PatchMap:
     left_out: str | None = None
     concepts: dict[str, NDArray[np.bool_]] = field(default_factory=dict)
     whole_image: bool = False
+    size: tuple[int, int] | None = None
 
     @property
     def tissue(self) -> NDArray[np.bool_]:
@@ -143,7 +146,7 @@ class PatchMap:
             size, offset = source.size, source.offset
         grid, (x, y) = self.grid, (own - at for own, at in zip(self.offset, offset, strict=True))
         moved = replace(grid, left=grid.left + x, top=grid.top + y)
-        found = replace(self, grid=moved, path=image, offset=offset)
+        found = replace(self, grid=moved, path=image, offset=offset, size=size)
         ends = [float(at[self.tissue].max(initial=0)) for at in found.corners()]
         if any(end >= side for end, side in zip(ends, size, strict=True)):
             raise ImageError(
@@ -174,8 +177,41 @@ class PatchMap:
     def patch_ring(self, row: int, column: int) -> Ring:
         """The outline of a patch, closed, in level-0 pixels."""
         left, top = self.grid.corner(row, column)
-        right, bottom = left + self.grid.patch_side, top + self.grid.patch_side
+        side = self.grid.patch_side
+        right, bottom = self.clip(left + side, 0, side), self.clip(top + side, 1, side)
         return [(left, top), (right, top), (right, bottom), (left, bottom), (left, top)]
+
+    def clip(self, at: float, axis: int, width: float) -> float:
+        """A level-0 position (axis 0: x, 1: y) where a cell of this width ends, inside the slide.
+
+        Only the cell that the slide's border cuts becomes narrower: one that lies beyond it as a
+        whole, in which a tile between the cells of a grid may be counted, keeps its shape.
+        """
+        if self.size is None or not self.size[axis] < at < self.size[axis] + width:
+            return at
+        return float(self.size[axis])
+
+    def cell_corner(self, corner: tuple[int, int]) -> tuple[float, float]:
+        """Level-0 (x, y) of a corner (column, row) of the grid's cells, clipped to the slide."""
+        x, y = self.grid.cell_corner(corner)
+        return self.clip(x, 0, self.grid.step), self.clip(y, 1, self.grid.step)
+
+    def cell_lines(self) -> tuple[list[float], list[float]]:
+        """Level-0 x of the lines between columns of cells, and y of those between rows."""
+        grid = self.grid
+        return (
+            self._lines(0, grid.n_columns, grid.left).tolist(),
+            self._lines(1, grid.n_rows, grid.top).tolist(),
+        )
+
+    def _lines(self, axis: int, count: int, first: float) -> NDArray[np.float64]:
+        lines: NDArray[np.float64] = np.arange(count + 1, dtype=np.float64) * self.grid.step
+        lines += self.grid.shift
+        lines += first
+        if self.size is not None:
+            end = self.size[axis]
+            lines[(lines > end) & (lines < end + self.grid.step)] = end
+        return lines
 
     def regions(
         self, place: int, least: int = 1, most: int | None = None
@@ -222,7 +258,11 @@ class PatchMap:
 
     def _in_image(self, polygon: Polygon) -> list[Ring]:
         step, first = self.grid.step, np.array(self.grid.cell_corner((0, 0)))
-        return [list(map(tuple, (ring * step + first).tolist())) for ring in polygon]
+        rings = [ring * step + first for ring in polygon]
+        if self.size is not None:
+            cut = [(ring > self.size) & (ring < np.array(self.size) + step) for ring in rings]
+            rings = [np.where(at, self.size, ring) for at, ring in zip(cut, rings, strict=True)]
+        return [list(map(tuple, ring.tolist())) for ring in rings]
 
     # --- colours --------------------------------------------------------------------------------
 
@@ -250,6 +290,7 @@ class PatchMap:
             "mpp": self.mpp,
             "offset": self.offset,
             **({} if self.left_out is None else {"left_out": self.left_out}),
+            **({} if self.size is None else {"size": self.size}),
             **({"concepts": list(self.concepts)} if self.concepts else {}),
             **({"whole_image": True} if self.whole_image else {}),
         }
@@ -286,6 +327,7 @@ class PatchMap:
                     facts.get("left_out"),
                     dict(zip(names, used, strict=True)),
                     facts.get("whole_image", False),
+                    tuple(facts["size"]) if "size" in facts else None,
                 )
         except (FileNotFoundError, PermissionError):
             raise

@@ -9,17 +9,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
+from reprlib import repr as short
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..images.errors import ImageError
+from ..images.feature_attributes import MAX_LENGTH
 from ..images.feature_file import FeatureFile
+from ..parameters import check_kind, check_number, check_whole_number
 from .grid import PatchGrid
 
 _ROUNDING = 1.0  # corners are whole pixels, steps need not be
 _MOST_CELLS = 50_000_000
+_CELLS_PER_PATCH = 1000  # of a large grid: most of a slide may be glass, but not nearly all of it
+_FEW_CELLS = 4_000_000
+_LEAST_DOWNSAMPLE = 1e-3
 _PER_SIDE = 32  # patches of a chunk that is read together
 _CROWDED = 0.9  # of patches that must have a cell of their own before others are moved
 _MOST_HALVINGS = 4
@@ -41,7 +48,7 @@ def place(file: FeatureFile) -> tuple[PatchGrid, NDArray[np.int64]]:
 def _as_made(file: FeatureFile) -> tuple[PatchGrid, NDArray[np.int64]]:
     """Of a file that was made here, which knows its grid."""
     try:
-        grid = PatchGrid(**file.settings["grid"])
+        grid = _grid_of(file.settings["grid"], _max_cells(file))
         cells = _nearest(file.coords - np.array(file.offset), grid)
         whole = (cells >= 0).all() and (cells < [grid.n_rows, grid.n_columns]).all()
         if not whole or _n_different(cells) < len(cells):
@@ -52,6 +59,27 @@ def _as_made(file: FeatureFile) -> tuple[PatchGrid, NDArray[np.int64]]:
             "again"
         ) from error
     return grid, cells
+
+
+def _max_cells(file: FeatureFile) -> int:
+    """Cells of a grid, of which each takes memory, whether it has a patch or not."""
+    return min(_MOST_CELLS, max(_FEW_CELLS, _CELLS_PER_PATCH * file.n_rows))
+
+
+def _grid_of(settings: dict[str, Any], max_cells: int) -> PatchGrid:
+    """The grid that a file names; a ValueError says which of its fields makes no sense."""
+    grid = PatchGrid(**settings)
+    for own in fields(grid):
+        value = getattr(grid, own.name)
+        check_kind(own.name, value, str(own.type))
+        if not abs(value) <= MAX_LENGTH:  # nor is NaN
+            raise ValueError(f"{own.name} must be at most {MAX_LENGTH:,}, not {short(value)}")
+    for name in ("n_rows", "n_columns", "patch_px", "stride_px"):
+        check_whole_number(name, getattr(grid, name), 1)
+    check_number("downsample", grid.downsample, low=_LEAST_DOWNSAMPLE)
+    if grid.n_rows * grid.n_columns > max_cells:
+        raise ValueError(f"it has {grid.n_rows} x {grid.n_columns} cells, more than any slide")
+    return grid
 
 
 def _by_position(file: FeatureFile, step: float) -> tuple[PatchGrid, NDArray[np.int64]]:
@@ -81,7 +109,7 @@ def _over(file: FeatureFile, step: float, origin: tuple[float, float]) -> PatchG
         n = int(np.rint((most[axis] - origin[axis]) / (stride_px * unit))) + 1
         covered = (file.size[axis] - origin[axis] - side) if file.size else 0.0
         counts.append(max(n, int(covered // (stride_px * unit)) + 1) if file.size else n + 1)
-    if counts[0] * counts[1] > _MOST_CELLS:
+    if counts[0] * counts[1] > _max_cells(file):
         raise ImageError(
             f"{file.path}: its patches of {side:g} pixels lie up to {most[0]} x {most[1]} pixels "
             "away from the slide's corner: are its coords level-0 pixels?"

@@ -21,10 +21,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..execution.executor import Executor, Threads
+from ..execution.failures import failure_reason
 from ..execution.files import file_key, is_there, written_whole
 from ..execution.local import map_blocks
 from ..execution.progress import Callback, Progress, ignore, shares
+from ..execution.texts import one_line
 from ..images.errors import ImageError
+from ..images.feature_attributes import MAGNIFICATION_AT_1_UM
 from ..images.feature_file import open_features
 from ..images.feature_formats import COORDS, FEATURES, OWN, write_hdf5
 from ..images.in_memory import image_bytes
@@ -40,7 +43,6 @@ from .reach import Reach
 from .view import View
 
 _FORM = 1  # goes up when a file is written otherwise
-_AT_ONE_UM = 10.0  # magnification of an image of 1 µm per pixel, as it is counted
 
 
 @dataclass(frozen=True)
@@ -151,7 +153,9 @@ def _is_done(file: Path, key: dict[str, Any]) -> bool:
     if before.get("recipe") != key["recipe"]:
         own = before.get("recipe", {})
         others = [
-            f"{k} was {own[k]}, is {v}" for k, v in key["recipe"].items() if own.get(k, v) != v
+            f"{k} was {one_line(own[k])}, is {v}"
+            for k, v in key["recipe"].items()
+            if own.get(k, v) != v
         ]
         what = "; ".join(others) or "not by `histodict features`"
         raise ValueError(
@@ -172,8 +176,8 @@ def _extract(
         size = given.at(image)
         with open_view(image, size.from_outside, recipe) as view:
             _write(file, view, recipe, key, n_jobs, callback)
-    except (ValueError, OSError, MemoryError) as error:
-        return str(error) or type(error).__name__
+    except Exception as error:
+        return failure_reason(error)
     return ""
 
 
@@ -210,8 +214,8 @@ def _told(view: View, grid: PatchGrid) -> dict[str, Any]:
     }
     if view.mpp is not None:
         told["level0_mpp"] = view.mpp
-        told["level0_magnification"] = _AT_ONE_UM / view.mpp
-        told["target_magnification"] = _AT_ONE_UM / (view.mpp * grid.downsample)
+        told["level0_magnification"] = MAGNIFICATION_AT_1_UM / view.mpp
+        told["target_magnification"] = MAGNIFICATION_AT_1_UM / (view.mpp * grid.downsample)
     return told
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from reprlib import repr as short
 from typing import Any
 
 import numpy as np
@@ -50,6 +51,7 @@ class GivenView(View):
         self._places = np.full((self._grid.n_rows, self._grid.n_columns), NO_PATCH, np.int32)
         self.downsample = self._grid.downsample
         self.path, self.offset, self.size = file.path, file.offset, file.extent
+        self.clip_size = file.extent if file.size else None
         self.mpp = file.mpp if mpp is None else mpp
         self._inside = within.region(self) if within else None
         self._rows = np.flatnonzero(self._looked_at())  # of the file
@@ -144,7 +146,9 @@ def _check_settings(path: Path, before: Any, today: dict[str, Any]) -> None:
             "features` made stand for those. To learn from any, leave out --preset and --set "
             "vectors"
         )
-    others = [f"{k} {before.get(k)!r}, not {v!r}" for k, v in today.items() if before.get(k) != v]
+    others = [
+        f"{k} {short(before.get(k))}, not {v!r}" for k, v in today.items() if before.get(k) != v
+    ]
     if others:
         raise ImageError(
             f"{path}: was made otherwise ({'; '.join(others)}): make it again with `histodict "

@@ -248,7 +248,7 @@ class PatchModel(ImageModel):
             winners = np.where(winners == BLANK, BLANK, margins.argmax(axis=2)).astype(np.int16)
         left_out = None if view.quality is None else view.quality.words()
         known = path, view.mpp, view.offset, left_out, concepts, view.uses_whole_image
-        found = PatchMap(grid, winners, margins, tuple(self.classes), *known)
+        found = PatchMap(grid, winners, margins, tuple(self.classes), *known, view.clip_size)
         return found, Evidence.of_map(winners, margins, codes)
 
     def _judge_chunk(

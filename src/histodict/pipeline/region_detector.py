@@ -341,8 +341,8 @@ def _region(
         area_px=area,
         area_um2=area * mpp**2 if mpp else None,
         box=(
-            *grid.cell_corner((int(columns.start), int(rows.start))),
-            *grid.cell_corner((int(columns.stop), int(rows.stop))),
+            *patch_map.cell_corner((int(columns.start), int(rows.start))),
+            *patch_map.cell_corner((int(columns.stop), int(rows.stop))),
         ),
         polygons=polygons,
         use={name: float(used[window][cells].mean()) for name, used in patch_map.concepts.items()},

@@ -15,7 +15,7 @@ from ..execution.array_cache import ArrayCache
 from ..execution.texts import counted
 from ..images.annotations.drawing import Drawing
 from ..images.glass import Glass
-from ..images.pixel_size import HOW_TO_GIVE
+from ..images.pixel_size import HOW_TO_GIVE, size_hint
 from ..images.quality import NONE, rules_named
 from ..images.readers import ImageError, ImageSource
 from ..images.records import Record, some_of
@@ -36,9 +36,11 @@ _MANY_PIXELS = 8_000_000
 class View:
     """The patches and vectors of one open image.
 
+    clip_size : (width, height) to which outlines are clipped; None where no patch can lie beyond
     uses_whole_image : whether hardly any tissue was found and all patches count instead
     """
 
+    clip_size: tuple[int, int] | None = None
     uses_whole_image: bool = False  # of a feature file, which says where the patches are
 
     def __init__(
@@ -218,9 +220,10 @@ def _downsample(source: ImageSource, recipe: Recipe, trained_mpp: float | None) 
     """The factor by which the image is reduced; refuses pixel sizes that do not fit the model."""
     if recipe.mpp is not None:
         if source.mpp is None:
+            hint = size_hint(source.path)
             raise ImageError(
                 f"{source.path}: its pixel size is not known, and the model works at "
-                f"{recipe.mpp:g} µm per pixel: {HOW_TO_GIVE}"
+                f"{recipe.mpp:g} µm per pixel: {HOW_TO_GIVE}{hint and f'. {hint}'}"
             )
         factor = recipe.mpp / source.mpp
         if factor < 0.95:

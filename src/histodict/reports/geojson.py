@@ -82,10 +82,10 @@ def patch_features(patch_map: PatchMap) -> Iterator[str]:
     measured = ",".join(f"{_escaped(score_name(name))}:%.5g" for name in patch_map.classes)
     grid, side = patch_map.grid, patch_map.grid.patch_side
     lefts = [grid.corner(0, column)[0] for column in range(grid.n_columns)]
-    across = [(_short(left), _short(left + side)) for left in lefts]
+    across = [(_short(left), _short(patch_map.clip(left + side, 0, side))) for left in lefts]
     for row, winners in enumerate(patch_map.winners):
         top = grid.corner(row, 0)[1]
-        high, low = _short(top), _short(top + side)
+        high, low = _short(top), _short(patch_map.clip(top + side, 1, side))
         scores, is_finite = patch_map.margins[row].tolist(), np.isfinite(patch_map.margins[row])
         all_finite = is_finite.all(axis=1).tolist()
         uses = [(name, used[row].tolist()) for name, used in patch_map.concepts.items()]
@@ -112,9 +112,8 @@ def _escaped(name: str) -> str:
 
 def area_features(patch_map: PatchMap) -> Iterator[str]:
     """One detection per area of neighbours of one class, with the mean of each class's scores."""
-    grid, n_lines = patch_map.grid, max(patch_map.winners.shape) + 1
-    corners = [grid.cell_corner((n, n)) for n in range(n_lines)]
-    across, down = ([_short(at) for at in line] for line in zip(*corners, strict=True))
+    grid = patch_map.grid
+    across, down = ([_short(at) for at in lines] for lines in patch_map.cell_lines())
 
     def written(ring: NDArray[np.int32]) -> str:
         return ",".join([f"[{across[x]},{down[y]}]" for x, y in ring.tolist()])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from ..images.manifest import Record
-from ..images.pixel_size import PixelSize, size_warnings
+from ..images.pixel_size import PixelSize, size_hint, size_warnings
 from ..patches.patch_map import PatchMap
 from ..patches.pictures import encode_png
 from ..pipeline.answers import Answer
@@ -69,6 +69,7 @@ def _told(call: Call, facts: dict[str, Any]) -> dict[str, Any]:
         moved = redrawn(call.model_at_point(), facts, patch_map, call.record.path)
         facts = facts | answer_facts(moved)
     model, size = call.trained.model, PixelSize(facts["mpp"], facts["mpp_from"])
+    size = replace(size, hint=size_hint(call.record.path) if size.is_guessed else "")
     found = size_warnings([size], model.model_.mpp_, model.recipe.mpp)
     return {"state": DONE, "warnings": [for_the_page(words) for words in found], **facts}
 

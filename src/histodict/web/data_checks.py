@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from ..execution.failures import failure_reason
 from ..execution.files import file_state
 from ..execution.texts import counted
 from ..images.manifest import Manifest, Record
@@ -59,8 +60,8 @@ def look_at(record: Record, thumbnail: Callable[[Record], Path], mpp: float | No
         with Image.open(thumbnail(record)) as picture:
             grey = np.asarray(picture.convert("L").resize((_SIDE, _SIDE)), np.float32)
         size = About(mpp=mpp).given(record.mpp).at(record.path)
-    except (ValueError, OSError, MemoryError) as error:
-        return Look(record, None, reason=str(error) or type(error).__name__)
+    except Exception as error:
+        return Look(record, None, reason=failure_reason(error))
     # A thumbnail is there only if the image could be read; its mask is another matter.
     bad = survey([record], 1).bad if record.is_mapped else []
     return Look(record, None, reason=bad[0][1]) if bad else Look(record, grey, size)

@@ -21,6 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ..execution.failures import failure_reason
 from ..execution.leaving import end_with
 from ..execution.progress import Callback, Progress
 from ..execution.sealed import write_sealed
@@ -169,8 +170,9 @@ def _answers(job: Job, model: Model, test: Manifest, tell: Callback) -> list[dic
             facts = answer_once(model, record, folder, mpp)
             if model.finds_regions and facts["grid"] is not None:
                 facts |= {"overlap": overlap(record, stored_map(folder, record, mpp))}
-        except (ValueError, OSError) as error:
-            failure = for_the_page(str(error).removeprefix(f"{record.path}: "))
+        except Exception as error:
+            reason = failure_reason(error)
+            failure = for_the_page(reason.removeprefix(f"{record.path}: "))
             facts = {"answer": None, "score": None, "value": None, "failure": failure}
         name = test.name(record)
         own = {"image": short_id(name), "name": name, "label": label, "patient": record.patient}

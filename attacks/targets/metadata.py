@@ -1,0 +1,163 @@
+"""Metadata of feature files and of OME-Zarr images, with values of any type and size.
+
+Damaged files are put beside a good one in `run_images`, as `predict` does: an attempt is a batch,
+an edit is [number of the file, what is done to it]. Each file is answered, with a map of all its
+patches, or refused in one line that names it; the good one has the answer that it has alone. An
+error that no code expects is a find, and so is a warning of an overflow.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import tempfile
+import warnings
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from numpy.random import Generator
+from PIL import Image
+
+from histodict import TissueClassifier
+from histodict.batch import run_images
+from histodict.demo.sets import write_synthetic_set
+from histodict.images.feature_file import common_origin
+from histodict.images.manifest import Manifest, Record, read_manifest
+from histodict.images.readers import ImageError, open_image
+from histodict.images.survey import survey
+from histodict.patches.patch_map import PatchMap
+from histodict.presets import PRESETS
+from histodict.recipes import Recipe
+
+from ..metadata_bases import BASES, N_PATCHES, metadata_edit, write_base
+from ..target import Case, Find, Target
+from .images import look_at, peak_kib
+
+_MOST_KIB = 2**20
+_MOST_WORDS = 2000
+
+
+class Metadata(Target):
+    name = "metadata"
+    per_attempt = 5
+    smoke_attempts = 20
+
+    def setup(self, folder: Path) -> None:
+        folder = Path(tempfile.mkdtemp(dir=folder))
+        warnings.simplefilter("ignore")
+        self._folder, self._out = folder / "bad", folder / "out"
+        self._folder.mkdir()
+        self._models = {True: _of_images(folder), False: _of_features(folder)}
+        tissue = next((folder / "set").rglob("*.png"))
+        good = {True: folder / "good.png", False: write_base(folder / "good.h5", [], "trident.h5")}
+        with Image.open(tissue) as picture:
+            picture.crop((0, 0, 48, 40)).save(good[True])
+        self._good = {kind: Record(path, "", "") for kind, path in good.items()}
+        self._expected = {kind: self._run(kind, [self._good[kind]])[0][0] for kind in good}
+        for base in BASES:
+            if self.attempt(b"[]", base) != "0 of 1 refused":
+                raise ValueError(f"{base} is not answered although nothing of it is damaged")
+        warnings.simplefilter("error", RuntimeWarning)
+        self._peak_kib = peak_kib()
+
+    def case(self, rng: Generator) -> Case:
+        base = str(rng.choice(sorted(BASES)))
+        edits = [
+            [number, metadata_edit(rng, base)]
+            for number in range(self.per_attempt)
+            for _ in range(int(rng.integers(1, 4)))
+        ]
+        return Case(base, base, tuple(edits))
+
+    def build(self, case: Case) -> bytes:
+        return json.dumps(case.edits).encode()
+
+    # --- promises -------------------------------------------------------------------------------
+
+    def attempt(self, data: bytes, base: str) -> str:
+        edits = json.loads(data)
+        is_image = base.endswith(".ome.zarr")
+        records = []
+        for number in sorted({number for number, _ in edits} or {0}):
+            own = [edit for at, edit in edits if at == number]
+            path = write_base(self._folder / f"{number}-{base}", own, base)
+            records.append(Record(path, "", ""))
+        try:
+            n_refused = self._batch(records, is_image)
+            self._training(records, is_image)
+        finally:
+            if hasattr(self, "_peak_kib") and peak_kib() - self._peak_kib > _MOST_KIB:
+                raise Find("more than a gigabyte of memory was taken")
+        return f"{n_refused} of {len(records)} refused"
+
+    def _batch(self, records: list[Record], is_image: bool) -> int:
+        """As `predict` answers them beside a good one; how many are refused."""
+        rows, failures = self._run(is_image, [*records, self._good[is_image]])
+        if _scores(rows[-1:]) != _scores([self._expected[is_image]]):
+            raise Find(f"the good file has another answer: {rows}")
+        if len(rows) + len(failures) != len(records) + 1:
+            raise Find(f"{len(records) + 1} files, {len(rows)} rows, {len(failures)} failures")
+        for path, reason in failures:
+            _check_reason(reason, path)
+        for row in rows[:-1]:
+            self._check_answer(row, is_image)
+        return len(failures)
+
+    def _check_answer(self, row: dict[str, Any], is_image: bool) -> None:
+        if not all(score is None or math.isfinite(score) for score in _scores([row])):
+            raise Find(f"an answer that is no number: {row}")
+        patch_map = PatchMap.load(self._out / "maps" / f"{row['key']}.npz")
+        if not is_image and patch_map.n_patches != N_PATCHES:
+            raise Find(f"{patch_map.n_patches} of {N_PATCHES} patches were answered")
+        if is_image:
+            with open_image(Path(row["path"])) as source:
+                look_at(source)
+
+    def _training(self, records: list[Record], is_image: bool) -> None:
+        """As `train` looks at them."""
+        for record, reason in survey(records, 1).bad:
+            _check_reason(reason, record.path)
+        for record in records:
+            try:
+                common_origin([record.path, self._good[is_image].path])
+            except ImageError as error:
+                _check_reason(str(error), record.path)
+
+    def _run(self, is_image: bool, records: list[Record]) -> tuple[list[Any], list[Any]]:
+        shutil.rmtree(self._out, ignore_errors=True)
+        result = run_images(self._models[is_image], "digest", records, self._out, mpp=0.5)
+        return result.rows, result.failures
+
+
+def _check_reason(reason: str, path: Path) -> None:
+    if str(path.name) not in reason:
+        raise Find(f"a refusal that does not name the file: {reason[:_MOST_WORDS]}")
+    if "\n" in reason or len(reason) > _MOST_WORDS:
+        raise Find(f"a refusal of more than a line: {reason[:_MOST_WORDS]}")
+    if "unexpected " in reason and "[at " in reason:
+        raise Find(f"an error that no code expects: {reason}")
+
+
+def _scores(rows: list[dict[str, Any]]) -> list[float | None]:
+    return [value for row in rows for name, value in row.items() if name.startswith("score")]
+
+
+def _of_features(folder: Path) -> TissueClassifier:
+    (folder / "slides").mkdir()
+    records = []
+    for seed in range(4):
+        path = write_base(folder / "slides" / f"{seed}.h5", [], "trident.h5", seed)
+        records.append(Record(path, "ab"[seed % 2], str(seed)))
+    recipe = replace(PRESETS["given"], method="nearest-mean", method_parameters={}, components=0)
+    return TissueClassifier(recipe, n_jobs=1).fit(Manifest(tuple(records)))
+
+
+def _of_images(folder: Path) -> TissueClassifier:
+    manifest = read_manifest(write_synthetic_set(folder / "set", 2, 1, size=(96, 64), seed=3))
+    recipe = Recipe("nearest-mean", {}, patch_px=12, downsample=1.5, patches_per_class=60)
+    return TissueClassifier(recipe, n_jobs=1).fit(manifest)
+
+
+TARGET = Metadata()

@@ -1,0 +1,41 @@
+"""Reasons of failed items: expected errors in their own words, defects with type and place."""
+
+from __future__ import annotations
+
+from concurrent.futures import BrokenExecutor
+from concurrent.futures.process import BrokenProcessPool
+
+import pytest
+
+from histodict.execution.failures import failure_reason
+from histodict.execution.texts import parse_json
+
+
+def reason_of(step):
+    try:
+        step()
+    except Exception as error:
+        return failure_reason(error)
+    raise AssertionError("no error")
+
+
+def test_an_expected_error_has_its_own_words():
+    assert failure_reason(ValueError("a.png: is no image")) == "a.png: is no image"
+    assert failure_reason(OSError()) == "OSError"
+
+
+def test_of_a_defect_type_and_place_are_told_in_one_line():
+    said = reason_of(lambda: parse_json(None))  # a TypeError of json, called by our texts.py
+    assert said.startswith("unexpected TypeError: the JSON object must be str")
+    assert "execution/texts.py:" in said and "(parse_json)" in said
+    assert "json/__init__.py:" in said and "\n" not in said
+
+
+def test_too_little_memory_is_told():
+    said = failure_reason(MemoryError("Unable to allocate 2 GiB"))
+    assert "not enough memory" in said and "Unable to allocate 2 GiB" in said
+
+
+def test_the_end_of_all_processes_is_no_error_of_an_item():
+    with pytest.raises(BrokenExecutor):
+        failure_reason(BrokenProcessPool("killed"))
