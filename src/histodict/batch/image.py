@@ -30,7 +30,7 @@ _MOST_BYTES = 200
 
 def image_key(image: Path) -> str:
     """A file name for what belongs to an image, the same each time."""
-    place = hashlib.sha256(os.fsencode(image.resolve())).hexdigest()[:8]
+    place = hashlib.sha256(os.fsencode(os.path.realpath(image))).hexdigest()[:8]
     name = text_of(Path(image.stem)).encode()[:_MOST_BYTES].decode("utf-8", "ignore")
     return f"{name}-{place}"
 

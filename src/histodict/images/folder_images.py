@@ -36,7 +36,7 @@ def is_zarr(path: Path) -> bool:
 
 def _has_image(file: Path) -> bool:
     try:
-        if file.stat().st_size > _MOST_BYTES:
+        if not file.is_file() or file.stat().st_size > _MOST_BYTES:
             return False
         found = json.loads(file.read_bytes())
         attributes = found.get("attributes", {}) if file.name == _ATTRIBUTES[0] else found

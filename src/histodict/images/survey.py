@@ -12,6 +12,7 @@ from ..execution.files import content_digest, file_bytes, file_key, is_there
 from ..execution.local import map_blocks
 from ..execution.progress import Callback, Progress, ignore
 from ..execution.texts import counted
+from .decoding import check_file
 from .feature_file import check_features, is_feature_file
 from .manifest import Manifest
 from .masks import region_of
@@ -94,6 +95,7 @@ def _why_not(record: Record) -> str:
     try:
         for file in record.files:
             if not is_there(file):
+                check_file(file)  # says what it is instead
                 raise ImageError(f"{file}: there is no such file; check the name and the folder")
         alone = Record(record.path, "", "", None, None, record.mpp)
         alone = replace(alone, mask=record.mask, drawn=record.drawn, within=record.within)

@@ -32,7 +32,7 @@ class DataFolders:
 
     def check(self, path: Path) -> Path:
         """The file's true place, if that is inside."""
-        found = path.resolve()
+        found = Path(os.path.realpath(path))
         if not self._is_inside(found):
             raise ForbiddenFileError(f"{path.name}: lies outside the data folders")
         return found
@@ -87,7 +87,7 @@ class DataFolders:
         if not folder.is_dir():
             raise FileNotFoundError(f"{inside}: is not a folder")
         shown = (path for path in sorted(folder.iterdir()) if not path.name.startswith("."))
-        entries = [path for path in shown if self._is_inside(path.resolve())]
+        entries = [path for path in shown if self._is_inside(Path(os.path.realpath(path)))]
         return {
             "place": place,
             "inside": "" if folder == self.folders[place] else inside.strip("/"),
