@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ..execution.outputs import check_new_folder
-from ..execution.texts import counted
+from ..execution.texts import counted, printable
 from .console import (
     end_with_files,
     failure_rows,
     keeps,
     plain_errors,
     print_json,
-    printable,
 )
 from .image_options import PictureOptions
 from .options import FolderOutput, JsonOption, SettingOption
@@ -66,10 +66,10 @@ def features(
                 callback=begun.callback,
                 executor=begun.executor,
             )
-    _tell(done, as_json)
+    _tell(done, output, as_json)
 
 
-def _tell(done: Extracted, as_json: bool) -> None:
+def _tell(done: Extracted, output: Path, as_json: bool) -> None:
     if as_json:
         failures = failure_rows(done.failures)
         files = [printable(str(file)) for file in done.files]
@@ -78,4 +78,4 @@ def _tell(done: Extracted, as_json: bool) -> None:
         again = f" ({done.n_skipped} were there)" if done.n_skipped else ""
         where = f" in {done.files[0].parent}" if done.files else ""
         typer.echo(f"{counted(len(done.files), 'feature file')}{where}{again}")
-    end_with_files(done.failures)
+    end_with_files(done.failures, output)

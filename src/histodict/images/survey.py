@@ -11,7 +11,7 @@ from pathlib import Path
 from ..execution.files import content_digest, file_bytes, file_key, is_there
 from ..execution.local import map_blocks
 from ..execution.progress import Callback, Progress, ignore
-from ..execution.texts import counted
+from ..execution.texts import counted, first_of
 from .decoding import check_file
 from .feature_file import check_features, is_feature_file
 from .manifest import Manifest
@@ -31,10 +31,11 @@ class Survey:
     bad: list[tuple[Record, str]]
 
     def check(self) -> None:
-        """Refuses images of which some cannot be read, and names all of these."""
+        """Refuse images of which some cannot be read, and name these, the first ten of them."""
         if self.bad:
             # Of an image there may be several parts.
-            names = "".join(f"\n  {reason}" for reason in dict.fromkeys(r for _, r in self.bad))
+            reasons = list(dict.fromkeys(reason for _, reason in self.bad))
+            names = "".join(f"\n  {line}" for line in first_of(reasons))
             n_bad = len({record.path for record, _ in self.bad})
             raise ImageError(
                 f"{n_bad} of {counted(self.n_images, 'image')} cannot be read. Mend or "
@@ -54,6 +55,20 @@ def survey(
             bad.append((records[place], reason))
         callback(Progress("look", place + 1, len(records)))
     return Survey(len({record.path for record in records}), bad)
+
+
+def check_files(records: Sequence[Record]) -> None:
+    """Refuse paths that no file of an image is at, and name them; the files are not opened."""
+    bad = []
+    for record in records:
+        try:
+            check_file(record.path)
+        except ImageError as error:
+            bad.append(str(error))
+    if bad:
+        names = "".join(f"\n  {line}" for line in first_of(bad))
+        n = counted(len(records), "image")
+        raise ImageError(f"{len(bad)} of {n} cannot be read; mend or remove them:{names}")
 
 
 def readable(
