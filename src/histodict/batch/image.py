@@ -106,7 +106,7 @@ class Task:
 
 
 def _file_key(path: Path) -> list[Any]:
-    return file_key(path) if path.exists() else []
+    return file_key(path) if os.path.exists(path) else []
 
 
 def whole(record: Record) -> Record:

@@ -190,7 +190,7 @@ class PictureOptions:
         from ..images.records import some_of
         from ..images.slide_sets import one_per_slide
 
-        if not any(path.exists() for path in self.paths):
+        if not any(map(os.path.lexists, self.paths)):
             names = ", ".join(map(str, self.paths))
             raise ValueError(f"{names}: there is no such file or folder")
         tables = [path for path in self.paths if path.suffix.lower() in TABLES and path.is_file()]
@@ -211,7 +211,7 @@ class PictureOptions:
             warn(f"left out, as no format that is read, or as masks: {names}")
         images += [path for path in left_out if is_closed(path)]  # what is in them is not answered
         found = [*named(images, self.standing_in), *listed]
-        return list({os.path.realpath(record.path): record for record in found}.values())
+        return list({_true_place(record.path): record for record in found}.values())
 
     def _listed(self, table: Path) -> Sequence[Record]:
         """The images of a CSV; what is said of it is what matters to answers."""
@@ -224,6 +224,11 @@ class PictureOptions:
             for warning in manifest.warnings:
                 warn(warning)
         return records
+
+
+def _true_place(path: Path) -> str:
+    """Where links lead; one that leads nowhere is told apart by its own name."""
+    return os.path.realpath(path) if os.path.exists(path) else str(path.absolute())
 
 
 @dataclass(frozen=True)

@@ -219,7 +219,7 @@ def _home(path: Path) -> Path | None:
 
 def _files_in(folder: Path) -> list[Path]:
     files = sorted(folder.iterdir()) if folder.is_dir() else []
-    return [file for file in files if file.is_file()]
+    return [file for file in files if os.path.isfile(file)]
 
 
 def file_bytes(path: Path) -> int:

@@ -189,7 +189,7 @@ def _walk(
         is_link, path = entry.is_symlink(), folder / entry.name
         if entry.name in parts:
             continue
-        if not (_is_folder(path) if is_link else entry.is_dir()):
+        if not (os.path.isdir(path) if is_link else entry.is_dir()):
             kind = IMAGE if ending in READERS else odd_kind(path) if _is_odd(entry) else OTHER
             yield Entry(path, kind or OTHER, depth, is_link)
         elif is_zarr(path):
@@ -219,13 +219,6 @@ def _barred(inner: Path, above: frozenset[Path], depth: int, visits: Counter[Pat
     if visits[inner] >= _MOST_VISITS:
         return AGAIN
     return DEEP if depth >= _MOST_DEPTH else ""
-
-
-def _is_folder(path: Path) -> bool:
-    try:
-        return path.is_dir()
-    except OSError:  # of a link whose name no system would take
-        return False
 
 
 def _is_odd(entry: os.DirEntry[str]) -> bool:

@@ -37,7 +37,7 @@ def odd_kind(path: Path) -> str:
 
 def is_closed(folder: Path) -> bool:
     """Whether it is a folder whose content may not be read."""
-    return folder.is_dir() and not os.access(folder, os.R_OK | os.X_OK)
+    return os.path.isdir(folder) and not os.access(folder, os.R_OK | os.X_OK)
 
 
 def in_brackets(kind: str) -> str:
