@@ -102,7 +102,7 @@ def predict(
     A CSV with labels is scored, too: balanced accuracy, AUC and confusions, with intervals by
     patient, also in scores.json. Images already done are skipped, and rows of earlier runs stay in
     the table; another model or other settings need another folder. Bad files are listed at the end
-    and make the exit status 1.
+    and in failures.csv, and make the exit status 1.
     """
     with plain_errors():
         digest = _digest(used.model)
@@ -128,7 +128,7 @@ def detect(
     per image. A CSV with masks is scored, too: patch by patch (AUC, Dice, sensitivity, specificity)
     and image by image, with intervals by patient, also in scores.json. Images already done are
     skipped, and rows of earlier runs stay in the tables; another model or other settings need
-    another folder. Bad files are listed at the end and make the exit status 1.
+    another folder. Bad files are listed at the end and in failures.csv, and make the exit status 1.
     """
     with plain_errors():
         digest = _digest(used.model)

@@ -45,7 +45,8 @@ def features(
 
     They are as TRIDENT writes them (features, coords and their attributes), for other tools and for
     `--features` of train, predict, evaluate and atoms. Files that are there, made with the same
-    settings, are not made again. Bad images are listed at the end and make the exit status 1:
+    settings, are not made again. Bad images are listed at the end and in failures.csv, and make the
+    exit status 1:
 
         histodict features slides/ --vectors efficientnet-lite0 --output features/
     """

@@ -313,7 +313,7 @@ def check_file(path: Path) -> None:
     if odd == NO_SUCH_FILE:
         raise ImageError(f"{path}: there is no such file; check the name and the folder")
     if odd:
-        raise ImageError(f"{path}: this is no image file, but {odd}; remove it or replace it")
+        raise ImageError(f"{path}: this is no file to read, but {odd}; remove it or replace it")
     if path.is_dir() and is_zarr(path):
         return
     if path.is_dir() and is_closed(path):

@@ -92,8 +92,12 @@ class DataFolders:
             "place": place,
             "inside": "" if folder == self.folders[place] else inside.strip("/"),
             "name": folder.name,
-            "folders": [p.name for p in entries if p.is_dir() and not is_zarr(p)][:_MOST_ENTRIES],
+            "folders": [p.name for p in entries if _is_folder(p)][:_MOST_ENTRIES],
             "tables": [p.name for p in entries if p.suffix.lower() == ".csv"][:_MOST_ENTRIES],
             "models": [p.name for p in entries if p.suffix.lower() == SUFFIX][:_MOST_ENTRIES],
             "n_images": sum(is_image_path(p) and p.suffix.lower() in READERS for p in entries),
         }
+
+
+def _is_folder(path: Path) -> bool:
+    return os.path.isdir(path) and not is_zarr(path)
