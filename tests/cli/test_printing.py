@@ -54,7 +54,7 @@ def command(*arguments, **options):
 def test_output_to_a_full_disk_ends_in_a_line(arguments):
     with FULL.open("wb") as full:
         process = command(*arguments, stdout=full)
-    said = process.communicate(timeout=60)[1].decode()
+    said = process.communicate(timeout=300)[1].decode()
     assert process.returncode == 1
     assert said.startswith("Error: the output cannot be written") and said.count("\n") == 1, said
 
@@ -64,7 +64,7 @@ def test_a_closed_pipe_ends_in_a_line(model):
     os.close(reader)
     process = command("info", model, stdout=writer)
     os.close(writer)
-    said = process.communicate(timeout=60)[1].decode()
+    said = process.communicate(timeout=300)[1].decode()
     assert process.returncode == 1 and said.count("\n") == 1 and "Broken pipe" in said, said
 
 
@@ -92,7 +92,7 @@ def test_a_name_that_is_no_text_is_answered_in_every_locale(model, images, tmp_p
     process = command(
         "predict", model, folder, "--output", out, stdout=subprocess.PIPE, env=environment
     )
-    said = process.communicate(timeout=120)[1].decode()
+    said = process.communicate(timeout=300)[1].decode()
     assert process.returncode == 1 and "Traceback" not in said, said
     assert "\\xff.png" in said
     rows = pyarrow.csv.read_csv(out / "predictions.csv").to_pylist()
