@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import typer
 
 from ..execution.progress import STAGES, Callback, Progress
-from ..execution.texts import first_of, printable
+from ..execution.texts import MOST_LINES, first_of, printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -164,9 +164,10 @@ def end_with_files(failures: Sequence[tuple[Path, str]], folder: Path) -> None:
 
     table = folder / FAILURES
     with plain_errors():
-        if failures:
+        # No folder is made for a few images that are all named below.
+        if failures and (folder.is_dir() or len(failures) > MOST_LINES):
             write_csv(table, failure_rows(failures))
-        else:
+        elif not failures:
             table.unlink(missing_ok=True)
     told = [(str(path), why.replace(str(path.absolute()), str(path))) for path, why in failures]
     lines = [why if why.startswith(path) else f"{path}: {why}" for path, why in told]

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 _MOST_LEVELS = 50  # of lists in lists: nothing of ours has ten
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-_MOST_LINES = 10  # of a list in a message
+MOST_LINES = 10  # of a list in a message
 _MOST_LETTERS, _SHOWN = 500, 150  # in a message; of more than that, at the start and at the end
 
 
@@ -56,10 +56,10 @@ def printable(text: str) -> str:
 
 def first_of(lines: Sequence[str], where: str = "") -> list[str]:
     """The first ten lines, and how many more there are and where they are listed."""
-    n_more = len(lines) - _MOST_LINES
+    n_more = len(lines) - MOST_LINES
     if n_more <= 0:
         return list(lines)
-    return [*lines[:_MOST_LINES], f"and {n_more} more{where}"]
+    return [*lines[:MOST_LINES], f"and {n_more} more{where}"]
 
 
 def _refuse(word: str) -> NoReturn:
