@@ -227,8 +227,9 @@ class PictureOptions:
 
 
 def _true_place(path: Path) -> str:
-    """Where links lead; one that leads nowhere is told apart by its own name."""
-    return os.path.realpath(path) if os.path.exists(path) else str(path.absolute())
+    """Where links lead; one to nothing or to a device is told apart by its own name."""
+    is_good = os.path.isfile(path) or os.path.isdir(path)
+    return os.path.realpath(path) if is_good else str(path.absolute())
 
 
 @dataclass(frozen=True)
