@@ -199,6 +199,7 @@ def test_predict_lists_all_broken_files_for_programs_too(model, good, tmp_path, 
     arguments = ["predict", model, images, missing, "--output", tmp_path / "out", "--json"]
     result = CliRunner().invoke(app, [str(argument) for argument in arguments])
     assert result.exit_code == 1
+    assert isinstance(result.exception, SystemExit), result.output
     told = json.loads(result.stdout)
     assert [Path(row["path"]).name for row in told["rows"]] == ["good.jpg"]
     reasons = {Path(failure["path"]).name: failure["reason"] for failure in told["failures"]}

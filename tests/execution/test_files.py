@@ -8,12 +8,14 @@ from types import SimpleNamespace
 import pytest
 
 from histodict.execution.files import (
+    WriteError,
     content_digest,
     file_key,
     file_state,
     key_of_files,
     written_whole,
 )
+from histodict.execution.outputs import OutputError, check_new_file
 
 DAY = 24 * 3600
 TEXTS = [str(i) * (20_000 + i) for i in range(4)]
@@ -284,3 +286,33 @@ def test_an_empty_folder_in_its_place_is_in_nobodys_way(tmp_path):
         except OSError as error:
             assert kept and str(path) in str(error)
         assert path.is_dir() == bool(kept)
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_through_a_link_its_target_is_written(tmp_path, is_there):
+    (tmp_path / "store").mkdir()
+    target, link = tmp_path / "store" / "new.txt", tmp_path / "link.txt"
+    if is_there:
+        target.write_text("old", encoding="utf-8")
+    (tmp_path / "first").symlink_to(target)
+    link.symlink_to("first")
+    check_new_file(link)
+    with written_whole(link) as partial:
+        assert partial.parent == target.parent
+        partial.write_text("new", encoding="utf-8")
+    assert link.is_symlink() and target.read_text(encoding="utf-8") == "new"
+    assert not target.is_symlink() and os.listdir(target.parent) == ["new.txt"]
+
+
+def test_neither_devices_nor_pipes_nor_circles_are_replaced(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "circle").symlink_to("circle")
+    (tmp_path / "null").symlink_to(os.devnull)
+    names = {"circle": "give another name", "null": "a device", "pipe": "a pipe"}
+    for name, words in names.items():
+        path = tmp_path / name
+        with pytest.raises(OutputError, match=f"^{path}: .*{words}"):
+            check_new_file(path)
+        with pytest.raises(WriteError, match=f"^{path}: .*{words}"), written_whole(path) as partial:
+            partial.touch()
+    assert not os.path.isfile(os.devnull) and sorted(os.listdir(tmp_path)) == list(names)

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from histodict.images.annotations import crossings
 from histodict.images.annotations.crossings import first_crossing
 from histodict.images.annotations.drawing import Drawing
 from histodict.images.annotations.outlines import Outline
@@ -125,6 +126,43 @@ def test_shares_are_those_of_a_mask_of_the_same_pixels(rng):
 )
 def test_where_a_ring_crosses_itself(ring, crossing):
     assert first_crossing(np.array(ring, float)) == crossing
+
+
+def crosses(ring):
+    """Every pair of sides, one by one."""
+    sides = list(zip(ring, np.roll(ring, -1, axis=0), strict=True))
+
+    def turns(a, b, c):
+        return np.sign((b[0] - a[0]) * (c[1] - a[1]) - (b[1] - a[1]) * (c[0] - a[0]))
+
+    return any(
+        turns(a, b, c) * turns(a, b, d) < 0 and turns(c, d, a) * turns(c, d, b) < 0
+        for n, (a, b) in enumerate(sides)
+        for c, d in sides[n + 1 :]
+    )
+
+
+def test_a_crossing_is_found_wherever_there_is_one(rng):
+    rings = [rng.integers(0, 12, (int(rng.integers(3, 9)), 2)) for _ in range(300)]
+    found = [first_crossing(ring.astype(float)) is not None for ring in rings]
+    assert found == [crosses(ring) for ring in rings]
+    assert 50 < sum(found) < 250
+
+
+@pytest.mark.parametrize("columns", [[0, 1], [1, 0]])
+def test_few_sides_of_a_large_ring_are_compared(monkeypatch, columns):
+    """Teeth as long as the ring is wide all overlap along one axis, and not along the other."""
+    n = 20_000
+    teeth = np.stack([np.tile([0.0, 9000.0], n // 2), np.linspace(0, 9000, n)], axis=1)
+    ring = np.concatenate([teeth, [[9999, 9000], [9999, -9], [0, -9]]])[:, columns]
+    n_compared = []
+    monkeypatch.setattr(
+        crossings,
+        "_sides",
+        lambda a, b, real=crossings._sides: n_compared.append(len(a)) or real(a, b),
+    )
+    assert first_crossing(ring) is None
+    assert sum(n_compared) < 10 * n
 
 
 # --- files --------------------------------------------------------------------------------------

@@ -7,7 +7,9 @@ import os
 import pytest
 
 from histodict.images.layout import images_below
-from histodict.images.manifest import ManifestError, read_manifest
+from histodict.images.manifest import ManifestError, Record, read_manifest
+from histodict.images.readers import ImageError, open_image
+from histodict.images.survey import survey
 
 
 def lay_out(folder, *names):
@@ -158,3 +160,67 @@ def test_images_below_folders(tmp_path):
     images, others = images_below(tmp_path)
     assert images == [tmp_path / "1.png", tmp_path / "p" / "2.jpg"]
     assert others == [tmp_path / "masks", tmp_path / "p" / "5.gif"]
+
+
+def odd_entries(folder):
+    """One entry of each kind, called like an image and called otherwise."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for ending in (".png", ""):
+        os.mkfifo(folder / f"pipe{ending}")
+        (folder / f"lost{ending}").symlink_to("nowhere")
+        (folder / f"circle{ending}").symlink_to(f"circle{ending}")
+        (folder / f"device{ending}").symlink_to("/dev/null")
+    (folder / "folder.png").mkdir()
+    (folder / "up").symlink_to("..")
+    return folder
+
+
+NAMES = ["circle", "device", "lost", "pipe"]
+
+
+def test_odd_entries_are_named_wherever_a_folder_is_listed(tmp_path):
+    lay_out(tmp_path, "a/1.png", "b/2.png")
+    odd = odd_entries(tmp_path / "a")
+    images, others = images_below(tmp_path)
+    names = sorted(path.relative_to(tmp_path).as_posix() for path in images)
+    expected = [f"a/{name}.png" for name in [*NAMES, "folder"]]
+    assert names == sorted([*expected, "a/1.png", "b/2.png"])
+    assert sorted(path.name for path in others) == [*NAMES, "up"]
+    manifest = read_manifest(tmp_path)
+    assert len(manifest.records) == 7
+    (words,) = (words for words in manifest.warnings if words.startswith(f"{odd}: left out"))
+    for told in (
+        "circle (a link that leads in a circle)",
+        "device (a device)",
+        "lost (a link to a file that is not there)",
+        "pipe (a named pipe)",
+        "up/ (link to a folder above it)",
+    ):
+        assert told in words
+
+
+@pytest.mark.parametrize("name", [*NAMES, "folder"])
+def test_an_odd_image_is_refused_in_words_and_never_waited_for(tmp_path, name):
+    path = odd_entries(tmp_path) / f"{name}.png"
+    with pytest.raises(ImageError, match=f"^{path}: this is "):
+        open_image(path)
+    assert survey([Record(path, "a", "p")]).bad
+
+
+def test_folders_that_link_to_each_other_are_listed_soon(tmp_path):
+    """All paths without a circle would be millions."""
+    for own in range(10):
+        lay_out(tmp_path, f"{own}/1.png")
+        for other in range(10):
+            (tmp_path / str(own) / f"to{other}").symlink_to(tmp_path / str(other))
+    images, others = images_below(tmp_path)
+    assert {os.path.realpath(path) for path in images} == {
+        str(tmp_path / str(own) / "1.png") for own in range(10)
+    }
+    assert len(images) < 1000 and others
+
+
+def test_folders_within_folders_without_end_are_named(tmp_path):
+    lay_out(tmp_path, "1.png", "/".join(["d"] * 200) + "/2.png")
+    images, (deep,) = images_below(tmp_path)
+    assert images == [tmp_path / "1.png"] and len(deep.relative_to(tmp_path).parts) == 100

@@ -305,6 +305,30 @@ def test_foreign_and_broken_files_are_refused_in_words_and_change_nothing(client
     assert drawn(client)["images"] == drawn(client)["classes"] == []
 
 
+def many_corners(how, n=150_000):
+    if how == "crossing":  # to and fro over the whole image
+        return np.random.default_rng(0).uniform(10, 190, (n, 2)).round(1).tolist()
+    turns = np.linspace(0, 2 * np.pi, n, endpoint=False)
+    return np.stack([120 + 60 * np.cos(turns), 100 + 60 * np.sin(turns)], 1).round(4).tolist()
+
+
+def test_an_outline_of_many_corners_is_taken_soon_or_refused_soon(client):
+    begun = time.monotonic()
+    found = bring(client, [feature(many_corners("round"))]).json()
+    assert sum(shape["area"] for shape in found["shapes"]) == pytest.approx(np.pi * 3600, rel=0.01)
+    crossing = bring(client, [feature(many_corners("crossing"))])
+    assert crossing.status_code == 400 and "simplify them" in crossing.json()["error"]
+    tie = [[100, 50], [200, 150], [200, 50], [100, 150], [100, 50]]
+    ties = bring(client, [feature(tie)] * 1000)
+    assert ties.status_code == 400 and "1000 outlines crossing itself" in ties.json()["error"]
+    squares = bring(client, [feature(square(60, 100, 30))] * 5001)
+    assert squares.status_code == 400 and "room for 5000 outlines" in squares.json()["error"]
+    assert len(client.get(f"/api/data/{client.data}{sheet(client)}").json()["shapes"]) == len(
+        found["shapes"]
+    )
+    assert time.monotonic() - begun < 20  # it was 30 s for one of them
+
+
 def test_a_file_may_be_larger_than_a_request_but_not_without_end(client):
     many = [feature(square(10, 10, 40)) | {"pad": "x" * 100} for _ in range(1000)]
     assert bring(client, many).status_code == 200

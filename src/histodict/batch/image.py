@@ -16,6 +16,7 @@ from ..execution.missing_chunks import missing_chunks_allowed
 from ..execution.progress import Callback
 from ..execution.run_folder import Content
 from ..execution.tables import Row
+from ..execution.texts import printable
 from ..images.annotations.drawing import Drawing
 from ..images.manifest import Record
 from ..images.pixel_size import GivenSize
@@ -33,14 +34,19 @@ _MOST_BYTES = 200
 
 def image_key(image: Path) -> str:
     """A file name for what belongs to an image, the same each time."""
-    place = hashlib.sha256(os.fsencode(image.resolve())).hexdigest()[:8]
-    name = text_of(Path(image.stem)).encode()[:_MOST_BYTES].decode("utf-8", "ignore")
+    place = hashlib.sha256(os.fsencode(os.path.realpath(image))).hexdigest()[:8]
+    stem = os.fsencode(image.stem).decode("utf-8", "replace")
+    name = stem.encode()[:_MOST_BYTES].decode("utf-8", "ignore")
+    try:
+        os.fsencode(name)
+    except UnicodeEncodeError:  # a locale that is not UTF-8 lacks some of the letters
+        name = name.encode("ascii", "replace").decode("ascii").replace("?", "_")
     return f"{name}-{place}"
 
 
 def text_of(path: Path) -> str:
-    """A path for a table; what is not UTF-8 in it, in names of old systems, is marked."""
-    return os.fsencode(path).decode("utf-8", "replace")
+    """A path for a table; bytes that are not UTF-8, in names of old systems, are escaped."""
+    return printable(str(path))
 
 
 @dataclass(frozen=True)
@@ -109,7 +115,7 @@ class Task:
 
 
 def _file_key(path: Path) -> list[Any]:
-    return file_key(path) if path.exists() else []
+    return file_key(path) if os.path.exists(path) else []
 
 
 def whole(record: Record) -> Record:

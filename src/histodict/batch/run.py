@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -59,7 +60,7 @@ def find_images(paths: list[Path]) -> tuple[list[Path], list[Path]]:
     found: dict[Path, None] = {}
     left_out: list[Path] = []
     for path in paths:
-        is_one = is_zarr(path) or not path.is_dir()
+        is_one = is_zarr(path) or not os.path.isdir(path)
         images, others = ([path], []) if is_one else images_below(path)
         found.update(dict.fromkeys(images))
         left_out += others

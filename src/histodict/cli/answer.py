@@ -102,13 +102,13 @@ def predict(
     A CSV with labels is scored, too: balanced accuracy, AUC and confusions, with intervals by
     patient, also in scores.json. Images already done are skipped, and rows of earlier runs stay in
     the table; another model or other settings need another folder. Bad files are listed at the end
-    and make the exit status 1.
+    and in failures.csv, and make the exit status 1.
     """
     with plain_errors():
         digest = _digest(used.model)
         trained = _load(used, work.jobs, finds_regions=False)
         result = _run(trained, digest, images, output, qupath, work, tables.asked)
-    _tell(result, _counts(result), f"{output / 'predictions.csv'}{qupath.words}", as_json)
+    _tell(result, _counts(result), output, f"{output / 'predictions.csv'}{qupath.words}", as_json)
 
 
 def detect(
@@ -128,14 +128,16 @@ def detect(
     per image. A CSV with masks is scored, too: patch by patch (AUC, Dice, sensitivity, specificity)
     and image by image, with intervals by patient, also in scores.json. Images already done are
     skipped, and rows of earlier runs stay in the tables; another model or other settings need
-    another folder. Bad files are listed at the end and make the exit status 1.
+    another folder. Bad files are listed at the end and in failures.csv, and make the exit status 1.
     """
     with plain_errors():
         digest = _digest(used.model)
         trained = _load(used, work.jobs, finds_regions=True)
         result = _run(trained, digest, images, output, qupath, work, tables.asked)
     words = f"{counted(len(result.regions), 'region')}; {_counts(result)}"
-    _tell(result, words, f"{output / 'detections.csv'} and regions.csv{qupath.words}", as_json)
+    _tell(
+        result, words, output, f"{output / 'detections.csv'} and regions.csv{qupath.words}", as_json
+    )
 
 
 def _digest(model: Path) -> str:
@@ -198,7 +200,7 @@ def _result_bytes(image: Path, output: Path) -> int:
     return 0 if is_done else min(2**20, 2 * image_bytes(image))
 
 
-def _tell(result: RunResult, words: str, tables: str, as_json: bool) -> None:
+def _tell(result: RunResult, words: str, output: Path, tables: str, as_json: bool) -> None:
     """The summary or JSON; then what was not done, which makes the exit status 1.
 
     `tables`: where to look, if there is any row.
@@ -214,7 +216,7 @@ def _tell(result: RunResult, words: str, tables: str, as_json: bool) -> None:
         if result.n_earlier:
             typer.echo(f"In the table, too, from earlier runs: {result.n_earlier}")
         _tell_scores(result.scores, any("uncertain" in row for row in result.rows))
-    end_with_files(result.failures)
+    end_with_files(result.failures, output)
 
 
 def _tell_scores(scores: dict[str, Any] | None, says_uncertain: bool) -> None:

@@ -85,9 +85,11 @@ def _made(
 ) -> tuple[Concepts, Usage, bool]:
     """The concepts and their usage: those in the folder, or new ones, which are then in it."""
     from ..execution.files import file_key
+    from ..images.survey import check_files
     from ..pipeline.concept_folder import check_same, read_concepts, write_concepts
     from ..pipeline.concepts import learn_concepts, settings_of, usage_of
 
+    check_files(source.records)
     keys = [file_key(record.path) for record in source.records]
     settings = settings_of(source, number, seed, keys)
     found = read_concepts(output)

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 import sys
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 
 from ..execution.progress import STAGES, Callback, Progress
+from ..execution.texts import MOST_LINES, first_of, printable
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 _IN_PYTHON = re.compile(r" \(in Python (?:[^()]|\([^()]*\))*\)")
+FAILURES = "failures.csv"  # in a folder of results: what the last run has not done, and why
 signals: list[int] = []  # that this process got: whatever fails then fails for that reason
 
 
@@ -152,10 +155,36 @@ def failure_rows(failures: Iterable[tuple[Path, str]]) -> list[dict[str, str]]:
     return [{"path": printable(str(path)), "reason": printable(why)} for path, why in failures]
 
 
-def end_with_files(failures: Iterable[tuple[Path, str]]) -> None:
-    """The same of files: the reason with the file's name, once, and as it was given."""
+def end_with_files(failures: Sequence[tuple[Path, str]], folder: Path) -> None:
+    """The same of files: the reason with the file's name, once, and as it was given.
+
+    All are written to failures.csv in the folder of the results; the first ten are printed.
+    """
+    from ..execution.tables import write_csv
+
+    table = folder / FAILURES
+    with plain_errors():
+        # No folder is made for a few images that are all named below.
+        if failures and (folder.is_dir() or len(failures) > MOST_LINES):
+            write_csv(table, failure_rows(failures))
+        elif not failures:
+            table.unlink(missing_ok=True)
     told = [(str(path), why.replace(str(path.absolute()), str(path))) for path, why in failures]
-    end_with(why if why.startswith(path) else f"{path}: {why}" for path, why in told)
+    lines = [why if why.startswith(path) else f"{path}: {why}" for path, why in told]
+    end_with(first_of(lines, f": see {table}"))
+
+
+def end_unprinted(error: OSError) -> NoReturn:
+    """End a command whose results cannot be printed: the disk is full, or nobody reads them."""
+    why = error.strerror or str(error)
+    words = f"the output cannot be written ({why}); what is printed is not complete"
+    _say("[red]Error:[/]", words if error.filename is None else str(error))
+    with suppress(OSError, ValueError, AttributeError):
+        # What is still in the buffer would fail again when the process ends.
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+    raise SystemExit(1) from error
 
 
 def print_json(content: Any) -> None:
@@ -173,11 +202,6 @@ def print_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     Console().print(table)
 
 
-def printable(text: str) -> str:
-    """File names of old systems may hold bytes that are not UTF-8."""
-    return text.encode("utf-8", "replace").decode()
-
-
 @cache
 def _errors() -> Console:
     from rich.console import Console
@@ -188,4 +212,5 @@ def _errors() -> Console:
 def _say(head: str, words: str) -> None:
     from rich.markup import escape
 
-    _errors().print(f"{head} {escape(printable(_for_a_terminal(words)))}", soft_wrap=True)
+    with suppress(OSError):  # nothing can be said where nothing can be written
+        _errors().print(f"{head} {escape(printable(_for_a_terminal(words)))}", soft_wrap=True)

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ..execution.outputs import check_new_folder
-from ..execution.texts import counted
+from ..execution.texts import counted, printable
 from .console import (
     end_with_files,
     failure_rows,
     keeps,
     plain_errors,
     print_json,
-    printable,
 )
 from .image_options import PictureOptions
 from .options import FolderOutput, JsonOption, SettingOption
@@ -45,7 +45,8 @@ def features(
 
     They are as TRIDENT writes them (features, coords and their attributes), for other tools and for
     `--features` of train, predict, evaluate and atoms. Files that are there, made with the same
-    settings, are not made again. Bad images are listed at the end and make the exit status 1:
+    settings, are not made again. Bad images are listed at the end and in failures.csv, and make the
+    exit status 1:
 
         histodict features slides/ --vectors efficientnet-lite0 --output features/
     """
@@ -66,10 +67,10 @@ def features(
                 callback=begun.callback,
                 executor=begun.executor,
             )
-    _tell(done, as_json)
+    _tell(done, output, as_json)
 
 
-def _tell(done: Extracted, as_json: bool) -> None:
+def _tell(done: Extracted, output: Path, as_json: bool) -> None:
     if as_json:
         failures = failure_rows(done.failures)
         files = [printable(str(file)) for file in done.files]
@@ -78,4 +79,4 @@ def _tell(done: Extracted, as_json: bool) -> None:
         again = f" ({done.n_skipped} were there)" if done.n_skipped else ""
         where = f" in {done.files[0].parent}" if done.files else ""
         typer.echo(f"{counted(len(done.files), 'feature file')}{where}{again}")
-    end_with_files(done.failures)
+    end_with_files(done.failures, output)

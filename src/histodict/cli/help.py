@@ -2,15 +2,36 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from typer.core import TyperGroup
+
+from .console import end_unprinted
 
 WIDTH = 100  # of a line, where the terminal has room
 
 
 class Commands(TyperGroup):
     """The commands, each under the title of its group (which typer calls its panel)."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command; say it in a line if its output cannot be written."""
+        try:
+            try:
+                return super().invoke(ctx)
+            finally:
+                if sys.stdout is not None:  # it may be closed
+                    sys.stdout.flush()
+        except OSError as error:
+            end_unprinted(error)
+
+    def main(self, *args: Any, **options: Any) -> Any:
+        """The same for `--help` and `--version`, which no command prints."""
+        try:
+            return super().main(*args, **options)
+        except OSError as error:
+            end_unprinted(error)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         groups: dict[str, list[tuple[str, str]]] = {}

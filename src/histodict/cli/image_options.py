@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -188,9 +189,11 @@ class PictureOptions:
         """The images, each once, with what a table says of them."""
         from ..batch import find_images
         from ..images.manifest import TABLES
+        from ..images.odd_files import in_brackets, is_closed, odd_kind
         from ..images.records import some_of
+        from ..images.slide_sets import one_per_slide
 
-        if not any(path.exists() for path in self.paths):
+        if not any(map(os.path.lexists, self.paths)):
             names = ", ".join(map(str, self.paths))
             raise ValueError(f"{names}: there is no such file or folder")
         tables = [path for path in self.paths if path.suffix.lower() in TABLES and path.is_file()]
@@ -202,11 +205,16 @@ class PictureOptions:
         if not images and not listed:
             names = ", ".join(map(str, self.paths))
             raise ValueError(f"no images found in {names}{beside(self.paths)}")
+        images, parts = one_per_slide(images)
+        if parts:
+            names = some_of([str(path) for path in parts])
+            warn(f"left out, as other files of slides that are named already: {names}")
         if left_out:
-            names = some_of([str(path) for path in left_out])
+            names = some_of([f"{path}{in_brackets(odd_kind(path))}" for path in left_out])
             warn(f"left out, as no format that is read, or as masks: {names}")
+        images += [path for path in left_out if is_closed(path)]  # what is in them is not answered
         found = [*named(images, self.standing_in), *listed]
-        return list({record.path.resolve(): record for record in found}.values())
+        return list({_true_place(record.path): record for record in found}.values())
 
     def _listed(self, table: Path) -> Sequence[Record]:
         """The images of a CSV; what is said of it is what matters to answers."""
@@ -219,6 +227,12 @@ class PictureOptions:
             for warning in manifest.warnings:
                 warn(warning)
         return records
+
+
+def _true_place(path: Path) -> str:
+    """Where links lead; one to nothing or to a device is told apart by its own name."""
+    is_good = os.path.isfile(path) or os.path.isdir(path)
+    return os.path.realpath(path) if is_good else str(path.absolute())
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..execution.texts import counted
+from ..execution.texts import counted, first_of
 from .console import warn
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ def note_tables(folders: Sequence[Path]) -> None:
 
 def warn_of_skipped(reasons: list[str], n_images: int) -> None:
     if reasons:
-        lines = "".join(f"\n  {reason}" for reason in reasons)
+        lines = "".join(f"\n  {line}" for line in first_of(reasons))
         warn(f"{len(reasons)} of {counted(n_images, 'image')} left out:{lines}")
 
 
@@ -205,7 +205,8 @@ def warn_of_quality(rows: Sequence[Mapping[str, Any]]) -> None:
 
     empty = [row for row in rows if row.get("left_out") and not row["n_patches"]]
     if empty:
-        lines = "".join(f"\n  {row['path']}: {row['left_out']}" for row in empty)
+        reasons = [f"{row['path']}: {row['left_out']}" for row in empty]
+        lines = "".join(f"\n  {line}" for line in first_of(reasons))
         warn(f"nothing was left to judge of {counted(len(empty), 'image')}:{lines}")
     whole = [str(row["path"]) for row in rows if row.get("whole_image")]
     if whole:

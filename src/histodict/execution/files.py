@@ -50,9 +50,11 @@ def written_whole(path: Path, *, durable: bool = True) -> Iterator[Path]:
     """A name to write to, in the same folder; on success the file gets its final name.
 
     The name is new each time, so that any number of threads and processes may write the same file:
-    the last one stays. If `durable`, the content is on the disk before the file has its name, and
-    the name when this returns; what can be made again need not wait for that.
+    the last one stays. Of a link the file that it leads to is replaced; a device or pipe is
+    refused. If `durable`, the content is on the disk before the file has its name, and the name
+    when this returns; what can be made again need not wait for that.
     """
+    path = true_file(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     _sweep(path.parent)
     # Not made here: a writer that wrote elsewhere must fail, not leave an empty file.
@@ -71,6 +73,21 @@ def written_whole(path: Path, *, durable: bool = True) -> Iterator[Path]:
     finally:
         with suppress(OSError):
             partial.unlink()
+
+
+def true_file(path: Path) -> Path:
+    """Where a file is written: of a link, the place that it leads to; refuses what is no file."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        found = None
+    except OSError as error:  # such as a link that leads in a circle
+        raise WriteError(
+            f"{path}: cannot be written ({error.strerror}); give another name"
+        ) from error
+    if found is not None and not (stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)):
+        raise WriteError(f"{path}: is no file, but a device or a pipe; give the name of a file")
+    return Path(os.path.realpath(path)) if path.is_symlink() else path
 
 
 def _replace(partial: Path, path: Path) -> None:
@@ -203,7 +220,7 @@ def _home(path: Path) -> Path | None:
 
 def _files_in(folder: Path) -> list[Path]:
     files = sorted(folder.iterdir()) if folder.is_dir() else []
-    return [file for file in files if file.is_file()]
+    return [file for file in files if os.path.isfile(file)]
 
 
 def file_bytes(path: Path) -> int:

@@ -6,6 +6,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from .files import WriteError, true_file
 from .memory import in_words
 
 
@@ -15,6 +16,10 @@ class OutputError(ValueError):
 
 def check_new_file(path: Path) -> None:
     """Refuses a name under which no file can be written: a folder's, or in none that is there."""
+    try:
+        path = true_file(path)
+    except WriteError as error:
+        raise OutputError(str(error)) from error
     if path.is_dir():
         raise OutputError(f"{path}: is a folder; give the name of a file, such as {path / 'NAME'}")
     if not path.parent.is_dir():

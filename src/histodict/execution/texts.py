@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 _MOST_LEVELS = 50  # of lists in lists: nothing of ours has ten
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+MOST_LINES = 10  # of a list in a message
 _MOST_LETTERS, _SHOWN = 500, 150  # in a message; of more than that, at the start and at the end
 
 
@@ -34,6 +38,28 @@ def one_line(words: object) -> str:
     """An error's words, or others, as a part of a message: what they quote may be long."""
     text = " ".join(str(words).split())
     return text if len(text) <= _MOST_LETTERS else f"{text[:_SHOWN]} … {text[-_SHOWN:]}"
+
+
+def printable(text: str) -> str:
+    """Text that is valid UTF-8 and does nothing to a terminal.
+
+    Bytes of file names that are no UTF-8, and control characters but tabs and ends of lines, are
+    shown as `\\xe9`.
+    """
+    try:
+        data = text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:  # surrogates that stand for no byte
+        data = text.encode("utf-8", "backslashreplace")
+    text = data.decode("utf-8", "backslashreplace")
+    return _CONTROLS.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+
+
+def first_of(lines: Sequence[str], where: str = "") -> list[str]:
+    """The first ten lines, and how many more there are and where they are listed."""
+    n_more = len(lines) - MOST_LINES
+    if n_more <= 0:
+        return list(lines)
+    return [*lines[:MOST_LINES], f"and {n_more} more{where}"]
 
 
 def _refuse(word: str) -> NoReturn:

@@ -16,6 +16,7 @@ import numpy as np
 from ..execution.memory import available_bytes, in_words
 from .errors import ImageError, NoRoomError, UnknownImageError
 from .folder_images import is_zarr
+from .odd_files import NO_SUCH_FILE, is_closed, odd_kind
 from .picture import Picture, orientation_of
 from .wide_pixels import (
     float_page,
@@ -308,10 +309,15 @@ def tiff_mpp(tags: Mapping[int, Any]) -> float | None:
 
 def check_file(path: Path) -> None:
     """Refuse what no reader could read: no such file, a folder that is no image, an empty file."""
-    if not path.exists():
+    odd = odd_kind(path)
+    if odd == NO_SUCH_FILE:
         raise ImageError(f"{path}: there is no such file; check the name and the folder")
+    if odd:
+        raise ImageError(f"{path}: this is no file to read, but {odd}; remove it or replace it")
     if path.is_dir() and is_zarr(path):
         return
+    if path.is_dir() and is_closed(path):
+        raise ImageError(f"{path}: this folder may not be read; ask for the right to read it")
     if path.is_dir():
         raise ImageError(f"{path}: this is a folder; give the image file itself")
     if os.path.getsize(path) == 0:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ..execution.files import is_there
 from .feature_file import FORMATS, check_has_positions, is_feature_file
+from .odd_files import odd_kind
 from .records import ManifestError, Record, some_of
 from .slide_names import slide_names, spelled
 
@@ -33,7 +34,9 @@ class FeatureFolder:
     def _files(self) -> dict[str, list[Path]]:
         found: dict[str, list[Path]] = {}
         for path in sorted(self.folder.iterdir()):
-            if is_feature_file(path) and is_there(path) and not path.name.startswith("."):
+            # Pipes and dangling links count: whoever reads them says what they are.
+            is_one = is_feature_file(path) and (is_there(path) or odd_kind(path))
+            if is_one and not path.name.startswith("."):
                 found.setdefault(spelled(path.name[: -len(path.suffix)]), []).append(path)
         return found
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 from .ngff import is_image
@@ -19,14 +20,14 @@ def is_folder_image(path: Path) -> bool:
     Tables and much else are kept in zarr, too: what is not called .ome.zarr is looked into.
     """
     name = path.name.lower()
-    if not name.endswith(FOLDER_IMAGES) or not path.is_dir():
+    if not name.endswith(FOLDER_IMAGES) or not os.path.isdir(path):
         return False
     return name.endswith(_SURELY) or any(_has_image(path / file) for file in _ATTRIBUTES)
 
 
 def is_image_path(path: Path) -> bool:
     """Whether there is a file, or a folder that is an image."""
-    return path.is_file() or is_folder_image(path)
+    return os.path.isfile(path) or is_folder_image(path)
 
 
 def is_zarr(path: Path) -> bool:
@@ -36,7 +37,7 @@ def is_zarr(path: Path) -> bool:
 
 def _has_image(file: Path) -> bool:
     try:
-        if file.stat().st_size > _MOST_BYTES:
+        if not file.is_file() or file.stat().st_size > _MOST_BYTES:
             return False
         found = json.loads(file.read_bytes())
         attributes = found.get("attributes", {}) if file.name == _ATTRIBUTES[0] else found

@@ -6,14 +6,17 @@ Only the class has to be there. What is beside the images is left out by name, n
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
 from .folder_images import is_folder_image, is_zarr
+from .odd_files import in_brackets, is_closed, odd_kind
 from .readers import IN_OWN_FOLDER, READERS
 from .records import ManifestError, name_in, some_of
+from .slide_sets import other_parts
 
 SPLITS = frozenset({"train", "training", "test", "testing", "val", "valid", "validation"})
 # Folders of pictures that say what is where, and are not to be looked at themselves.
@@ -23,8 +26,13 @@ MASKS = frozenset(
 )
 # Pictures that no reader reads: somebody may think that they are.
 OTHER_PICTURES = (".gif", ".webp", ".jp2", ".j2k", ".jpx", ".jxl", ".heic", ".heif", ".avif")
-# Kinds of what lies in folders; a closed folder is one that may not be read.
+# Kinds of what lies in folders; a closed folder is one that may not be read. Anything else is no
+# regular file, and its kind says in words what it is.
 IMAGE, FOLDER, MASKED, CLOSED, OTHER = "image", "folder", "masks", "not readable", "other"
+CIRCLE, AGAIN, DEEP = "link to a folder above it", "link, followed often enough", "too deep"
+_FOLDERS = (MASKED, CLOSED, CIRCLE, AGAIN, DEEP)
+_MOST_VISITS = 32  # of one folder under different names: links between folders multiply paths
+_MOST_DEPTH = 100
 
 
 class Entry(NamedTuple):
@@ -34,6 +42,14 @@ class Entry(NamedTuple):
     kind: str
     depth: int
     is_link: bool
+
+    @property
+    def described(self) -> str:
+        """Its name, and what it is if that is not plain."""
+        if self.kind == OTHER:
+            return self.path.name
+        slash = "/" if self.kind in _FOLDERS else ""
+        return f"{self.path.name}{slash}{in_brackets(self.kind)}"
 
 
 @dataclass(frozen=True)
@@ -106,24 +122,23 @@ def _folders(folder: Path, below: Iterable[Entry], layout: Layout) -> dict[Path,
             within.append(entry)
         elif entry.kind == FOLDER:
             within = found[entry.path] = []
-        elif entry.kind in (MASKED, CLOSED):
-            words = f"{entry.path.name}/ ({entry.kind})"
-            layout.left_out.setdefault(folder, []).append(words)
         elif entry.kind == IMAGE or _is_other_picture(entry.path):
             layout.loose.append(entry.path)
+        elif entry.kind != OTHER:
+            layout.left_out.setdefault(folder, []).append(entry.described)
     return found
 
 
 def _add_class(layout: Layout, folder: Path, below: Iterable[Entry], split: str | None) -> None:
     n_before = len(layout.places)
-    for path, kind, *_ in below:
+    for entry in below:
+        path, kind = entry.path, entry.kind
         if kind == IMAGE:
             # class / patient / slide / image
             patient, slide = (*name_in(folder, path).split("/")[:-1], None, None)[:2]
             layout.places.append(Place(path, folder.name, patient, slide, split))
         elif kind != FOLDER:
-            name = path.name if kind == OTHER else f"{path.name}/ ({kind})"
-            layout.left_out.setdefault(path.parent, []).append(name)
+            layout.left_out.setdefault(path.parent, []).append(entry.described)
     if len(layout.places) == n_before:
         layout.empty.append(folder)
 
@@ -132,14 +147,15 @@ def images_below(
     folder: Path, below: Sequence[Entry] | None = None
 ) -> tuple[list[Path], list[Path]]:
     """All images below a folder; and what may have been meant there: pictures that no reader reads,
-    folders of masks, folders that may not be read. `below` as for `class_folders`.
+    folders of masks, folders that may not be read, pipes and dangling links of other names than
+    those of images. `below` as for `class_folders`.
     """
     images: list[Path] = []
     others: list[Path] = []
     for path, kind, *_ in walk(folder) if below is None else below:
         if kind == IMAGE:
             images.append(path)
-        elif kind in (MASKED, CLOSED) or (kind == OTHER and _is_other_picture(path)):
+        elif kind not in (FOLDER, OTHER) or (kind == OTHER and _is_other_picture(path)):
             others.append(path)
     return images, others
 
@@ -147,33 +163,66 @@ def images_below(
 def walk(folder: Path) -> Iterator[Entry]:
     """All that lies below a folder, by name; linked folders are entered, too.
 
-    A folder comes before what is in it, and is looked into only then. A link to a folder on the way
-    here would lead in a circle, and to nothing that is not seen anyway.
+    A folder comes before what is in it, and is looked into only then. A name that ends like an
+    image's is an image whatever it is: a dangling link or a pipe is refused when it is read, as a
+    damaged file is. Of the files of one slide (DICOM, VMS, NDPI sets) one is listed.
     """
-    yield from _walk(folder, folder.resolve(), frozenset(), 1)
+    yield from _walk(folder, Path(os.path.realpath(folder)), frozenset(), 1, Counter())
 
 
-def _walk(folder: Path, place: Path, above: frozenset[Path], depth: int) -> Iterator[Entry]:
+def _walk(
+    folder: Path, place: Path, above: frozenset[Path], depth: int, visits: Counter[Path]
+) -> Iterator[Entry]:
     """`place`: the folder's true one. Of most entries their folder has told what they are."""
     above |= {place}
-    shown = _shown(folder)
+    visits[place] += 1
+    try:
+        shown = _shown(folder)
+    except OSError:
+        if depth == 1:
+            raise
+        yield Entry(folder, CLOSED, depth - 1, folder.is_symlink())
+        return
     own = {stem for _, stem, ending in shown if ending in IN_OWN_FOLDER}
+    parts = other_parts(folder, [entry.name for entry, *_ in shown])
     for entry, _, ending in shown:
         is_link, path = entry.is_symlink(), folder / entry.name
-        if not (path.is_dir() if is_link else entry.is_dir()):
-            is_file = path.is_file() if is_link else entry.is_file()
-            yield Entry(path, IMAGE if is_file and ending in READERS else OTHER, depth, is_link)
+        if entry.name in parts:
+            continue
+        if not (os.path.isdir(path) if is_link else entry.is_dir()):
+            kind = IMAGE if ending in READERS else odd_kind(path) if _is_odd(entry) else OTHER
+            yield Entry(path, kind or OTHER, depth, is_link)
         elif is_zarr(path):
             yield Entry(path, IMAGE if is_folder_image(path) else OTHER, depth, is_link)
         elif _is_masks(path):
             yield Entry(path, MASKED, depth, is_link)
-        elif not os.access(path, os.R_OK | os.X_OK):
+        elif is_closed(path):
             yield Entry(path, CLOSED, depth, is_link)
         elif entry.name not in own:
-            inner = path.resolve() if is_link else place / entry.name
-            if inner not in above:
-                yield Entry(path, FOLDER, depth, is_link)
-                yield from _walk(path, inner, above, depth + 1)
+            inner = Path(os.path.realpath(place / entry.name)) if is_link else place / entry.name
+            barred = _barred(inner, above, depth, visits)
+            yield Entry(path, barred or FOLDER, depth, is_link)
+            if barred:
+                continue
+            holds_images = False
+            for below in _walk(path, inner, above, depth + 1, visits):
+                holds_images |= below.kind == IMAGE
+                yield below
+            if ending in READERS and not holds_images:  # it is called like an image
+                yield Entry(path, IMAGE, depth, is_link)
+
+
+def _barred(inner: Path, above: frozenset[Path], depth: int, visits: Counter[Path]) -> str:
+    """Why a folder is not entered; empty if it is."""
+    if inner in above:
+        return CIRCLE
+    if visits[inner] >= _MOST_VISITS:
+        return AGAIN
+    return DEEP if depth >= _MOST_DEPTH else ""
+
+
+def _is_odd(entry: os.DirEntry[str]) -> bool:
+    return entry.is_symlink() or not entry.is_file(follow_symlinks=False)
 
 
 def _shown(folder: Path) -> list[tuple[os.DirEntry[str], str, str]]:

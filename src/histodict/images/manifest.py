@@ -21,6 +21,7 @@ from .layout import Entry, class_folders
 from .manifest_checks import (
     check_duplicates,
     check_files,
+    check_slides,
     check_spelling,
     lonely_classes,
     no_patients,
@@ -197,6 +198,7 @@ def from_folder(folder: Path, below: Sequence[Entry] | None = None) -> Manifest:
         for p in found.places
     ]
     check_spelling(folder, [record.label for record in records])
+    check_slides(folder, [""] * len(records), records)
     warnings = [
         f"{place}: left out, as they are no images: {some_of(names)}"
         for place, names in found.left_out.items()
@@ -238,6 +240,7 @@ def _from_rows(
     lines = [line for line, _ in table]
     check_duplicates(path, lines, records)
     check_files(path, lines, records, by_name)
+    check_slides(path, [f" (line {line})" for line in lines], records)
     n_nameless = sum(not cells.get("patient", "").strip() for _, cells in table)
     warnings = [no_patients(path, n_nameless)] if n_nameless else []
     return Manifest(tuple(records), (*warnings, *lonely_classes(records, str(path))), path.parent)

@@ -10,6 +10,7 @@ from pathlib import Path
 from ..execution.files import is_there
 from ..execution.texts import counted, one_line
 from .records import ManifestError, Record, some_of
+from .slide_sets import slides_of
 
 
 def check_duplicates(path: Path, lines: list[int], records: list[Record]) -> None:
@@ -19,6 +20,30 @@ def check_duplicates(path: Path, lines: list[int], records: list[Record]) -> Non
         if first != line:
             raise ManifestError(
                 f"{path}, line {line}: {one_line(record.path)} is already in line {first}"
+            )
+
+
+def check_slides(source: Path, places: Sequence[str], records: Sequence[Record]) -> None:
+    """Refuse two files of one slide, such as two levels of a DICOM series.
+
+    places : of each record, where in the source it is named
+    """
+    by_folder: dict[Path, list[str]] = {}
+    for record in records:
+        by_folder.setdefault(record.path.parent, []).append(record.path.name)
+    slides = {
+        folder / name: slide
+        for folder, names in by_folder.items()
+        for name, slide in slides_of(folder, names).items()
+    }
+    first: dict[str, tuple[Record, str]] = {}
+    for place, record in zip(places, records, strict=True):
+        slide = slides.get(record.path)
+        other, there = first.setdefault(slide, (record, place)) if slide else (record, place)
+        if other.path != record.path:
+            raise ManifestError(
+                f"{source}: {one_line(other.path)}{there} and {one_line(record.path)}{place} are "
+                f"files of one slide ({slide}), which is opened from either of them: keep one"
             )
 
 

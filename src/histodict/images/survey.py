@@ -12,7 +12,8 @@ from ..execution.failures import failure_reason
 from ..execution.files import content_digest, file_bytes, file_key, is_there
 from ..execution.local import map_blocks
 from ..execution.progress import Callback, Progress, ignore
-from ..execution.texts import counted
+from ..execution.texts import counted, first_of
+from .decoding import check_file
 from .feature_file import check_features, is_feature_file
 from .manifest import Manifest
 from .masks import region_of
@@ -32,10 +33,11 @@ class Survey:
     bad: list[tuple[Record, str]]
 
     def check(self) -> None:
-        """Refuses images of which some cannot be read, and names all of these."""
+        """Refuse images of which some cannot be read, and name these, the first ten of them."""
         if self.bad:
             # Of an image there may be several parts.
-            names = "".join(f"\n  {reason}" for reason in dict.fromkeys(r for _, r in self.bad))
+            reasons = list(dict.fromkeys(reason for _, reason in self.bad))
+            names = "".join(f"\n  {line}" for line in first_of(reasons))
             n_bad = len({record.path for record, _ in self.bad})
             raise ImageError(
                 f"{n_bad} of {counted(self.n_images, 'image')} cannot be read. Mend or "
@@ -55,6 +57,20 @@ def survey(
             bad.append((records[place], reason))
         callback(Progress("look", place + 1, len(records)))
     return Survey(len({record.path for record in records}), bad)
+
+
+def check_files(records: Sequence[Record]) -> None:
+    """Refuse paths that no file of an image is at, and name them; the files are not opened."""
+    bad = []
+    for record in records:
+        try:
+            check_file(record.path)
+        except ImageError as error:
+            bad.append(str(error))
+    if bad:
+        names = "".join(f"\n  {line}" for line in first_of(bad))
+        n = counted(len(records), "image")
+        raise ImageError(f"{len(bad)} of {n} cannot be read; mend or remove them:{names}")
 
 
 def readable(
@@ -104,6 +120,7 @@ def _why_not(record: Record) -> str:
     try:
         for file in record.files:
             if not is_there(file):
+                check_file(file)  # says what it is instead
                 raise ImageError(f"{file}: there is no such file; check the name and the folder")
         _surveyed(record)
     except Exception as error:

@@ -25,7 +25,7 @@ from ..execution.failures import failure_reason
 from ..execution.files import file_key, is_there, written_whole
 from ..execution.local import map_blocks
 from ..execution.progress import Callback, Progress, ignore, shares
-from ..execution.texts import one_line
+from ..execution.texts import one_line, printable
 from ..images.errors import ImageError
 from ..images.feature_attributes import MAGNIFICATION_AT_1_UM
 from ..images.feature_file import open_features
@@ -193,8 +193,13 @@ def _write(
     own = key | {"grid": asdict(grid), "offset": list(view.offset)}
     attributes = {
         "": {OWN: json.dumps(own)},
-        FEATURES: {"encoder": recipe.vectors, "name": file.stem, "savetodir": str(file.parent)},
-        COORDS: _told(view, grid) | {"name": file.stem, "savetodir": str(file.parent)},
+        FEATURES: {
+            "encoder": recipe.vectors,
+            "name": printable(file.stem),
+            "savetodir": printable(str(file.parent)),
+        },
+        COORDS: _told(view, grid)
+        | {"name": printable(file.stem), "savetodir": printable(str(file.parent))},
     }
     with written_whole(file) as partial_file:
         parts = _parts(view, grid, n_jobs, callback)

@@ -35,6 +35,7 @@ from scipy.sparse import csr_array
 from ..decisions.atom_notes import atom_labels
 from ..execution.files import written_whole
 from ..execution.tables import Row
+from ..execution.texts import printable
 from ..images.manifest import Record
 from ..images.readers import open_image
 from ..patches.patch_map import COLOURS, PatchMap
@@ -230,7 +231,7 @@ class _Table:
         answer: Mapping[str, Any] = self.answer.row()
         return {
             "version": version("histodict"),
-            "image": str(self.patch_map.path).encode("utf-8", "replace").decode(),
+            "image": printable(str(self.patch_map.path)),
             "size": np.array(size),
             "offset": np.array(self.patch_map.offset),
             "mpp": self.answer.size.mpp,

@@ -11,15 +11,20 @@ from pathlib import Path
 from typing import Any
 
 from ..execution.files import written_whole
+from ..execution.texts import counted
 from ..images.annotations.drawing import Pixels, check_places
 from ..images.annotations.geojson import read_geojson
 from ..images.annotations.outlines import Annotations
 from .class_list import DrawnClass, hex_of
-from .sheets import Shape
-from .strokes import Polygon, Size, enclosed
+from .sheets import MOST_CORNERS, MOST_SHAPES, Shape
+from .strokes import Polygon, Size, enclosed, fill_cost
 
 _OWN = uuid.UUID("6e0c6f52-5a1c-4f0e-9a53-6d6a1f0f7a11")  # shapes keep their id in QuPath
 _MOST_NAMED = 200  # letters of a file's name
+# Of outlines that cross themselves, which take 20 ms each or more: how many, and their edges, each
+# counted once per row that it runs through. Both limits are about 3 s.
+_MOST_CROSSED = 150
+_MOST_FILL_COST = 5_000_000
 
 
 @dataclass(frozen=True)
@@ -36,7 +41,9 @@ class Brought:
         path = Path(name[-_MOST_NAMED:] or "the file")
         found = read_geojson(path, data)
         found.of()  # refuses what holds no outline
+        _check_size(path, found)
         check_places(path, found.outlines, image)
+        _check_crossings(path, found)
         return cls(found, _colours(json.loads(data.decode("utf-8-sig"))), found.notes())
 
     @property
@@ -48,6 +55,27 @@ class Brought:
             polygons = enclosed(outline.rings, size)
             if polygons:
                 yield outline.name, polygons
+
+
+def _check_size(path: Path, found: Annotations) -> None:
+    """Refuse more than fits on an image before anything is computed from it."""
+    n_corners = sum(len(ring) for outline in found.outlines for ring in outline.rings)
+    if len(found.outlines) > MOST_SHAPES or n_corners > MOST_CORNERS:
+        raise ValueError(
+            f"{path}: {len(found.outlines)} outlines with {n_corners} corners; there is room for "
+            f"{MOST_SHAPES} outlines with {MOST_CORNERS} corners on an image: export fewer objects "
+            "or simplify them"
+        )
+
+
+def _check_crossings(path: Path, found: Annotations) -> None:
+    """Refuse outlines that cross themselves so often that filling them would take very long."""
+    n = len({id(outline) for outline, *_ in found.crossings})
+    if n > _MOST_CROSSED or sum(fill_cost(r) for _, r, _ in found.crossings) > _MOST_FILL_COST:
+        raise ValueError(
+            f"{path}: {counted(n, 'outline')} crossing itself, too many or too often to be filled: "
+            "simplify them in the program that drew them, or export fewer"
+        )
 
 
 def _colours(content: Any) -> dict[str, str]:

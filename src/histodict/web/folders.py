@@ -32,7 +32,7 @@ class DataFolders:
 
     def check(self, path: Path) -> Path:
         """The file's true place, if that is inside."""
-        found = path.resolve()
+        found = Path(os.path.realpath(path))
         if not self._is_inside(found):
             raise ForbiddenFileError(f"{path.name}: lies outside the data folders")
         return found
@@ -87,13 +87,17 @@ class DataFolders:
         if not folder.is_dir():
             raise FileNotFoundError(f"{inside}: is not a folder")
         shown = (path for path in sorted(folder.iterdir()) if not path.name.startswith("."))
-        entries = [path for path in shown if self._is_inside(path.resolve())]
+        entries = [path for path in shown if self._is_inside(Path(os.path.realpath(path)))]
         return {
             "place": place,
             "inside": "" if folder == self.folders[place] else inside.strip("/"),
             "name": folder.name,
-            "folders": [p.name for p in entries if p.is_dir() and not is_zarr(p)][:_MOST_ENTRIES],
+            "folders": [p.name for p in entries if _is_folder(p)][:_MOST_ENTRIES],
             "tables": [p.name for p in entries if p.suffix.lower() == ".csv"][:_MOST_ENTRIES],
             "models": [p.name for p in entries if p.suffix.lower() == SUFFIX][:_MOST_ENTRIES],
             "n_images": sum(is_image_path(p) and p.suffix.lower() in READERS for p in entries),
         }
+
+
+def _is_folder(path: Path) -> bool:
+    return os.path.isdir(path) and not is_zarr(path)

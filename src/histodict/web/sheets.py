@@ -21,8 +21,8 @@ from .strokes import Polygon
 from .workspace import damage, is_id, read_fields
 
 _MOST_CHANGES = 100
-_MOST_SHAPES = 5000
-_MOST_CORNERS = 500_000
+MOST_SHAPES = 5000
+MOST_CORNERS = 500_000
 _MOST_KEPT_CORNERS = 200_000  # of all changes together: with each stroke they are written, too
 _FIELDS: dict[str, Any] = {"shapes": list, "done": list, "undone": list}
 
@@ -128,9 +128,9 @@ def _n_corners(shapes: Sequence[Shape]) -> int:
 
 
 def _check_room(shapes: Sequence[Shape]) -> None:
-    if len(shapes) > _MOST_SHAPES or _n_corners(shapes) > _MOST_CORNERS:
+    if len(shapes) > MOST_SHAPES or _n_corners(shapes) > MOST_CORNERS:
         raise ValueError(
-            f"there is room for {_MOST_SHAPES} shapes of {_MOST_CORNERS} corners on an image: "
+            f"there is room for {MOST_SHAPES} shapes of {MOST_CORNERS} corners on an image: "
             "remove some, or draw larger ones"
         )
 

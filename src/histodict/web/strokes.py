@@ -130,6 +130,13 @@ def enclosed(rings: Sequence[Ring], size: Size) -> list[Polygon]:
     return canvas.polygons(canvas.inside([polygon]), size)
 
 
+def fill_cost(ring: Ring) -> int:
+    """How many edges of a ring that crosses itself run through rows of its canvas."""
+    step = max(1.0, float(np.ptp(ring, axis=0).max()) / _CELLS_OF_CROSSED)
+    heights = np.abs(np.diff(ring[:, 1], append=ring[:1, 1]))
+    return int((heights / step).sum()) + len(ring)
+
+
 def _tidied(ring: Ring, size: Size) -> Ring:
     """Inside of the image, without points that are there twice in a row."""
     ring = np.asarray(np.round(np.clip(ring, 0, size), _DIGITS), np.float64)

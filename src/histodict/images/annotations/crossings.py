@@ -5,32 +5,48 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-# Pairs of sides that are looked at: of a ring that folds this often, nobody can say what is inside.
+# Pairs of sides that are compared: of a ring that folds this often, nobody can say what is inside.
 _MOST_PAIRS = 20_000_000
+_CHUNK = 500_000  # pairs at a time
 
 
 def first_crossing(ring: NDArray[np.float64]) -> tuple[float, float] | None:
     """A place where two sides of a closed ring (n, 2) cross; touching is no crossing.
 
-    Sides are sorted by where they begin from the left, and each is held against those that begin
-    before it ends.
+    Sides are sorted along the axis on which fewer of them overlap, and each is compared with those
+    that begin before it ends. Only pairs whose boxes meet are computed.
     """
     ends = np.stack([ring, np.roll(ring, -1, axis=0)], axis=1)  # (n, 2 ends, 2 coordinates)
-    ends = ends[np.argsort(ends[..., 0].min(axis=1), kind="stable")]
-    left, right = ends[..., 0].min(axis=1), ends[..., 0].max(axis=1)
-    first, n_pairs = np.arange(len(ends)), 0
-    for ahead in range(1, len(ends)):
-        first = first[first + ahead < len(ends)]
-        first = first[left[first + ahead] <= right[first]]
-        n_pairs += len(first)
-        if not len(first) or n_pairs > _MOST_PAIRS:
-            return None
-        a, b = ends[first], ends[first + ahead]
+    low, high = ends.min(axis=1), ends.max(axis=1)
+    counts = [_n_behind(np.sort(low[:, axis]), high[:, axis]).sum() for axis in (0, 1)]
+    axis = int(np.argmin(counts))
+    order = np.argsort(low[:, axis], kind="stable")
+    ends, low, high = ends[order], low[order], high[order]
+    n_behind = _n_behind(low[:, axis], high[:, axis]) - np.arange(1, len(ends) + 1)
+    other_low, other_high = low[:, 1 - axis], high[:, 1 - axis]
+    until = np.cumsum(n_behind)
+    begin = 0
+    while begin < len(ends) and until[begin] - n_behind[begin] < _MOST_PAIRS:
+        done = until[begin] - n_behind[begin]
+        stop = max(begin + 1, int(np.searchsorted(until, done + _CHUNK, side="right")))
+        n = n_behind[begin:stop]
+        first = np.repeat(np.arange(begin, stop), n)
+        second = first + 1 + np.arange(len(first)) - np.repeat(until[begin:stop] - n - done, n)
+        is_near = (other_low[first] <= other_high[second]) & (
+            other_low[second] <= other_high[first]
+        )
+        a, b = ends[first[is_near]], ends[second[is_near]]
         crossed = (_sides(a, b).prod(axis=1) < 0) & (_sides(b, a).prod(axis=1) < 0)
         if crossed.any():
             place = int(np.argmax(crossed))
             return _meeting(a[place], b[place])
+        begin = stop
     return None
+
+
+def _n_behind(sorted_low: NDArray[np.float64], high: NDArray[np.float64]) -> NDArray[np.int64]:
+    """How many sides begin at or before each of these ends."""
+    return np.searchsorted(sorted_low, high, side="right").astype(np.int64)
 
 
 def _sides(lines: NDArray[np.float64], others: NDArray[np.float64]) -> NDArray[np.float64]:

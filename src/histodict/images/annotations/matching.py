@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -51,9 +52,9 @@ def _stem(image: ImageFile) -> str:
 
 
 def files_in(folder: Path) -> list[Path]:
-    """Files of outlines below a folder."""
+    """Files of outlines below a folder, also what is called so and cannot be read."""
     found = (path for path in sorted(folder.rglob("*")) if not path.name.startswith("."))
-    return [path for path in found if stem_of(path) and path.is_file()]
+    return [path for path in found if stem_of(path) and not os.path.isdir(path)]
 
 
 def _called_like(images: Sequence[ImageFile], files: Sequence[Path]) -> list[list[Path]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -99,15 +100,20 @@ class Annotations:
             "apart by capitals, too"
         )
 
+    @cached_property
+    def crossings(self) -> list[tuple[Outline, Ring, tuple[float, float]]]:
+        """Rings that cross themselves, each with its outline and one place where it does."""
+        return [(o, r, at) for o in self.outlines for r in o.rings for at in _crossed(r)]
+
     def notes(self) -> list[str]:
         """What there is to say of the file, though it can be used."""
         lines = []
         if self.left_out and self.outlines:
             what = ", ".join(f"{n} {kind}" for kind, n in self.left_out.items())
             lines.append(f"{self.path}: left out: {what}")
-        crossed = [(o.name, at) for o in self.outlines for ring in o.rings for at in _crossed(ring)]
-        if crossed:
-            (name, (x, y)), n = crossed[0], len(crossed)
+        if self.crossings:
+            (outline, _, (x, y)), n = self.crossings[0], len(self.crossings)
+            name = outline.name
             lines.append(
                 f"{self.path}: {counted(n, 'outline')} crossing itself, {name!r} at "
                 f"({x:.0f}, {y:.0f}) for one: all that it encloses is taken"

@@ -1,0 +1,69 @@
+"""The first tags of a DICOM file: which series it belongs to, and how many frames it has.
+
+Reads little-endian files with explicit value representations, as all compressed ones are, up to
+the number of frames. See DICOM PS3.5, section 7, and PS3.10, section 7.
+"""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+from typing import NamedTuple
+
+_HEAD_BYTES = 64 * 1024
+_LONG = (b"OB", b"OD", b"OF", b"OL", b"OV", b"OW", b"SQ", b"SV", b"UC", b"UN", b"UR", b"UT", b"UV")
+_SERIES, _FRAMES = (0x0020, 0x000E), (0x0028, 0x0008)
+_ITEM, _END_OF_ITEM, _END = (0xFFFE, 0xE000), (0xFFFE, 0xE00D), (0xFFFE, 0xE0DD)
+_UNDEFINED = 0xFFFFFFFF
+_MOST_LEVELS = 20
+
+
+class Series(NamedTuple):
+    """SeriesInstanceUID of a file, and its number of frames; 1 where it gives none."""
+
+    uid: str
+    n_frames: int
+
+
+def read_series(path: Path) -> Series | None:
+    """The series of a file; None of one that is damaged, or no DICOM."""
+    with path.open("rb") as file:
+        data = file.read(_HEAD_BYTES)
+    if data[128:132] != b"DICM":
+        return None
+    uid, n_frames, at = "", 1, 132
+    try:
+        while at < len(data):
+            tag, length, at = _element(data, at)
+            if tag > _FRAMES or (length != _UNDEFINED and at + length > len(data)):
+                break
+            value = data[at : at + length] if length != _UNDEFINED else b""
+            if tag == _SERIES:
+                uid = value.decode("ascii").rstrip("\0 ")
+            elif tag == _FRAMES:
+                n_frames = int(value)
+            at = at + length if length != _UNDEFINED else _skipped(data, at, 0)
+    except (struct.error, ValueError):
+        pass  # what was read until here counts
+    return Series(uid, n_frames) if uid else None
+
+
+def _element(data: bytes, at: int) -> tuple[tuple[int, int], int, int]:
+    """Tag, length of the value, and where the value begins."""
+    group, number = struct.unpack_from("<HH", data, at)
+    if group == _ITEM[0]:  # items have no value representation
+        return (group, number), struct.unpack_from("<I", data, at + 4)[0], at + 8
+    if data[at + 4 : at + 6] in _LONG:
+        return (group, number), struct.unpack_from("<I", data, at + 8)[0], at + 12
+    return (group, number), struct.unpack_from("<H", data, at + 6)[0], at + 8
+
+
+def _skipped(data: bytes, at: int, level: int) -> int:
+    """Where a sequence or item of undefined length ends."""
+    if level > _MOST_LEVELS:
+        raise ValueError("sequences within sequences")
+    while True:
+        tag, length, at = _element(data, at)
+        if tag in (_END, _END_OF_ITEM):
+            return at
+        at = at + length if length != _UNDEFINED else _skipped(data, at, level + 1)

@@ -1,0 +1,114 @@
+"""Slides that consist of several files: which files belong to one slide.
+
+DICOM has a file per level of the pyramid, and OpenSlide opens the whole series from any of them.
+VMS, VMU and NDPI sets have an index that names the others. MRXS keeps its data in a folder of its
+own (`readers.IN_OWN_FOLDER`).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from pathlib import Path
+
+from ..execution.files import file_state
+from .dicom_header import Series, read_series
+
+_DICOM = ".dcm"
+_INDEXES = (".vms", ".vmu", ".ndpis")
+_MEMBERS = (".jpg", ".jpeg", ".ndpi", ".tif", ".tiff")  # images that an index may name
+_NAME = re.compile(rb"^[^=\r\n]+=([^\r\n]+)", re.MULTILINE)
+_MOST_BYTES = 2**20
+
+
+def other_parts(folder: Path, names: Sequence[str]) -> set[str]:
+    """Names in a folder that belong to slides which other names stand for.
+
+    The index stands for its slide if it can be opened, else the first file. Of a DICOM series the
+    file with the most frames does, which is the base level; of several such, the first by name.
+    """
+    groups: dict[str, list[str]] = {}
+    for name, slide in slides_of(folder, names, names).items():
+        groups.setdefault(slide, []).append(name)
+    parts = set[str]()
+    for own in groups.values():
+        parts.update(sorted(own, key=lambda name: _rank(folder, name))[1:])
+    return parts
+
+
+def one_per_slide(paths: Sequence[Path]) -> tuple[list[Path], list[Path]]:
+    """Of named files those that stand for a slide of their own, and the others."""
+    by_folder: dict[Path, list[str]] = {}
+    for path in paths:
+        by_folder.setdefault(path.parent, []).append(path.name)
+    parts = {
+        folder / name for folder, names in by_folder.items() for name in other_parts(folder, names)
+    }
+    return [p for p in paths if p not in parts], [p for p in paths if p in parts]
+
+
+def _rank(folder: Path, name: str) -> tuple[bool, int, str]:
+    series = _series(folder / name) if _ends(name, _DICOM) else None
+    return not _ends(name, *_INDEXES), -series.n_frames if series else 0, name
+
+
+def slides_of(
+    folder: Path, names: Iterable[str], there: Iterable[str] | None = None
+) -> dict[str, str]:
+    """For names of files in a folder that belong to a slide of several files, which slide that is.
+
+    there : all names in the folder, if they are known
+    """
+    chosen = {name for name in names if _ends(name, _DICOM, *_INDEXES, *_MEMBERS)}
+    found = {}
+    if any(not _ends(name, _DICOM) for name in chosen):
+        there = _names_in(folder) if there is None else there
+        for index in sorted(name for name in there if _ends(name, *_INDEXES)):
+            slide = f"{folder / index}"
+            members = _members(folder / index) & chosen
+            found.update(dict.fromkeys(members, slide))
+            if index in chosen and not _ends(index, ".ndpis"):  # which no reader opens
+                found[index] = slide
+    for name in chosen:
+        series = _series(folder / name) if _ends(name, _DICOM) else None
+        if series is not None:
+            found[name] = f"DICOM series {series.uid}"
+    return found
+
+
+def _names_in(folder: Path) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
+
+
+def _ends(name: str, *endings: str) -> bool:
+    return name.lower().endswith(endings)
+
+
+def _series(path: Path) -> Series | None:
+    """Of a file, read once as long as it stays as it is; None where it says none."""
+    try:
+        return _series_of(str(path), file_state(path)) if path.is_file() else None
+    except OSError:
+        return None
+
+
+@lru_cache(maxsize=100_000)
+def _series_of(path: str, state: tuple[int, ...]) -> Series | None:
+    return read_series(Path(path))
+
+
+def _members(index: Path) -> set[str]:
+    """The files that an index names, which lie beside it."""
+    try:
+        if not index.is_file():
+            return set()
+        with index.open("rb") as file:
+            text = file.read(_MOST_BYTES)
+    except OSError:
+        return set()
+    return {name.decode("utf-8", "surrogateescape").strip() for name in _NAME.findall(text)}

@@ -1,0 +1,158 @@
+"""What a command says when its output cannot be written, of odd names, and of many failures."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow.csv
+import pytest
+from typer.testing import CliRunner
+
+from histodict.cli import app
+from histodict.cli.console import FAILURES
+from histodict.demo.sets import write_synthetic_set
+from histodict.execution.texts import first_of, printable
+
+SETTINGS = ("patch_px=16", "downsample=1", "patches_per_class=200", "n_atoms=8", "n_iter=1")
+FULL = Path("/dev/full")
+
+
+def run(*arguments, status=0):
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert "Traceback" not in result.output
+    assert result.exit_code == status, result.output
+    return result.output
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    return write_synthetic_set(tmp_path_factory.mktemp("set") / "tissue", 2, 2, size=(120, 90))
+
+
+@pytest.fixture(scope="module")
+def model(images, tmp_path_factory):
+    path = tmp_path_factory.mktemp("model") / "m.histodict"
+    settings = [part for setting in SETTINGS for part in ("--set", setting)]
+    run("train", images / "manifest.csv", "--preset", "fast", *settings, "--output", path)
+    return path
+
+
+def command(*arguments, **options):
+    return subprocess.Popen(
+        [sys.executable, "-m", "histodict.cli", *map(str, arguments)],
+        stderr=subprocess.PIPE,
+        **options,
+    )
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="there is no device that is always full")
+@pytest.mark.parametrize("arguments", [["methods"], ["info", "--help"]])
+def test_output_to_a_full_disk_ends_in_a_line(arguments):
+    with FULL.open("wb") as full:
+        process = command(*arguments, stdout=full)
+    said = process.communicate(timeout=300)[1].decode()
+    assert process.returncode == 1
+    assert said.startswith("Error: the output cannot be written") and said.count("\n") == 1, said
+
+
+def test_a_closed_pipe_ends_in_a_line(model):
+    reader, writer = os.pipe()
+    os.close(reader)
+    process = command("info", model, stdout=writer)
+    os.close(writer)
+    said = process.communicate(timeout=300)[1].decode()
+    assert process.returncode == 1 and said.count("\n") == 1 and "Broken pipe" in said, said
+
+
+def test_bytes_that_are_no_text_are_shown_escaped():
+    assert printable(os.fsdecode(b"caf\xe9.jpg")) == "caf\\xe9.jpg"
+    assert printable("é\ud800") == "é\\ud800"
+
+
+@pytest.mark.parametrize("locale", ["C", "POSIX without UTF-8"])
+def test_a_name_that_is_no_text_is_answered_in_every_locale(model, images, tmp_path, locale):
+    folder = tmp_path / "images"
+    folder.mkdir()
+    source = next((images / "healthy").glob("*.jpg"))
+    for name in (b"caf\xe9.jpg", "gut \u00e9.jpg".encode()):
+        try:
+            shutil.copy(source, os.path.join(os.fsencode(folder), name))
+        except OSError:
+            pytest.skip("this file system takes UTF-8 names only")
+    (Path(os.fsdecode(os.fsencode(folder) + b"/\xff.png"))).touch()
+    settings = {"LC_ALL": locale.split()[0]}
+    if "without" in locale:
+        settings |= {"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    environment = os.environ | settings
+    out = tmp_path / "out"
+    process = command(
+        "predict", model, folder, "--output", out, stdout=subprocess.PIPE, env=environment
+    )
+    said = process.communicate(timeout=300)[1].decode()
+    assert process.returncode == 1 and "Traceback" not in said, said
+    assert "\\xff.png" in said
+    rows = pyarrow.csv.read_csv(out / "predictions.csv").to_pylist()
+    assert sorted(Path(row["path"]).name for row in rows) == ["caf\\xe9.jpg", "gut é.jpg"]
+    for row in rows:
+        (out / "geojson" / f"{row['key']}.geojson").read_text("utf-8")
+    failures = pyarrow.csv.read_csv(out / FAILURES).to_pylist()
+    assert [Path(row["path"]).name for row in failures] == ["\\xff.png"]
+
+
+def test_of_many_failures_ten_are_printed_and_all_are_in_a_table(model, images, tmp_path):
+    folder = tmp_path / "images"
+    folder.mkdir()
+    for number in range(25):
+        (folder / f"{number:02d}.png").touch()
+    good = next((images / "healthy").glob("*.jpg"))
+    said = run("predict", model, folder, good, "--output", tmp_path / "out", status=1)
+    table = tmp_path / "out" / FAILURES
+    assert said.count("is empty") == 10 and f"and 15 more: see {table}" in said
+    assert len(pyarrow.csv.read_csv(table)) == 25
+    run("predict", model, good, "--output", tmp_path / "out")
+    assert not table.exists()
+    said = run("train", folder.parent, "--output", tmp_path / "m.histodict", status=2)
+    assert said.count("is empty") == 10 and "and 15 more" in said
+
+
+def test_first_of():
+    assert first_of(["a"] * 10) == ["a"] * 10
+    assert first_of(["a"] * 11, ": see t") == ["a"] * 10 + ["and 1 more: see t"]
+
+
+def odd_entries(folder):
+    folder.mkdir()
+    os.mkfifo(folder / "pipe.png")
+    (folder / "lost.png").symlink_to("nowhere.png")
+    (folder / "circle.png").symlink_to("circle.png")
+    (folder / "device.png").symlink_to(os.devnull)
+    (folder / "pipe").symlink_to("pipe.png")
+    return ["pipe.png", "lost.png", "circle.png", "device.png"]
+
+
+@pytest.mark.parametrize("name", ["predict", "features", "adapt", "concepts", "train", "evaluate"])
+def test_odd_entries_are_named_by_every_command(name, model, images, tmp_path):
+    data = tmp_path / "data"
+    for label in ("healthy", "inflamed"):
+        shutil.copytree(images / label, data / label)
+    odd = odd_entries(data / "healthy" / "odd")
+    output = ["--output", tmp_path / "out"]
+    arguments = {
+        "predict": [model, data],
+        "features": [data, "--vectors", "rgb"],
+        "adapt": [model, data],
+        "concepts": [data],
+        "train": [data, "--preset", "fast"],
+        "evaluate": [data, "--preset", "fast"],
+    }
+    status = 1 if name in ("predict", "features") else 2
+    said = run(name, *arguments[name], *output, status=status)
+    assert all(entry in said for entry in odd), said
+    assert "a named pipe" in said and "circle" in said
+    if name == "predict":
+        rows = pyarrow.csv.read_csv(tmp_path / "out" / "predictions.csv")
+        assert len(rows) == len(list(data.glob("*/*.jpg")))
