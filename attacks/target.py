@@ -33,10 +33,12 @@ class Target(ABC):
 
     name : as on the command line
     per_attempt : how many cases one attempt stands for
+    smoke_attempts : number of attempts in the tests; fewer where one takes long
     """
 
     name: str
     per_attempt: int = 1
+    smoke_attempts: int = 200
 
     @abstractmethod
     def setup(self, folder: Path) -> None:

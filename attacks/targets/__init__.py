@@ -6,7 +6,7 @@ from importlib import import_module
 
 from ..target import Target
 
-TARGETS = ("images", "models", "texts", "kernels", "http")
+TARGETS = ("images", "models", "texts", "kernels", "http", "servers")
 
 
 def target_named(name: str) -> Target:
