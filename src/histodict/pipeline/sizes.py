@@ -25,6 +25,17 @@ def checked_training_images(manifest: Manifest, n_jobs: int | None, callback: Ca
     return sorted_by_content(manifest)
 
 
+def why_too_few_classes(manifest: Manifest) -> str:
+    """Why there is nothing to tell apart."""
+    classes = manifest.classes
+    if any(record.is_mapped for record in manifest.records):
+        return (
+            "the images have masks, which are for learning regions: give --regions NAME (in Python "
+            f"a RegionDetector). To tell classes apart, label two or more; there are {classes}"
+        )
+    return f"images of at least two classes are needed; there are: {classes}"
+
+
 def left_out(manifest: Manifest) -> dict[str, Any]:
     """For the record of a training: the images that were left out, as they cannot be read."""
     return {"left_out": list(manifest.left_out)} if manifest.left_out else {}

@@ -11,6 +11,13 @@ function askFirst(url) {
   picture.src = url;
 }
 
+/** The image of an address, or the first one where the address names none. */
+export function imageOf(data, id) {
+  const found = id === undefined ? data.images[0] : data.images.find((image) => image.id === id);
+  if (!found) throw new Error(`This image does not exist in ${data.name}: it may have been renamed, moved or deleted. Open the data and choose another one.`);
+  return found;
+}
+
 export function imageStrip({ data, chosen, job, base }) {
   askFirst(`${base}/tiles/0/0/0.jpg`);
   const list = h("div", { class: "strip-list" });
