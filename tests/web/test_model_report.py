@@ -109,4 +109,6 @@ def test_what_was_assumed_and_what_failed_is_said(model, tmp_path):
     write_report(tmp_path / "r.html", model, [], results, nothing(tmp_path, model), [])
     text = (tmp_path / "r.html").read_text(encoding="utf-8")
     assert "pixel size of 1 of 1 image is not known; it is assumed to be the 0.5" in text
-    assert "far.png: has 2 µm per pixel" in text and "glass.png: only glass" in text
+    assert "far.png: has 2 µm per pixel" in text and "glass.png: No tissue found here" in text
+    assert "images of 1 patient it never saw" in text
+    assert "Tested on 1 patient of healthy alone" in text

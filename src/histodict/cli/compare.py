@@ -189,6 +189,7 @@ def evaluate(
     """
     from ..compare.evaluation import evaluate as run_evaluation
     from ..compare.example import train_example
+    from ..reports.evaluation_facts import selection_words
     from ..reports.evaluation_page import write_evaluation_page
 
     with plain_errors():
@@ -213,6 +214,8 @@ def evaluate(
             _print_values(done.values, list(done.measures), " of patches")
         else:
             _print_values(done.values, [done.main_measure])
+        for words in selection_words(done):
+            warn(words, "Note")
         typer.echo(f"See {output / 'report.html'}")
     end_with(f"{f.task.method}, {f.task.split.name}: {f.error}" for f in done.failures)
 

@@ -27,12 +27,13 @@ from .calls import Call, endpoint, picture
 from .class_list import drawn_colours
 from .comparison import model_before, used_corrections
 from .figures import figures
-from .jobs import OPENED, find_job
+from .jobs import OPENED, find_job, n_tested_alike
 from .lanes import DOWNLOADS
 from .model_report import (
     KeptAnswers,
     atom_users,
     model_card,
+    selection_words,
     size_words,
     training_name,
     write_report,
@@ -64,6 +65,7 @@ def describe(call: Call) -> dict[str, Any]:
         "atoms": _atoms(model, trained.gallery is not None),
         "before": _before(call, results),
         "figures": _figures_at_point(model, results) if results else None,
+        "selection": selection_words(n_tested_alike(call.user, job)) if results else "",
         "corrections": used_corrections(job.request),
         "test_patients": job.request["test_patients"],
     }
@@ -231,12 +233,14 @@ def _report_key(call: Call, learn: Manifest, test: Manifest) -> Key:
 
     That is what was asked for, with the labels, pixel sizes and corrections of that time; the
     model, its training patches and its results; images and masks, by what lies there now; which of
-    them are left out; and the line's place. Maps are made of the model and the images.
+    them are left out; the line's place; and how many models were tested on the same patients. Maps
+    are made of the model and the images.
     """
     job = call.job
     files = job.folder / "job.json", job.folder / "results.json", job.model_file, job.gallery_file
     images = [path for r in (*learn.records, *test.records) for path in r.files]
-    words = repr((key_of_files((*files, *images)), learn, test, call.query.get("point")))
+    n_alike = n_tested_alike(call.user, job)
+    words = repr((key_of_files((*files, *images)), learn, test, call.query.get("point"), n_alike))
     return (hashlib.sha256(words.encode()).hexdigest(),)
 
 
@@ -249,7 +253,8 @@ def _write_report(path: Path, call: Call, learn: Manifest, test: Manifest) -> No
     kept = KeptAnswers(records, job.folder / "maps", job.request.get("mpp"), trained.model)
     untuned = results if _is_moved(model, results) else None
     moved = _answers_at_point(model, results)
-    write_report(path, model, card, moved, kept, users, untuned=untuned)
+    selection = selection_words(n_tested_alike(call.user, job))
+    write_report(path, model, card, moved, kept, users, untuned=untuned, selection=selection)
 
 
 def _answers_at_point(model: Model, results: dict[str, Any]) -> dict[str, Any]:

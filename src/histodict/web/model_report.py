@@ -114,9 +114,10 @@ def write_report(
     users: list[dict[str, Any]],
     *,
     untuned: Mapping[str, Any] | None = None,
+    selection: str = "",
 ) -> None:
     """`results`: as of the model, whose line may have been moved. `users`: of `atom_users`.
-    `untuned`: if it was moved on the test images, the results as trained.
+    `untuned`: if it was moved on the test images, the results as trained. `selection`: a warning.
     """
     rows = _answered(results)
     counts = confusion_table(model.classes_, rows) if rows else []
@@ -125,6 +126,7 @@ def write_report(
         "facts": _figures(model, _answered(untuned or results)),
         "tuned": [] if untuned is None else _figures(model, rows, is_tuned=True),
         "tuned_note": NOTE,
+        "selection": selection,
         "few": _few_words(figures(model.classes_, rows)),
         "classes": model.classes_,
         "card": card,
@@ -143,6 +145,16 @@ def write_report(
         ],
     }
     write_page(path, "web/report.html.j2", content)
+
+
+def selection_words(n_models: int) -> str:
+    """Warning that the best of several models looks better than it is; empty for one alone."""
+    if n_models < 2:
+        return ""
+    return (
+        f"{n_models} models were tested on these patients. The best of them, chosen by these "
+        "figures, looks better than it is: test the chosen one on further patients"
+    )
 
 
 def _figures(
