@@ -191,8 +191,10 @@ def test_a_label_that_was_changed_is_no_progress(page, server, model, named):
 def test_a_link_to_a_missing_image_shows_no_other_one(page, server, model, named):
     for parts in (("look", model["id"], named, "0" * 12), ("look", "-", named, "nonsense")):
         visit(page, server, *parts)
-        page.locator("#notice").get_by_text("This image does not exist in named").wait_for()
+        page.locator("#missing-image").get_by_text("no image with this address in named").wait_for()
         assert page.locator("#viewer").count() == 0
+    page.get_by_role("link", name="See the images of named").click()
+    page.locator("#viewer").wait_for()
 
 
 def test_a_model_of_other_images_is_not_retrained_with_these(page, server, model):

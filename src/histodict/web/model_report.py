@@ -202,7 +202,7 @@ def _few_words(found: Figures) -> str:
     if not few:
         return ""
     counts = " and ".join(
-        f"{counted(one['n_patients'], 'patient')} of {one['name']}" for one in few
+        f"{counted(one['n_patients'], 'patient')} with {one['name']}" for one in few
     )
     return (
         f"Tested on {counts} alone: how good the model is on other patients is hardly known, and "

@@ -2,7 +2,7 @@
 import { choice, classTag, coloursNow, get, guarded, h, isActive, labelled, pause, takeColours } from "../dom.js";
 import { Viewer } from "../viewer.js";
 import { go, here } from "../way.js";
-import { imageOf } from "./strip.js";
+import { imageOf, missingImage } from "./strip.js";
 import { modelsOf } from "./models.js";
 
 export async function showCompare(content, [before, after, dataId, image], session) {
@@ -14,6 +14,10 @@ export async function showCompare(content, [before, after, dataId, image], sessi
   }
   takeColours(data.drawn?.colours);
   const chosen = imageOf(data, image);
+  if (!chosen) {
+    content.append(missingImage(data, after));
+    return null;
+  }
   Object.assign(here, { data: data.id, image: chosen.id, imageData: data.id });
   const state = { data, chosen, stopped: false, base: `/api/data/${data.id}/images/${chosen.id}`, viewers: [] };
   state.info = await get(state.base);
