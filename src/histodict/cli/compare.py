@@ -208,7 +208,8 @@ def evaluate(
             example = train_example(done, output / "models", begun)
             write_evaluation_page(output / "report.html", done, example)
     if as_json:
-        print_json({"results": done.values, "comparisons": done.comparisons})
+        notes = selection_words(done)
+        print_json({"results": done.values, "comparisons": done.comparisons, "notes": notes})
     else:
         if region:
             _print_values(done.values, list(done.measures), " of patches")

@@ -69,7 +69,7 @@ export function accuracy(model, point) {
   }
   show();
   return h("section", {}, title, tuned,
-    model.selection ? h("p", { class: "changed", id: "selection" }, `${model.selection}.`) : null,
+    model.selection ? h("p", { class: "soft", id: "selection" }, `${model.selection}.`) : null,
     images.some(isPart) ? h("p", { class: "soft", id: "parts" }, "Tested on what is drawn alone, one part for each class on an image: nothing is known of the rest of it.") : null,
     failed.length ? h("div", { class: "warning", id: "failed" }, h("b", {}, `${count(failed.length, "image")} got no answer:`),
       h("ul", {}, failed.map((row) => h("li", {}, h("b", {}, row.name), `: ${row.failure ?? NO_TISSUE}`)))) : null,
