@@ -28,7 +28,7 @@ from ..page import Address, Client
 from ..scenarios import free_port
 from ..target import Case, Find, Target
 
-_PATIENCE = 6.0  # seconds for a server to answer or to end
+_PATIENCE = 60.0  # seconds for a server to answer or to end; a hang is noticed before
 _REFUSED = "another server uses this workspace"
 _SIDE = 12  # pixels of a stroke's box; the boxes of a case do not touch
 _COLUMNS = 12
@@ -115,8 +115,10 @@ class ServersTarget(Target):
                 os.dup2(file.fileno(), 1)
                 os.dup2(file.fileno(), 2)
             os.chdir(place)
+            from histodict.execution.leaving import end_with
             from histodict.web.server import serve
 
+            end_with(os.getppid())  # also where a hang of the target ended its process
             serve([self._folder / "data"], workspace=workspace, port=port, browser=False)
             status = 0
         except BaseException as error:
