@@ -127,16 +127,13 @@ class ServersTarget(Target):
         finally:
             os._exit(status)
 
-    def draw(self, client: Client, box: int) -> bool:
-        """Send the stroke of a number; whether it was acknowledged."""
+    def draw(self, client: Client, box: int) -> int:
+        """Send the stroke of a number; the status of the answer."""
         x, y = self._corner(box)
         body = {"act": "draw", "tool": "rectangle", "label": self._label}
         path = f"/api/data/{self._data}/images/{self._image}/drawn"
         points = [[x, y], [x + _SIDE, y + _SIDE]]
-        status, content = client.ask("POST", path, body | {"points": points})
-        if status >= 500:
-            raise Find(f"status {status}: {content[:300]!r}")
-        return status == 200
+        return client.ask("POST", path, body | {"points": points})[0]
 
     def address(self, port: int) -> Address:
         return Address(port, self._token)
@@ -160,6 +157,7 @@ class _Server:
     port: int
     words: Path
     status: int | None = None
+    is_ending: bool = False  # it may give up requests that are under way
 
     def has_ended(self) -> bool:
         if self.status is None:
@@ -188,6 +186,7 @@ class _Server:
             raise Find(f"it ended with other words: {self._said()[-600:]}")
 
     def end(self, how: int) -> None:
+        self.is_ending = True
         if not self.has_ended():
             os.kill(self.pid, how)
 
@@ -288,8 +287,11 @@ class _Trial:
         client = Client(self.target.address(server.port))
         try:
             for box in range(first, first + int(self.given.get("strokes", 3))):
-                if self.target.draw(client, box):
+                status = self.target.draw(client, box)
+                if status == 200:
                     self.acknowledged.add(box)
+                elif not server.is_ending:
+                    raise Find(f"stroke {box} is refused with status {status}")
         except (OSError, http.client.HTTPException):
             pass
         finally:
