@@ -285,9 +285,11 @@ class ImageClassifier(Estimator):
             return answer
         if point is not None:
             score, label = self._score_of(value), self.classes_[int(point.is_positive(value))]
+            by = answer.score - score
+            if abs(by) <= _ROUNDING:
+                score, by = answer.score, 0.0
             if self.rule_ and patch_map and self.rule_.spread(patch_map.margins) is not None:
-                by = answer.score - score
-                patch_map = patch_map.cut_at(by if abs(by) > _ROUNDING else 0.0)
+                patch_map = patch_map.cut_at(by)
             answer = replace(answer, label=label, scores=(score,), patch_map=patch_map)
         shares = patch_map.proportions if patch_map else {}
         grounds = self._grounds(value)
