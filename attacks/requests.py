@@ -140,6 +140,7 @@ ROUTES: dict[str, tuple[Any, ...]] = {
     "POST /api/jobs/{job}/rename": ("POST", f"/api/jobs/{JOB}/rename", {}, {"name": "colon"}),
     "POST /api/jobs/{job}/delete": ("POST", f"/api/jobs/{JOB}/delete", {}, {}),
     "/api/jobs/{job}/model": ("GET", f"/api/jobs/{JOB}/model"),
+    "/api/jobs/{job}/figures": ("GET", f"/api/jobs/{JOB}/figures", {"point": "0"}),
     "/api/jobs/{job}/atoms/{atom}.png": ("GET", f"/api/jobs/{JOB}/atoms/0.png"),
     "/api/jobs/{job}/atoms/{atom}": ("GET", f"/api/jobs/{JOB}/atoms/0"),
     "/api/jobs/{job}/patches/{patch}.jpg": ("GET", f"/api/jobs/{JOB}/patches/0.jpg"),

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from .decisions.atom_notes import check_notes
 from .decisions.image_rules import n_scores
+from .decisions.tuning import check_tuning
 from .learnt_arrays import Learnt, Sizes, check_arrays
 from .parameters import check_kind, check_number, check_whole_number
 
@@ -202,8 +203,7 @@ def _check_training(training: object) -> None:
     for name, (annotation, _) in _TRAINING.items():
         if name in training:
             check_kind(f"training: {name}", training[name], annotation)
-    if "adapted" in training:
-        check_whole_number("adapted: n_images", training["adapted"].get("n_images"), 0)
+    check_tuning(training.get("tuning", []))
     for heard in _list(training.get("members", [])):
         check_kind("training: a member", heard, "dict[str, Any]")
         check_kind("unseen", heard.get("unseen"), "float | None")
@@ -243,7 +243,6 @@ _TRAINING = {
     "random_state": ("int | None", True),
     "n_patches": ("int", False),
     "folds": ("int", False),
-    "adapted": ("dict[str, Any]", False),
     "started_from": ("dict[str, Any]", False),
     "left_out": ("list[str]", False),
     "confounders": ("list[str]", False),

@@ -32,7 +32,7 @@ from .model_content import ModelContent, check_words
 from .old_model_files import UPGRADES
 from .parameters import check_kind
 
-SCHEMA = 11
+SCHEMA = 12
 SUFFIX = ".histodict"
 # One word alone: safetensors would write two in any order, and the same model as other bytes.
 _KEY, _DIGEST = "histodict", "sha256"

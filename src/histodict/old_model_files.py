@@ -103,6 +103,22 @@ def from_schema_10(header: Header, arrays: Arrays) -> tuple[Header, Arrays]:
     return header | {"schema": 11, "atoms": [], "members": members}, arrays
 
 
+def from_schema_11(header: Header, arrays: Arrays) -> tuple[Header, Arrays]:
+    """Changes after the training were in two entries, without the images and the date."""
+    training = dict(header["training"])
+    unknown: Header = {"date": "", "images": [], "previous": None, "value": None}
+    adapted, refit = training.pop("adapted", None), training.pop("line", None)
+    found: list[Any] = []
+    if adapted:
+        found.append({"source": "adapted", "shift": adapted.get("threshold")} | unknown | adapted)
+    if refit:
+        found.append({"source": "refit", "shift": None} | unknown | refit)
+    training |= {"tuning": found} if found else {}
+    members = [from_schema_11(member, arrays)[0] for member in header["members"]]
+    own: Header = {"training": training, "members": members}
+    return header | own | ({"schema": 12} if "schema" in header else {}), arrays
+
+
 UPGRADES: dict[int, Callable[[Header, Arrays], tuple[Header, Arrays]]] = {
     4: from_schema_4,
     5: from_schema_5,
@@ -111,4 +127,5 @@ UPGRADES: dict[int, Callable[[Header, Arrays], tuple[Header, Arrays]]] = {
     8: from_schema_8,
     9: from_schema_9,
     10: from_schema_10,
+    11: from_schema_11,
 }

@@ -6,6 +6,7 @@ import csv
 import json
 import shutil
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from typer.testing import CliRunner
 
 from histodict import TissueClassifier
 from histodict.cli import app
+from histodict.decisions.tuning import fingerprint
 from histodict.decisions.unlabelled import better_threshold
 from histodict.demo.sets import write_synthetic_set
 from histodict.images.manifest import read_manifest
@@ -50,8 +52,8 @@ def test_only_the_threshold_moves(manifest, tmp_path, folds):
         found = new.patch_map.margins[..., 1][tissue]
         np.testing.assert_allclose(found, margins[tissue] - shift, atol=1e-5)
     assert adapted.threshold == pytest.approx(model.rule_value(shift))
-    assert loaded.training_["adapted"]["n_images"] == len(scores)
-    assert "adapted" not in model.training_
+    assert loaded.training_["tuning"][-1]["n_images"] == len(scores)
+    assert "tuning" not in model.training_
 
 
 def test_on_the_command_line(manifest, tmp_path):
@@ -67,7 +69,9 @@ def test_on_the_command_line(manifest, tmp_path):
     one, two = (load_model(path) for path in (model, adapted))
     moved = [one.predict(image).label != two.predict(image).label for image in images]
     assert facts["n_moved"] == sum(moved)
-    assert two.training_["adapted"]
+    (change,) = two.training_["tuning"]
+    assert (change["source"], change["date"]) == ("adapted", date.today().isoformat())
+    assert change["images"] == sorted(map(fingerprint, map(Path, images)))
     run = CliRunner().invoke(app, ["adapt", str(model), *images[:3], "-o", str(adapted)])
     assert run.exit_code == 2 and "at least 10" in run.output
 
@@ -100,7 +104,7 @@ def test_images_of_one_class_move_nothing_unless_told_to(planted, tmp_path):
     assert "do not fall into two groups" in run.output and "--anyway" in run.output
     assert run.output.count("Error") == 1
     assert adapt(model, images / "red", output, "--anyway").exit_code == 0
-    assert load_model(output).training_["adapted"]["two_groups"] is False
+    assert load_model(output).training_["tuning"][-1]["two_groups"] is False
 
 
 def test_images_of_both_classes_move_it(planted, tmp_path):
@@ -109,7 +113,7 @@ def test_images_of_both_classes_move_it(planted, tmp_path):
     run = adapt(model, images, output)
     assert run.exit_code == 0, run.output
     assert "Groups of 20 and 20 images" in run.output
-    assert "two_groups" not in load_model(output).training_["adapted"]
+    assert "two_groups" not in load_model(output).training_["tuning"][-1]
 
 
 def test_images_that_cannot_be_read_are_named_together(planted, tmp_path):
@@ -123,7 +127,7 @@ def test_images_that_cannot_be_read_are_named_together(planted, tmp_path):
     assert "red/1.png" in run.output and "red/2.png" in run.output
     run = adapt(model, tmp_path / "set", output, "--skip-bad")
     assert run.exit_code == 0 and "2 of 40 images left out" in run.output
-    assert len(load_model(output).training_["adapted"]["left_out"]) == 2
+    assert len(load_model(output).training_["tuning"][-1]["left_out"]) == 2
 
 
 def test_what_finds_regions_has_no_threshold_to_move(manifest, tmp_path):

@@ -203,7 +203,7 @@ def test_the_line_is_fitted_again_where_atoms_are_off(folder, tmp_path):
     rows = json.loads(done.stdout)["images"]
     assert np.mean([row["after"] == row["truth"] for row in rows]) > 0.5  # as without it
     model, before = load(new), load(folder / "m.histodict")
-    assert model.training_["line"]["n_images"] == len(rows)
+    assert model.training_["tuning"][-1]["n_images"] == len(rows)
     np.testing.assert_array_equal(model.model_.atoms().D, before.model_.atoms().D)
 
 

@@ -31,7 +31,7 @@ SAID = {
         ["apart"],
     ),
     "textures": (["lbp-colour", "from the image as a whole"], ["Patches"]),
-    "adapted": (["Adapted to        12 images without labels"], []),
+    "adapted": (["adapted without labels, scores moved by"], []),
     "continued": (["going on from the dictionaries of another model"], []),
     "surroundings": (["times as wide surroundings"], []),
     "three": (["tells apart healthy, inflamed 0, inflamed 1"], []),

@@ -148,6 +148,9 @@ def test_a_moved_line_holds_for_the_images_looked_at(page):
     page.locator("#operating").focus()
     page.keyboard.press("End")
     assert "sensitivity 0 %" in page.locator("#sensitivity").inner_text()
+    tuned = page.locator("#tuned")
+    assert "Tuned on these images; not an estimate for unseen patients" in tuned.inner_text()
+    assert "never saw" not in page.locator("#main").inner_text()
     page.locator(".image-link", has_text="inflamed, called healthy").first.click()
     page.locator("#moved").wait_for(timeout=SLOW)
     assert page.locator("#answer b").first.inner_text() == "healthy"

@@ -335,7 +335,7 @@ def test_with_a_second_patient_the_model_is_tested_and_reported(page, hand, mask
     page.locator("#confusion").wait_for()
     assert "Tested on what is drawn alone" in page.locator("#parts").inner_text()
     assert page.locator(".patients-table td").all_inner_texts()[:2] == ["slide-2.jpg", "2"]
-    assert "Of 1 patient alone" in page.locator("#few-patients").inner_text()
+    assert "Only 1 patient with" in page.locator("#few-patients").inner_text()
     with page.expect_download() as saved:
         page.locator("#download-report").click()
     assert "slide-2.jpg" in saved.value.path().read_text()

@@ -178,10 +178,23 @@ def test_a_label_that_was_changed_is_no_progress(page, server, model, named):
     assert f"Right before: {right} of {len(rows)}." in page.locator("#before-now").inner_text()
     words = page.locator("#relabelled").inner_text()
     assert f"{changed['label']} before, now {now}" in words and "1 label" in words
+    same = [row for row in rows if row is not changed]
+    right = sum(row["answer"] == row["label"] for row in same)
+    words = page.locator("#unchanged").inner_text()
+    assert f"On the {len(same)} image" in words and f"right before {right}" in words
     keep_picture(page, "model-relabelled")
     lines = page.locator("#changes li").all_inner_texts()
     assert any(f"a region marked as {ALPHA}" in line and "learnt" not in line for line in lines)
     assert any(f"now {now}: a test image" in line for line in lines)
+
+
+def test_a_link_to_a_missing_image_shows_no_other_one(page, server, model, named):
+    for parts in (("look", model["id"], named, "0" * 12), ("look", "-", named, "nonsense")):
+        visit(page, server, *parts)
+        page.locator("#missing-image").get_by_text("no image with this address in named").wait_for()
+        assert page.locator("#viewer").count() == 0
+    page.get_by_role("link", name="See the images of named").click()
+    page.locator("#viewer").wait_for()
 
 
 def test_a_model_of_other_images_is_not_retrained_with_these(page, server, model):
@@ -206,7 +219,8 @@ def test_regions_are_measured_by_their_overlap_and_the_truth_is_shown(page, serv
     m = model["results"]["operating_point"]["value"]
     hits, misses, alarms = np.sum([row["overlap"][m - 1] for row in rows], axis=0)
     dice, iou = 2 * hits / (2 * hits + misses + alarms), hits / (hits + misses + alarms)
-    assert f"Dice {dice:.2f}, IoU {iou:.2f}" in page.locator("#overlap").inner_text()
+    words = page.locator("#overlap").inner_text()
+    assert f"Dice {dice:.2f}" in words and f"IoU {iou:.2f}" in words
     assert "No test image is of the class no inflamed" in page.locator("#untested").inner_text()
     assert page.locator("#balanced").count() == 0
     keep_picture(page, "model-regions")

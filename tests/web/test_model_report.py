@@ -4,7 +4,13 @@ import pytest
 
 from histodict.pipeline import TissueClassifier
 from histodict.pipeline.gallery import Gallery
-from histodict.web.model_report import KeptAnswers, atom_users, confusion_table, write_report
+from histodict.web.model_report import (
+    KeptAnswers,
+    atom_users,
+    confusion_table,
+    selection_words,
+    write_report,
+)
 
 
 def nothing(folder, model):
@@ -109,4 +115,14 @@ def test_what_was_assumed_and_what_failed_is_said(model, tmp_path):
     write_report(tmp_path / "r.html", model, [], results, nothing(tmp_path, model), [])
     text = (tmp_path / "r.html").read_text(encoding="utf-8")
     assert "pixel size of 1 of 1 image is not known; it is assumed to be the 0.5" in text
-    assert "far.png: has 2 µm per pixel" in text and "glass.png: only glass" in text
+    assert "far.png: has 2 µm per pixel" in text and "glass.png: No tissue found here" in text
+    assert "images of 1 patient it never saw" in text
+    assert "Tested on 1 patient with healthy alone" in text
+
+
+def test_the_best_of_several_models_looks_too_good(model, tmp_path):
+    assert selection_words(1) == ""
+    results = {"images": answered(("healthy", "healthy")), "operating_point": None}
+    path, kept = tmp_path / "r.html", nothing(tmp_path, model)
+    write_report(path, model, [], results, kept, [], selection=selection_words(3))
+    assert "3 models were tested on these patients" in path.read_text(encoding="utf-8")

@@ -1,7 +1,10 @@
 """`serve` as a process: the demonstration without data, and who can reach it."""
 
+import errno
 import json
 import socket
+import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -13,8 +16,9 @@ from .conftest import MISSING
 pytest.importorskip("starlette", reason=MISSING)
 pytest.importorskip("uvicorn", reason=MISSING)
 
-from histodict.web import server
-from tests.web.browser import Server
+from histodict.web import server, workspace_lock
+from histodict.web.workspace_lock import WorkspaceInUseError, locked_workspace
+from tests.web.browser import Server, free_port
 
 
 @pytest.fixture(scope="module")
@@ -75,3 +79,54 @@ def test_small_answers_are_sent_at_once():
     """Without the protocol's name, asyncio leaves Nagle's algorithm on: 40 ms for each of them."""
     with server._listen("127.0.0.1", 0, "") as listener:
         assert listener.proto == socket.IPPROTO_TCP
+
+
+# --- one server per workspace -------------------------------------------------------------------
+
+
+def test_second_server_on_a_workspace_is_refused_and_says_where_the_first_is(demo):
+    for port in (free_port(), demo.port):
+        with pytest.raises(OSError, match="another server uses this workspace") as caught:
+            server.serve([], workspace=demo.workspace, port=port, browser=False, demo=True)
+        assert f"{demo.address}/ (process {demo.process.pid})" in str(caught.value)
+        assert "give another --workspace" in str(caught.value)
+
+
+def test_workspace_is_locked_also_by_another_path(demo, tmp_path):
+    (tmp_path / "link").symlink_to(demo.workspace)
+    with pytest.raises(OSError, match="another server uses"):
+        server.serve([], workspace=tmp_path / "link", port=free_port(), browser=False)
+
+
+def test_port_of_an_own_server_is_named_as_such(demo, tmp_path):
+    with pytest.raises(OSError, match="Another histodict server, with another workspace") as caught:
+        server.serve([tmp_path], workspace=tmp_path / "w", port=demo.port, browser=False)
+    assert "give another --port" in str(caught.value)
+
+
+def test_lock_ends_with_its_process(tmp_path):
+    source = (
+        "import sys; from pathlib import Path; from histodict.web import workspace_lock as w\n"
+        "with w.locked_workspace(Path(sys.argv[1]), 'http://first/'):\n"
+        "    print('locked', flush=True); sys.stdin.read()\n"
+    )
+    given = [sys.executable, "-c", source, str(tmp_path)]
+    with subprocess.Popen(given, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as first:
+        assert first.stdout.readline() == b"locked\n"
+        lock = locked_workspace(tmp_path, "http://second/")
+        with pytest.raises(WorkspaceInUseError, match=rf"http://first/ \(process {first.pid}\)"):
+            lock.__enter__()
+        first.kill()
+        first.wait()
+        with locked_workspace(tmp_path, "http://second/"):
+            owner = (tmp_path / "server.lock").read_text()
+    assert "second" in owner and "first" not in owner
+
+
+def test_file_system_without_locks_is_warned_of(tmp_path, monkeypatch, capsys):
+    def refuse(descriptor):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(workspace_lock, "lock_descriptor", refuse)
+    with locked_workspace(tmp_path, "http://first/"):
+        assert "cannot lock files" in capsys.readouterr().err

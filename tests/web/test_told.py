@@ -16,8 +16,10 @@ from .conftest import MISSING
 pytest.importorskip("starlette.testclient", reason=MISSING)
 pytest.importorskip("uvicorn", reason=MISSING)
 
+from histodict.decisions.tuning import NOTE
 from histodict.execution.progress import ignore
 from histodict.images.manifest import read_manifest
+from histodict.model_file import read_header
 from histodict.pipeline import load_model
 from histodict.web.jobs import Job
 from histodict.web.maps import stored_map
@@ -289,6 +291,44 @@ def record_of(job, path):
 
     (found,) = (r for r in request_manifest(job.request).records if r.path == path)
     return found
+
+
+def test_a_threshold_moved_on_the_page_is_no_estimate_for_unseen_patients(trained, tmp_path):
+    client, _, job, _ = trained
+    address = f"/api/jobs/{job.id}"
+    plain = client.get(f"{address}/report.html").text
+    assert NOTE not in plain and "it never saw" in plain
+    values = [row["value"] for row in job.results()["images"]]
+    point = max(values) + 0.05
+    text = client.get(f"{address}/report.html?point={point}").text
+    tuned = text[text.index("At the threshold chosen on these images") :]
+    assert NOTE in tuned and "it never saw" not in tuned
+    assert "it never saw" in text[: text.index("At the threshold chosen")]
+    assert "moved by hand from" in text
+    own = re.search(r"<b>([\d.]+)</b>balanced accuracy", plain)[1]
+    assert re.search(r"<b>([\d.]+)</b>balanced accuracy", text)[1] == own
+    file = tmp_path / "m.histodict"
+    file.write_bytes(client.get(f"{address}/model.histodict?point={point}").content)
+    (change,) = read_header(file)["training"]["tuning"]
+    assert change["source"] == "manual" and change["value"] == pytest.approx(point)
+    assert change["n_images"] == len(change["images"]) == len(values)
+    file.write_bytes(client.get(f"{address}/model.histodict").content)
+    assert "tuning" not in read_header(file)["training"]
+
+
+def test_figures_follow_the_point_and_count_patients(trained):
+    client, _, job, _ = trained
+    address, values = f"/api/jobs/{job.id}", [row["value"] for row in job.results()["images"]]
+    own = client.get(f"{address}/model").json()["figures"]
+    assert own == client.get(f"{address}/figures").json()
+    moved = client.get(f"{address}/figures?point={max(values) + 0.05}").json()
+    n_found = {one["name"]: one["n_right"] for one in moved["classes"]}
+    n_all = {one["name"]: one["n_images"] for one in moved["classes"]}
+    assert sorted(n_found.values()) == [0, max(n_all.values())]
+    assert {one["n_patients"] for one in own["classes"]} == {
+        len({row["patient"] for row in job.results()["images"] if row["label"] == name})
+        for name in n_all
+    }
 
 
 def test_the_report_tells_sensitivity_of_the_class_to_be_found(trained):

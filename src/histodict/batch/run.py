@@ -11,7 +11,15 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from ..compare.scoring import Mapped, score_outlined, score_patches, score_rows, with_patches
+from ..compare.scoring import (
+    Mapped,
+    score_outlined,
+    score_patches,
+    score_rows,
+    tuned_scores,
+    with_patches,
+)
+from ..decisions.tuning import is_tuned_on
 from ..execution.executor import Executor, Threads
 from ..execution.failures import failure_reason
 from ..execution.files import written_whole
@@ -164,6 +172,10 @@ def _write_tables(model: Model, folder: Path, contents: list[Content]) -> dict[s
     if model.finds_regions:
         write_table(folder / "regions", regions, RegionAnswer.REGION_COLUMNS)
     scores = score_rows(model.classes_, rows)
+    judged = [row for row in rows if row.get("truth") in model.classes_]
+    n_tuned = sum(is_tuned_on(model.training_, Path(row["path"])) for row in judged)
+    if scores is not None and n_tuned:
+        scores["tuned"] = tuned_scores(model, judged, n_tuned)
     if scores is not None and model.finds_regions:
         scores["patches"] = score_patches(_mapped(folder, contents))
     if not model.finds_regions:

@@ -65,13 +65,14 @@ def adapt(
                 f"{used.model}: finds regions; only a model of two classes can be adapted"
             )
         found = images.find()
-        scores, bad = _scores(trained, found, images.size, skip_bad)
+        answered, scores, bad = _scores(trained, found, images.size, skip_bad)
         warn_of_skipped(bad, len(found))
-        adapted = trained.adapted_to(scores, anyway=anyway)
+        adapted = trained.adapted_to(scores, anyway=anyway).tuned_on(answered)
+        change = adapted.training_["tuning"][-1]
         if bad:
-            adapted.training_["adapted"]["left_out"] = bad
+            change["left_out"] = bad
         save_model(adapted, output)
-    moved = Adaptation.of(scores, adapted.training_["adapted"]["threshold"])
+    moved = Adaptation.of(scores, change["shift"])
     _tell_adapted(moved, len(scores), output, as_json)
 
 
@@ -93,8 +94,8 @@ def _tell_adapted(moved: Adaptation, n_images: int, output: Path, as_json: bool)
 
 def _scores(
     model: Model, images: list[Record], size: GivenSize, skip_bad: bool
-) -> tuple[list[float], list[str]]:
-    """Of the images that can be answered; and why the others cannot, if that is no matter."""
+) -> tuple[list[Path], list[float], list[str]]:
+    """Images that can be answered and their scores; and why the others cannot, if skipped."""
     from ..images.errors import ImageError
     from ..images.in_memory import image_bytes
     from ..images.survey import Survey, survey
@@ -119,4 +120,6 @@ def _scores(
     if not skip_bad:
         Survey(len(images), bad).check()
     warn_of_sizes(model, [answer.size for answer in answers])
-    return [answer.score for answer in answers], [reason for _, reason in bad]
+    answered = {answer.path for answer in answers if answer.label is not None}
+    known = [image.path for image in images if image.path in answered]
+    return known, [answer.score for answer in answers], [reason for _, reason in bad]

@@ -237,7 +237,7 @@ def _tell_scores(scores: dict[str, Any] | None, says_uncertain: bool) -> None:
         typer.echo("How good, against the outlines:")
     parts = {"": scores["metrics"], " of patches": patches}
     named = {f"{name}{kind}": m for kind, part in parts.items() for name, m in part.items()}
-    print_table(("", "value", "95 % interval"), [_line(n, m) for n, m in named.items()])
+    _tell_figures(named, scores.get("tuned"), scores["n_images"])
     for note in dict.fromkeys(m["note"] for m in named.values() if "note" in m):
         concerned = [name for name, m in named.items() if m.get("note") == note]
         lacks = "no interval of " * all(named[name]["value"] is not None for name in concerned)
@@ -247,6 +247,26 @@ def _tell_scores(scores: dict[str, Any] | None, says_uncertain: bool) -> None:
     header, *_ = confusion = scores["confusion"]
     rows = [[str(value) for value in line.values()] for line in confusion]
     print_table(("truth", *(f"said {name}" for name in list(header)[1:])), rows)
+
+
+def _tell_figures(named: dict[str, Any], tuned: dict[str, Any] | None, n_images: int) -> None:
+    """A table of figures; those of a tuned model stand beside the figures of the untuned one."""
+    header, rows = ["", "value", "95 % interval"], [_line(n, m) for n, m in named.items()]
+    if tuned is None:
+        print_table(tuple(header), rows)
+        return
+    warn(
+        f"{tuned['n_images']} of {counted(n_images, 'image')}: {tuned['note']}. {tuned['changes']}"
+    )
+    untuned = tuned["untuned"]
+    if untuned is None:
+        print_table(("", "tuned", "95 % interval"), rows)
+        words = "the figures before tuning are those of the model file that this one was made from"
+        warn(words, "Note")
+        return
+    nothing = dict.fromkeys(("value", "low", "high"))
+    rows = [[*row, *_line(row[0], untuned.get(row[0], nothing))[1:]] for row in rows]
+    print_table(("", "tuned", "95 % interval", "untuned", "95 % interval"), rows)
 
 
 def _line(name: str, found: dict[str, Any]) -> list[str]:

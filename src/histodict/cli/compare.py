@@ -190,6 +190,7 @@ def evaluate(
     """
     from ..compare.evaluation import evaluate as run_evaluation
     from ..compare.example import train_example
+    from ..reports.evaluation_facts import selection_words
     from ..reports.evaluation_page import write_evaluation_page
 
     with plain_errors():
@@ -209,12 +210,15 @@ def evaluate(
             example = train_example(done, output / "models", begun)
             write_evaluation_page(output / "report.html", done, example)
     if as_json:
-        print_json({"results": done.values, "comparisons": done.comparisons})
+        notes = selection_words(done)
+        print_json({"results": done.values, "comparisons": done.comparisons, "notes": notes})
     else:
         if region:
             _print_values(done.values, list(done.measures), " of patches")
         else:
             _print_values(done.values, [done.main_measure])
+        for words in selection_words(done):
+            warn(words, "Note")
         typer.echo(f"See {output / 'report.html'}")
     end_with(f"{f.task.method}, {f.task.split.name}: {f.error}" for f in done.failures)
 

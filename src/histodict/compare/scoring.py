@@ -15,12 +15,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..decisions.tuning import NOTE, describe_tuning, first_point, total_shift
 from ..evaluation.answers import Repeat
 from ..evaluation.intervals import Metric, bootstrap_interval
 from ..execution.failures import failure_reason
 from ..execution.tables import Row
 from ..images.manifest import Record
 from ..patches.patch_map import PatchMap
+from ..pipeline import Model
+from ..pipeline.answers import NO_TISSUE
 from .measures import N_DRAWS, metrics_for
 from .patch_measures import (
     OVERLAPS,
@@ -57,6 +60,41 @@ def score_rows(classes: Sequence[str], rows: Sequence[Row]) -> dict[str, Any] | 
             for name, (kind, metric) in metrics_for(list(classes)).items()
         }
     return scores
+
+
+def tuned_scores(model: Model, rows: Sequence[Row], n_tuned: int) -> dict[str, Any]:
+    """What to say of scores on images on which the model was tuned, with the untuned scores.
+
+    Parameters
+    ----------
+    rows : with a truth that is a class
+    n_tuned : number of them whose images the model was tuned on
+    """
+    as_trained = _untuned(model, rows)
+    found = score_rows(model.classes_, as_trained) if as_trained else None
+    return {
+        "n_images": n_tuned,
+        "note": NOTE,
+        "changes": describe_tuning(model.training_),
+        "untuned": found["metrics"] if found else None,
+    }
+
+
+def _untuned(model: Model, rows: Sequence[Row]) -> list[Row] | None:
+    """The rows as the model answered before it was tuned; None if that cannot be told."""
+    of_regions = model.finds_regions
+    point = first_point(model.training_) if of_regions else 0.0
+    shift = 0.0 if of_regions else total_shift(model.training_)
+    if point is None or shift is None or len(model.classes_) != 2:
+        return None
+    as_trained = []
+    for row in rows:
+        if row["score"] is not None and row["label"] != NO_TISSUE:
+            score = row["score"] + shift
+            is_positive = score >= point if of_regions else score > point
+            row = row | {"score": score, "label": model.classes_[int(is_positive)]}
+        as_trained.append(row)
+    return as_trained
 
 
 def _confusion(classes: Sequence[str], rows: Sequence[Row]) -> list[Row]:

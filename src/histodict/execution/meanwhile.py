@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-if sys.platform != "win32":  # what a killed process leaves there stays
-    import fcntl
+from .file_lock import lock_descriptor
 
 _NEW_S = 60  # so young a folder may belong to somebody who has not locked it yet
 
@@ -36,12 +35,12 @@ def folder_meanwhile(prefix: str) -> Iterator[Path]:
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     """Raises BlockingIOError if somebody else holds it."""
-    if sys.platform == "win32":
+    if sys.platform == "win32":  # folders cannot be locked: what a killed process leaves stays
         yield
         return
     handle = os.open(folder, os.O_RDONLY)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock_descriptor(handle)
         yield
     finally:
         os.close(handle)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from copy import copy
 from html import escape
 from inspect import signature
 from pathlib import Path
@@ -13,6 +14,7 @@ import numpy as np
 from sklearn.exceptions import NotFittedError
 
 from ..decisions.atom_notes import AtomNotes
+from ..decisions.tuning import with_images
 from ..evaluation.metrics import balanced_accuracy
 from ..execution.progress import Callback, Progress, ignore
 from ..execution.watching import bar_in_a_line
@@ -156,6 +158,16 @@ class Estimator:
         calibration of the whole stay as they are.
         """
         raise ValueError("it finds regions: there is no line between classes of images to fit")
+
+    def tuned_on(self, images: Iterable[Path]) -> Self:
+        """Copy whose last change of the decision names the images it was made on.
+
+        Call it on what `with_threshold`, `adapted_to` or `with_notes` returns, with the images
+        whose results led to the change, so that figures on these images are marked as tuned.
+        """
+        changed = copy(self)
+        changed.training_ = with_images(self.training_, images)
+        return changed
 
     def spoken(
         self,

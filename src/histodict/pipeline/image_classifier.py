@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from ..decisions.image_rules import ImageRule, check_scores, n_scores, winner
 from ..decisions.operating_point import OperatingPoint
+from ..decisions.tuning import tuned
 from ..decisions.two_groups import are_two_groups
 from ..decisions.unlabelled import better_threshold
 from ..execution.array_cache import ArrayCache
@@ -29,7 +30,7 @@ from .estimator import Estimator
 from .image_model import ImageModel, Look
 from .inputs import One, Several, Within
 from .results import Answers
-from .sizes import checked_training_images, data_notes
+from .sizes import checked_training_images, data_notes, why_too_few_classes
 
 _NO_LABEL = "no label"
 _ROUNDING = 1e-9  # a line that moved by less has not moved
@@ -104,7 +105,7 @@ class ImageClassifier(Estimator):
             )
         classes = list(manifest.classes)
         if len(classes) < 2:
-            raise ValueError(_too_few(manifest))
+            raise ValueError(why_too_few_classes(manifest))
         manifest = checked_training_images(manifest, self.n_jobs, callback)
         self.classes_, self.shift_ = classes, 0.0
         self.training_ = {
@@ -262,11 +263,15 @@ class ImageClassifier(Estimator):
         """
         if len(self.classes_) != 2:
             raise ValueError("the operating point of a model of more than two classes is not moved")
-        moved = copy(self)
+        moved, before = copy(self), self.operating_point
         if self.threshold is not None:
             slope = self.rule_value(1.0) - self.threshold  # of the value, per unit of the score
             value = (value - self.threshold) / slope
         moved.shift_ = self.shift_ + value
+        after = moved.operating_point
+        assert before and after
+        points = {"previous": before.value, "value": after.value}
+        moved.training_ = tuned(self.training_, "manual", shift=value, **points)
         return moved
 
     def redrawn(self, answer: ImageAnswer) -> ImageAnswer:
@@ -280,9 +285,11 @@ class ImageClassifier(Estimator):
             return answer
         if point is not None:
             score, label = self._score_of(value), self.classes_[int(point.is_positive(value))]
+            by = answer.score - score
+            if abs(by) <= _ROUNDING:
+                score, by = answer.score, 0.0
             if self.rule_ and patch_map and self.rule_.spread(patch_map.margins) is not None:
-                by = answer.score - score
-                patch_map = patch_map.cut_at(by if abs(by) > _ROUNDING else 0.0)
+                patch_map = patch_map.cut_at(by)
             answer = replace(answer, label=label, scores=(score,), patch_map=patch_map)
         shares = patch_map.proportions if patch_map else {}
         grounds = self._grounds(value)
@@ -319,9 +326,8 @@ class ImageClassifier(Estimator):
                 "more images, of both classes, or say --anyway (in Python anyway=True)"
             )
         adapted = self._moved_by(shift)
-        facts: dict[str, Any] = {"n_images": len(known), "threshold": shift}
-        facts |= {} if two else {"two_groups": False}
-        adapted.training_ = self.training_ | {"adapted": facts}
+        facts = {"n_images": len(known), "shift": shift} | ({} if two else {"two_groups": False})
+        adapted.training_ = tuned(self.training_, "adapted", **facts)
         return adapted
 
     def _moved_by(self, shift: float) -> Self:
@@ -335,14 +341,3 @@ class ImageClassifier(Estimator):
             return "from the image as a whole"
         at = "" if self.threshold is None else f", threshold {self.threshold:.3f}"
         return f"from the {self.rule_.name} of its patches{at}"
-
-
-def _too_few(manifest: Manifest) -> str:
-    """Why there is nothing to tell apart."""
-    classes = manifest.classes
-    if any(record.is_mapped for record in manifest.records):
-        return (
-            "the images have masks, which are for learning regions: give --regions NAME (in Python "
-            f"a RegionDetector). To tell classes apart, label two or more; there are {classes}"
-        )
-    return f"images of at least two classes are needed; there are: {classes}"

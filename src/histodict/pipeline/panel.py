@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from ..decisions.atom_notes import AtomNotes
 from ..decisions.calibration import Calibration
 from ..decisions.combination import Combination
+from ..decisions.tuning import carried_over
 from ..execution.array_cache import ArrayCache
 from ..execution.executor import Executor
 from ..execution.progress import Callback, Progress, ignore
@@ -267,8 +268,7 @@ class Panel(ImageClassifier):
 
     def _moved_by(self, shift: float) -> Self:
         """Here probabilities move with the scores, so it is the scores that are moved."""
-        moved = copy(self)
-        offset = self.combination_.offset - shift
+        moved, offset = copy(self), self.combination_.offset - shift
         moved.combination_ = replace(self.combination_, offset=offset)
         return moved
 
@@ -290,6 +290,8 @@ class Panel(ImageClassifier):
     def _with_member(self, view: int, member: TissueClassifier) -> Self:
         changed = copy(self)
         changed.members_ = [*self.members_[:view], member, *self.members_[view + 1 :]]
+        pair = self.members_[view].training_, member.training_
+        changed.training_ = carried_over(self.training_, *pair)
         return changed
 
     def spoken(self, *image: Any) -> list[Spoken]:
@@ -334,10 +336,9 @@ class Panel(ImageClassifier):
         members = [TissueClassifier.of_content(member, n_jobs) for member in content.members]
         recipes, folds = [member.recipe for member in members], content.training["folds"]
         panel = cls(recipes, folds=folds, random_state=seed, n_jobs=n_jobs)
-        panel.members_ = members
         panel.classes_ = [str(name) for name in content.classes]
         panel.shift_ = float(content.decision["shift"])
-        panel.training_ = content.training
+        panel.members_, panel.training_ = members, content.training
         arrays, is_calibrated = content.arrays, "unheard" not in content.training
         parts = ("combination", "calibration") if is_calibrated else ("combination",)
         content.check_arrays(arrays_of(*parts), {})
@@ -345,6 +346,5 @@ class Panel(ImageClassifier):
         numbers = [float(content.decision[name]) for name in ("offset", "bend")]
         panel.combination_ = Combination(say[0], say[1], *numbers)
         names = [f"calibration.{name}" for name in ("slopes", "offsets", "misfits")]
-        found = [arrays[name] for name in names] if is_calibrated else None
-        panel.calibration_ = Calibration(*found) if found else None
+        panel.calibration_ = Calibration(*(arrays[n] for n in names)) if is_calibrated else None
         return panel

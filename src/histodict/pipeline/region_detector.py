@@ -14,6 +14,7 @@ from ..decisions.atom_notes import AtomNotes
 from ..decisions.image_rules import Evidence
 from ..decisions.operating_point import OperatingPoint
 from ..decisions.regions import Findings, SizeCurve, best_margin, compare, decision_words
+from ..decisions.tuning import tuned
 from ..execution.array_cache import ArrayCache
 from ..execution.executor import Executor
 from ..execution.progress import Callback, ignore
@@ -145,7 +146,7 @@ class RegionDetector(Estimator):
         records = manifest.records
         if any(record.drawn for record in records):
             check_classes(manifest, [learnt.classes_[1]])
-        sources = [s for record in records for s in _sources(record, learnt.classes_[1])]
+        sources = [s for record in records for s in PatchSource.of(record, learnt.classes_[1])]
         learnt.model_ = learnt._new_model()
         start = start_from.model_ if start_from is not None else None
         with pictures_kept():
@@ -244,6 +245,8 @@ class RegionDetector(Estimator):
     def with_notes(self, notes: AtomNotes, view: int = 0) -> Self:
         changed = copy(self)
         changed.model_ = self.model_.with_notes(notes)
+        if notes.off != self.model_.notes.off:
+            changed.training_ = tuned(self.training_, "atoms")
         return changed
 
     def spoken(self, *image: Any) -> list[Spoken]:
@@ -264,8 +267,9 @@ class RegionDetector(Estimator):
         """A copy with another m."""
         if not 1 <= value <= _MOST_PATCHES:
             raise ValueError(f"a region has from one to {_MOST_PATCHES} patches")
-        moved = copy(self)
+        moved, points = copy(self), {"previous": self.least_patches_, "value": round(value)}
         moved.least_patches_ = round(value)
+        moved.training_ = tuned(self.training_, "manual", **points)
         return moved
 
     def decision_words(self) -> str:
@@ -291,8 +295,8 @@ class RegionDetector(Estimator):
     def content(self) -> ModelContent:
         decision = {"least_patches": self.least_patches_, "cut": self.cut_}
         content = self.model_.content(self.kind, decision, self.training_)
-        curve = {"curve.miss": self.curve_.miss, "curve.alarm": self.curve_.alarm}
-        return replace(content, arrays=content.arrays | curve)
+        arrays = content.arrays | {f"curve.{n}": getattr(self.curve_, n) for n in ("miss", "alarm")}
+        return replace(content, arrays=arrays)
 
     @classmethod
     def of_content(cls, content: ModelContent, n_jobs: int | None) -> RegionDetector:
@@ -321,12 +325,6 @@ class _Seen:
 
     def findings(self, cut: float) -> Findings:
         return compare((self.margins > np.float64(cut)) & self.tissue, self.truth, self.tissue)
-
-
-def _sources(record: Record, region: str) -> list[PatchSource]:
-    if not record.is_mapped:
-        return [PatchSource(record, int(record.label == region))]
-    return [PatchSource(record, int(inside), inside, region) for inside in (False, True)]
 
 
 def _region(

@@ -35,6 +35,17 @@ def data_notes(manifest: Manifest) -> dict[str, Any]:
     return {name: lines for name, lines in notes.items() if lines}
 
 
+def why_too_few_classes(manifest: Manifest) -> str:
+    """Why there is nothing to tell apart."""
+    classes = manifest.classes
+    if any(record.is_mapped for record in manifest.records):
+        return (
+            "the images have masks, which are for learning regions: give --regions NAME (in Python "
+            f"a RegionDetector). To tell classes apart, label two or more; there are {classes}"
+        )
+    return f"images of at least two classes are needed; there are: {classes}"
+
+
 def warn_of_sizes(answers: Sequence[Answer], model: Any) -> None:
     """In a line, through `warnings`, where a model of any kind took pixel sizes for granted."""
     if vectors_named(model.recipe.vectors).are_given:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, NoReturn, Self
 import numpy as np
 
 from ..decisions.atom_notes import AtomNotes
+from ..decisions.tuning import tuned
 from ..execution.array_cache import ArrayCache
 from ..execution.executor import Executor
 from ..execution.progress import Callback, ignore
@@ -142,6 +143,8 @@ class TissueClassifier(ImageClassifier):
     def with_notes(self, notes: AtomNotes, view: int = 0) -> Self:
         changed = copy(self)
         changed._model = self._model.with_notes(notes)
+        if notes.off != self._model.notes.off:
+            changed.training_ = tuned(self.training_, "atoms")
         return changed
 
     def with_line(
@@ -159,8 +162,8 @@ class TissueClassifier(ImageClassifier):
         changed._model = self._model.with_line(manifest.records, labels, watch)
         changed.shift_ = 0.0
         facts = {"manifest_digest": manifest.digest(), "n_images": manifest.n_images}
-        changed.training_ = self.training_ | {"line": facts}
-        return changed
+        changed.training_ = tuned(self.training_, "refit", **facts)
+        return changed.tuned_on([record.path for record in manifest.records])
 
     def with_cache(self, cache: ArrayCache | None) -> Self:
         """The same model, which keeps what is costly of an image there."""

@@ -34,6 +34,13 @@ class PatchSource:
     inside: bool | None = None
     region: str = ""
 
+    @classmethod
+    def of(cls, record: Record, region: str) -> list[PatchSource]:
+        """Of an image for learning regions: inside and outside if it has a mask, else all of it."""
+        if not record.is_mapped:
+            return [cls(record, int(record.label == region))]
+        return [cls(record, int(inside), inside, region) for inside in (False, True)]
+
 
 @dataclass(frozen=True)
 class TrainingPatches:

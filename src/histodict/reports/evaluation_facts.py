@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ..compare.evaluation import Evaluation
+from ..compare.tasks import UNLABELLED
 from ..evaluation.splits import shared_patients
 from ..execution.tables import Row
 from ..execution.texts import counted
@@ -71,6 +72,24 @@ def scale_words(recipe: Recipe) -> str:
     if recipe.mpp:
         return f"{recipe.mpp:g} µm per pixel"
     return f"reduced {recipe.downsample:g} times" if recipe.downsample > 1 else "full size"
+
+
+def selection_words(done: Evaluation) -> list[str]:
+    """What makes figures too good where several methods are tested on the same images."""
+    found = []
+    n_methods = len(done.methods)
+    if n_methods > 1:
+        found.append(
+            f"The best of these {n_methods} methods, chosen by these figures, looks better than it "
+            "is: quote a method that was chosen before, or test the chosen one on further patients."
+        )
+    adapted = [name for name in done.methods if name.endswith(UNLABELLED)]
+    if adapted:
+        found.append(
+            f"The threshold of {' and '.join(adapted)} was adapted to the test images, without "
+            "their labels: it needs that many unlabelled images of every new hospital."
+        )
+    return found
 
 
 # --- data and protocol --------------------------------------------------------------------------

@@ -100,6 +100,7 @@ def _results(done: Evaluation) -> dict[str, Any]:
             for method in done.methods
         ],
         "figure_words": facts.figure_words,
+        "selection": facts.selection_words(done),
         "no_error": any(row["low"] == row["high"] for row in done.values),
         "cross_validated": done.gathered.cross_validated,
         "n_draws": provenance(done)["draws_of_patients"],

@@ -7,6 +7,7 @@ from typing import Any
 
 from ..compare.evaluation import Evaluation
 from ..decisions.regions import decision_words
+from ..decisions.tuning import describe_tuning
 from ..execution.texts import counted
 from ..images.feature_attributes import Origin
 from ..images.records import some_of
@@ -34,7 +35,6 @@ def describe_model(header: Mapping[str, Any]) -> list[Fact]:
     """
     recipe, training = Recipe.from_dict(header["recipe"]), header["training"]
     parameters = facts.listed(recipe.method_parameters)
-    adapted = counted(training.get("adapted", {}).get("n_images", 0), "image")
     given = vectors_named(recipe.vectors).are_given
     known = [
         ("Kind", header["kind"]),
@@ -50,7 +50,7 @@ def describe_model(header: Mapping[str, Any]) -> list[Fact]:
         ("Stain correction", "" if given else recipe.stain),
         ("Decision", _decision_words(header, recipe)),
         ("Atoms", _note_words(header)),
-        ("Adapted to", f"{adapted} without labels" if "adapted" in training else ""),
+        ("Changed after training", describe_tuning(training)),
         ("Pixel size", "" if given else _size_words(header["mpp"])),
         ("Seed", str(training["random_state"])),
         ("Made with", facts.listed(header["versions"])),

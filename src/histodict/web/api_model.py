@@ -6,6 +6,7 @@ import hashlib
 import tempfile
 from collections.abc import Callable
 from functools import partial
+from math import isclose
 from pathlib import Path
 from typing import Any
 
@@ -25,17 +26,19 @@ from .bytes_cache import Key
 from .calls import Call, endpoint, picture
 from .class_list import drawn_colours
 from .comparison import model_before, used_corrections
-from .jobs import OPENED, find_job
+from .figures import figures
+from .jobs import OPENED, find_job, n_tested_alike
 from .lanes import DOWNLOADS
 from .model_report import (
     KeptAnswers,
     atom_users,
     model_card,
+    selection_words,
     size_words,
     training_name,
     write_report,
 )
-from .travel import Before
+from .travel import Before, Figures
 from .workspace import short_id
 
 _ATOMS_SHOWN = 40
@@ -61,6 +64,8 @@ def describe(call: Call) -> dict[str, Any]:
         "warnings": size_words(model, results["images"] if results else []),
         "atoms": _atoms(model, trained.gallery is not None),
         "before": _before(call, results),
+        "figures": _figures_at_point(model, results) if results else None,
+        "selection": selection_words(n_tested_alike(call.user, job)) if results else "",
         "corrections": used_corrections(job.request),
         "test_patients": job.request["test_patients"],
     }
@@ -73,6 +78,29 @@ def _before(call: Call, results: dict[str, Any] | None) -> Before | None:
     except KeyError:
         return None
     return model_before(call.job, results, parent)
+
+
+def figures_at_point(call: Call) -> dict[str, Any]:
+    """Figures with their intervals, with the operating point of the query."""
+    results = _results(call)
+    return dict(_figures_at_point(call.model_at_point(), results))
+
+
+def _figures_at_point(model: Model, results: dict[str, Any]) -> Figures:
+    rows = _answered(_answers_at_point(model, results))
+    point = model.operating_point
+    return figures(model.classes_, rows, point.value if model.finds_regions and point else None)
+
+
+def _answered(results: dict[str, Any]) -> list[dict[str, Any]]:
+    return [row for row in results["images"] if row["answer"] is not None]
+
+
+def _results(call: Call) -> dict[str, Any]:
+    results = call.job.results()
+    if results is None:
+        raise KeyError("this training has no results yet")
+    return results
 
 
 def _atoms(model: Model, has_gallery: bool) -> list[dict[str, Any]]:
@@ -163,9 +191,27 @@ def _check_place(call: Call, record: Record) -> None:
 
 
 def download_model(call: Call) -> Response:
-    model = call.model_at_point()
-    data = _written(partial(save_model, model))
+    data = _written(partial(save_model, _tuned_model(call)))
     return download(call.job.name + ".histodict", "application/octet-stream", data)
+
+
+def _tuned_model(call: Call) -> Model:
+    """The model to be downloaded; if its operating point was moved, it records the test images,
+    as the page shows their results where the point is moved.
+    """
+    model, results = call.model_at_point(), call.job.results()
+    if not _is_moved(model, results):
+        return call.trained.model
+    test = call.learn_and_test()[1]
+    for record in test.records:
+        _check_place(call, record)
+    return model.tuned_on([record.path for record in test.records if record.path.exists()])
+
+
+def _is_moved(model: Model, results: dict[str, Any] | None) -> bool:
+    """Whether the operating point is another than the one that was learnt."""
+    point, own = model.operating_point, (results or {}).get("operating_point")
+    return point is not None and own is not None and not isclose(point.value, own["value"])
 
 
 def download_report(call: Call) -> Response:
@@ -187,26 +233,28 @@ def _report_key(call: Call, learn: Manifest, test: Manifest) -> Key:
 
     That is what was asked for, with the labels, pixel sizes and corrections of that time; the
     model, its training patches and its results; images and masks, by what lies there now; which of
-    them are left out; and the line's place. Maps are made of the model and the images.
+    them are left out; the line's place; and how many models were tested on the same patients. Maps
+    are made of the model and the images.
     """
     job = call.job
     files = job.folder / "job.json", job.folder / "results.json", job.model_file, job.gallery_file
     images = [path for r in (*learn.records, *test.records) for path in r.files]
-    words = repr((key_of_files((*files, *images)), learn, test, call.query.get("point")))
+    n_alike = n_tested_alike(call.user, job)
+    words = repr((key_of_files((*files, *images)), learn, test, call.query.get("point"), n_alike))
     return (hashlib.sha256(words.encode()).hexdigest(),)
 
 
 def _write_report(path: Path, call: Call, learn: Manifest, test: Manifest) -> None:
-    job = call.job
-    results = job.results()
-    if results is None:
-        raise KeyError("this training has no results yet")
-    trained, model = call.trained, call.model_at_point()
+    job, results = call.job, _results(call)
+    trained, model = call.trained, _tuned_model(call)
     records = {short_id(test.name(record)): record for record in test.records}
     card = model_card(model, trained.header, job.request, results)
     users = atom_users(model, trained.gallery, learn)
     kept = KeptAnswers(records, job.folder / "maps", job.request.get("mpp"), trained.model)
-    write_report(path, model, card, _answers_at_point(model, results), kept, users)
+    untuned = results if _is_moved(model, results) else None
+    moved = _answers_at_point(model, results)
+    selection = selection_words(n_tested_alike(call.user, job))
+    write_report(path, model, card, moved, kept, users, untuned=untuned, selection=selection)
 
 
 def _answers_at_point(model: Model, results: dict[str, Any]) -> dict[str, Any]:
@@ -239,6 +287,7 @@ def download(name: str, kind: str, data: bytes) -> Response:
 
 ROUTES = [
     Route("/api/jobs/{job}/model", endpoint(describe)),
+    Route("/api/jobs/{job}/figures", endpoint(figures_at_point)),
     Route("/api/jobs/{job}/atoms/{atom}.png", endpoint(atom_picture)),
     Route("/api/jobs/{job}/atoms/{atom}", endpoint(users_of_atom)),
     Route("/api/jobs/{job}/patches/{patch}.jpg", endpoint(patch_picture)),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from .figures import difference
 from .jobs import Job
 from .training import request_manifest
 from .travel import Before, Compared, Correction, Use, UsedCorrection
@@ -39,13 +40,18 @@ def model_before(job: Job, results: dict[str, Any] | None, parent: Job) -> Befor
         return None
     masks, masks_then = _masks(job), _masks(parent)
     then = {row["image"]: row for row in earlier["images"]}
+    both = [row for row in results["images"] if row["image"] in then]
     rows = [
         _compared(row, then[row["image"]], masks.get(row["name"]) == masks_then.get(row["name"]))
-        for row in results["images"]
-        if row["image"] in then
+        for row in both
     ]
-    point = earlier["operating_point"]
-    return {"id": parent.id, "name": parent.name, "operating_point": point, "images": rows}
+    return {
+        "id": parent.id,
+        "name": parent.name,
+        "operating_point": earlier["operating_point"],
+        "images": rows,
+        "difference": difference(rows, [row["patient"] for row in both]),
+    }
 
 
 def _compared(row: dict[str, Any], then: dict[str, Any], same_mask: bool) -> Compared:

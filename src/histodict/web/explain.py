@@ -23,6 +23,7 @@ from ..pipeline.view import View
 from .bytes_cache import BytesCache, Key
 
 _N_ATOMS = 8
+NO_TISSUE_FOUND = "No tissue found here: background, or unstained mucin or lumen"
 Chunk = tuple[NDArray[np.bool_], NDArray[np.float32]]
 
 
@@ -66,7 +67,7 @@ def explain(
     x, y = grid.corner(row, column)
     facts: dict[str, Any] = {"row": row, "column": column, "x": x, "y": y, "side": grid.patch_side}
     if winner == BLANK:
-        words = "This is glass: patches without tissue are left out."
+        words = f"{NO_TISSUE_FOUND}. Patches without tissue are left out."
         if view.quality is not None and not view.quality.good(*centre_of(patch_map, row, column)):
             words = "This tissue is not judged: it is blurred, folded or under pen marks."
         return facts | {"winner": None, "words": words}

@@ -32,6 +32,7 @@ from .workspace import (
     new_id,
     read_fields,
     say_once,
+    short_id,
 )
 
 TRAIN, MAP = "train", "map"  # kinds of jobs
@@ -194,6 +195,7 @@ def _summary(path: Path, *version: int) -> dict[str, Any]:
     plain = ("kind", "name", "data", "parent", "made", "regions", "model", "mpp")
     return {name: request.get(name) for name in plain} | {
         "method": request.get("recipe", {}).get("method"),
+        "tested_on": short_id(repr(sorted(request.get("test_patients", ())))),
         "n_corrections": len(request.get("corrections", ())),
         "image": request["records"][0].get("path") if request["kind"] == "map" else None,
         "image_id": request.get("image_id"),
@@ -215,6 +217,17 @@ def find_job(user: User, job_id: str) -> Job:
     if not is_id(job_id) or not (job.folder / "job.json").is_file():
         raise KeyError("there is no such training")
     return job
+
+
+def n_tested_alike(user: User, job: Job) -> int:
+    """Number of finished trainings on the same data tested on the same patients, with this one."""
+    wanted = [job.summary[name] for name in ("kind", "data", "tested_on")]
+    alike = (
+        other
+        for other in all_jobs(user)
+        if [other.summary[name] for name in ("kind", "data", "tested_on")] == wanted
+    )
+    return sum(other.id == job.id or other.state()["state"] == DONE for other in alike)
 
 
 def all_jobs(user: User) -> list[Job]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..decisions.tuning import describe_tuning
 from ..pipeline import Model
 from .datasets import Dataset
 from .jobs import OPENED, Job
@@ -24,6 +25,7 @@ class Kind:
     mpp: float | None
     vectors: str
     patch_px: int
+    tuning: str = ""  # how its decision was changed after training
 
     @classmethod
     def of(cls, job: Job, model: Model) -> Kind:
@@ -32,7 +34,8 @@ class Kind:
         is_file = job.summary["kind"] == OPENED
         images = job.id if is_file else job.summary["data"]
         names = tuple(model.classes_)
-        return cls(job.name, is_file, images, names, mpp, recipe.vectors, recipe.patch_px)
+        tuning = describe_tuning(model.training_)
+        return cls(job.name, is_file, images, names, mpp, recipe.vectors, recipe.patch_px, tuning)
 
 
 def misfits(kind: Kind, dataset: Dataset) -> list[str]:
@@ -41,6 +44,8 @@ def misfits(kind: Kind, dataset: Dataset) -> list[str]:
         return []
     source = "comes from a file" if kind.is_file else "was trained on other images"
     found = [f"This model {source} ({kind.name}): how good it is on these has not been measured."]
+    if kind.tuning:
+        found.append(f"Its decision was changed after training: {kind.tuning}.")
     labels = dataset.manifest.classes
     unknown = [name for name in labels if name not in kind.classes]
     if unknown:

@@ -10,7 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from ..decisions.tuning import NOTE, describe_tuning
 from ..evaluation.metrics import balanced_accuracy, roc_curve, sensitivity, specificity
+from ..evaluation.proportions import MIN_PATIENTS
 from ..execution.texts import counted
 from ..images.manifest import Manifest, Record
 from ..images.pixel_size import PixelSize, size_warnings
@@ -24,10 +26,12 @@ from ..reports.evaluation_facts import Fact
 from ..reports.model_card import describe_model
 from ..reports.pages import write_page
 from .comparison import used_corrections
+from .explain import NO_TISSUE_FOUND
+from .figures import describe_range, figures
 from .maps import answer_once, redrawn, stored_map
 from .region_overlap import pooled
 from .training import request_manifest
-from .travel import Use, UsedCorrection
+from .travel import Figures, Use, UsedCorrection
 from .words import for_the_page
 
 _N_EXAMPLES = 6
@@ -53,6 +57,7 @@ def model_card(
     n_tested = len({row["patient"] for row in rows if row["answer"] is not None})
     card = dict(describe_model(header)) | {
         "Decision": model.decision_words(),
+        "Changed after training": describe_tuning(model.training_),
         "Tested on": counted(n_tested, "other patient") if n_tested else _UNTESTED,
         "Corrections": _corrected(used_corrections(request)),
     }
@@ -62,7 +67,7 @@ def model_card(
             f"{counted(request['n_shapes'], 'shape')} on {counted(n_images, 'image')}, and nothing "
             "else of them was learnt from or tested"
         )
-    return list(card.items())
+    return [(name, words) for name, words in card.items() if words]
 
 
 def _corrected(corrections: Sequence[UsedCorrection]) -> str:
@@ -107,13 +112,22 @@ def write_report(
     results: Mapping[str, Any],
     kept: KeptAnswers,
     users: list[dict[str, Any]],
+    *,
+    untuned: Mapping[str, Any] | None = None,
+    selection: str = "",
 ) -> None:
-    """`results`: as of the model, whose line may have been moved. `users`: of `atom_users`."""
-    rows = [row for row in results["images"] if row["answer"] is not None]
+    """`results`: as of the model, whose line may have been moved. `users`: of `atom_users`.
+    `untuned`: if it was moved on the test images, the results as trained. `selection`: a warning.
+    """
+    rows = _answered(results)
     counts = confusion_table(model.classes_, rows) if rows else []
     content = {
         "title": f"Model report: {' / '.join(model.classes_)}",
-        "facts": _figures(model, rows),
+        "facts": _figures(model, _answered(untuned or results)),
+        "tuned": [] if untuned is None else _figures(model, rows, is_tuned=True),
+        "tuned_note": NOTE,
+        "selection": selection,
+        "few": _few_words(figures(model.classes_, rows)),
         "classes": model.classes_,
         "card": card,
         "truths": [truth for truth, _ in counts],
@@ -125,7 +139,7 @@ def write_report(
         "examples": _examples(model, rows, kept),
         "warnings": size_words(model, rows),
         "failed": [
-            (row["name"], row.get("failure", "only glass"))
+            (row["name"], row.get("failure", NO_TISSUE_FOUND))
             for row in results["images"]
             if row["answer"] is None
         ],
@@ -133,38 +147,82 @@ def write_report(
     write_page(path, "web/report.html.j2", content)
 
 
-def _figures(model: Model, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """How good it is; of two classes, also how well the one to be found is found; of regions, how
-    they overlap with the true ones.
+def selection_words(n_models: int) -> str:
+    """Warning that the best of several models looks better than it is; empty for one alone."""
+    if n_models < 2:
+        return ""
+    return (
+        f"{n_models} models were tested on these patients. The best of them, chosen by these "
+        "figures, looks better than it is: test the chosen one on further patients"
+    )
+
+
+def _figures(
+    model: Model, rows: list[dict[str, Any]], *, is_tuned: bool = False
+) -> list[dict[str, Any]]:
+    """Figures with intervals by patient; those of two classes say how well the class to be found is
+    found, those of regions how they overlap with the true ones.
+
+    is_tuned : the operating point was chosen on these images
     """
     classes = model.classes_
     labels, answers = ([row[key] for row in rows] for key in ("label", "answer"))
     missing = [name for name in classes if name not in labels]
-    figures: dict[str, Any] = {}
-    if model.finds_regions and rows:
-        figures |= _overlap_figures(model, rows)
+    point = model.operating_point.value if model.finds_regions and model.operating_point else None
+    found = figures(classes, rows, point)
+    told: dict[str, Any] = {}
+    if point is not None and rows:
+        told |= _overlap_figures(model, rows, found, point)
     if rows and missing:
-        figures["balanced accuracy: no image was " + " or ".join(missing)] = "not known"
+        told["balanced accuracy: no image was " + " or ".join(missing)] = "not known"
+    elif rows:
+        words = f"balanced accuracy; {describe_range(found['balanced'])}"
+        told[words] = f"{balanced_accuracy(labels, answers):.2f}"
     else:
-        accuracy = f"{balanced_accuracy(labels, answers):.2f}" if rows else "not measured"
-        figures["balanced accuracy"] = accuracy
+        told["balanced accuracy"] = "not measured"
     if len(classes) == 2 and set(classes) <= set(labels):
+        others, own = (describe_range(one["interval"]) for one in found["classes"])
         share = sensitivity(labels, answers, positive=classes[1])
-        figures[f"sensitivity: of {classes[1]} found"] = f"{share:.2f}"
+        told[f"sensitivity: of {classes[1]} found; {own}"] = f"{share:.2f}"
         share = specificity(labels, answers, positive=classes[1])
-        figures[f"specificity: of the others not called {classes[1]}"] = f"{share:.2f}"
-    figures["images of patients it never saw"] = len(rows)
-    return [{"name": name, "value": value} for name, value in figures.items()]
+        told[f"specificity: of the others not called {classes[1]}; {others}"] = f"{share:.2f}"
+    n_patients = counted(len({row["patient"] for row in rows}), "patient")
+    words = f"images of {n_patients} it never saw" if rows else "images of patients it never saw"
+    told[f"images of {n_patients}: {NOTE}" if is_tuned else words] = len(rows)
+    return [{"name": name, "value": value} for name, value in told.items()]
 
 
-def _overlap_figures(model: Model, rows: list[dict[str, Any]]) -> dict[str, str]:
+def _answered(results: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [row for row in results["images"] if row["answer"] is not None]
+
+
+def _few_words(found: Figures) -> str:
+    """A warning of classes with too few patients; empty if there are none."""
+    few = [one for one in found["classes"] if one["name"] in found["few"]]
+    if not few:
+        return ""
+    counts = " and ".join(
+        f"{counted(one['n_patients'], 'patient')} with {one['name']}" for one in few
+    )
+    return (
+        f"Tested on {counts} alone: how good the model is on other patients is hardly known, and "
+        f"no interval can be given. Test on {MIN_PATIENTS} patients of each class or more"
+    )
+
+
+def _overlap_figures(
+    model: Model, rows: list[dict[str, Any]], found: Figures, point: float
+) -> dict[str, str]:
     """Results of earlier versions do not have it."""
-    point = model.operating_point
-    found = pooled([row.get("overlap") for row in rows], point.value) if point else None
-    if found is None:
+    shares = pooled([row.get("overlap") for row in rows], point)
+    if shares is None:
         return {}
     words = f"overlap with the true regions of {model.classes_[1]}, by patches"
-    return {f"Dice: {words}": f"{found.dice:.2f}", f"IoU: {words}": f"{found.iou:.2f}"}
+    ranges = {name: describe_range(found["overlap"].get(name)) for name in ("Dice", "IoU")}
+    return {
+        f"Dice: {words}; {ranges['Dice']}": f"{shares.dice:.2f}",
+        f"IoU: {words}; {ranges['IoU']}": f"{shares.iou:.2f}",
+    }
 
 
 def confusion_table(

@@ -23,6 +23,7 @@ from .workspace import User
 OWN_NAMES = frozenset({"127.0.0.1", "localhost", "::1"})
 _HOST = re.compile(r"(?:\[([0-9a-fA-F:.]+)\]|([^\[\]:@/\\?#\s]+))(?::([0-9]{1,5}))?")
 OWN_HEADER = "x-histodict"
+TOKEN_NEEDED = "a token is needed: open the link that `histodict serve` printed for you"
 _HEADERS = {
     "Content-Security-Policy": "default-src 'self'; img-src 'self' data: blob:; "
     "frame-ancestors 'none'; base-uri 'none'; form-action 'none'; object-src 'none'",
@@ -85,9 +86,7 @@ class Gate:
         """A link with a right token sets the cookie; anything else is told what is missing."""
         token = request.query_params.get("token", "")
         if request.scope["path"] != "/" or self._find(token) is None:
-            return PlainTextResponse(
-                "a token is needed: open the link that `histodict serve` printed for you", 401
-            )
+            return PlainTextResponse(TOKEN_NEEDED, 401)
         # Not by a redirect: to one that begins at a link elsewhere, strict cookies are not sent.
         response = HTMLResponse('<meta http-equiv="refresh" content="0;url=/">')
         response.set_cookie(cookie, token, httponly=True, samesite="strict")

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import gc
+import http.client
 import os
 import signal
 import socket
 import sys
 import threading
+import urllib.error
+import urllib.request
 import webbrowser
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -40,8 +43,9 @@ from .calls import Context
 from .connections import BoundedProtocol
 from .datasets import open_dataset
 from .folders import DataFolders
-from .security import OWN_NAMES, Gate
+from .security import OWN_NAMES, TOKEN_NEEDED, Gate
 from .workspace import User
+from .workspace_lock import locked_workspace
 
 _DEMO_PATIENTS = 8
 _DEMO_IMAGES = 4
@@ -124,35 +128,39 @@ def serve(
     demo: bool = False,
     browser: bool = True,
 ) -> None:
-    """Serve the app until it is interrupted; prints the links to open, one per user."""
+    """Serve the app until it is interrupted; prints the links to open, one per user.
+
+    Refused while another server uses the workspace.
+    """
     folders = folders or ([] if demo else [Path()])
-    _share_the_cores()
-    app = make_app(folders, workspace, users=users, is_open=host not in OWN_NAMES, demo=demo)
     base = f"http://{'[::1]' if host == '::1' else host}:{port}/"
-    # Before anybody is sent there with a token: it may be another user who listens.
-    listener = _listen(host, port, base)
-    people: list[User] = app.state.users
-    for user in people:
-        link = f"{base}?token={user.token()}"
-        file = user.write_link(link)
-        print(f"For {user.name if users else 'you'}: {link}", flush=True)
-        if browser and user is people[0]:
-            threading.Timer(1.0, webbrowser.open, [file.as_uri()]).start()
-    server = _Server(
-        uvicorn.Config(
-            app,
-            host=host,
-            port=port,
-            http=BoundedProtocol,
-            ws="none",
-            log_level="warning",
-            server_header=False,
-            timeout_graceful_shutdown=int(_GRACE),
+    with locked_workspace(workspace.resolve(), base):
+        _share_the_cores()
+        app = make_app(folders, workspace, users=users, is_open=host not in OWN_NAMES, demo=demo)
+        # Before anybody is sent there with a token: it may be another user who listens.
+        listener = _listen(host, port, base)
+        people: list[User] = app.state.users
+        for user in people:
+            link = f"{base}?token={user.token()}"
+            file = user.write_link(link)
+            print(f"For {user.name if users else 'you'}: {link}", flush=True)
+            if browser and user is people[0]:
+                threading.Timer(1.0, webbrowser.open, [file.as_uri()]).start()
+        server = _Server(
+            uvicorn.Config(
+                app,
+                host=host,
+                port=port,
+                http=BoundedProtocol,
+                ws="none",
+                log_level="warning",
+                server_header=False,
+                timeout_graceful_shutdown=int(_GRACE),
+            )
         )
-    )
-    server.run([listener])  # unlike `uvicorn.run` it tells which signal ended it
-    if not server.started:
-        raise OSError(f"the server could not start at {base}")
+        server.run([listener])  # unlike `uvicorn.run` it tells which signal ended it
+        if not server.started:
+            raise OSError(f"the server could not start at {base}")
 
 
 def _listen(host: str, port: int, base: str) -> socket.socket:
@@ -167,10 +175,24 @@ def _listen(host: str, port: int, base: str) -> socket.socket:
         return listener
     except (OSError, OverflowError) as error:
         listener.close()
-        raise OSError(
-            f"the server could not start at {base}: {one_line(error)}. If another program listens "
-            "there, give another --port"
-        ) from error
+        words = f"the server could not start at {base}: {one_line(error)}. "
+        if _is_own_server(base):
+            words += "Another histodict server, with another workspace, listens there: open the "
+            words += "link that it printed, or give another --port"
+        else:
+            words += "If another program listens there, give another --port"
+        raise OSError(words) from error
+
+
+def _is_own_server(base: str) -> bool:
+    """Whether a server of this program answers at an address."""
+    try:
+        with urllib.request.urlopen(base, timeout=2):
+            return False  # it would ask for a token
+    except urllib.error.HTTPError as error:
+        return error.code == 401 and error.read(len(TOKEN_NEEDED)) == TOKEN_NEEDED.encode()
+    except (OSError, ValueError, http.client.HTTPException):
+        return False
 
 
 def _share_the_cores() -> None:

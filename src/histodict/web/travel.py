@@ -66,10 +66,49 @@ class MapJob(TypedDict):
     share: float
 
 
+class Range(TypedDict):
+    """A 95 % interval by patient."""
+
+    low: float
+    high: float
+
+
+class ClassFigure(TypedDict):
+    """Of the test images of a class, how many are right; `interval`: None with few patients."""
+
+    name: str
+    n_right: int
+    n_images: int
+    n_patients: int
+    interval: Range | None
+
+
+class Figures(TypedDict):
+    """How good answers are; `few`: classes with too few patients for an interval.
+
+    `balanced`: of the mean over the classes; `overlap`: of Dice and IoU, of regions alone.
+    """
+
+    classes: list[ClassFigure]
+    balanced: Range | None
+    few: list[str]
+    overlap: dict[str, Range | None]
+
+
+class Difference(Range):
+    """Share of images that are right now less the share that were before."""
+
+    value: float
+
+
 class Before(TypedDict):
-    """The model that a training is compared with, on the images that both were tested on."""
+    """The model that a training is compared with, on the images that both were tested on.
+
+    `difference`: None with too few patients to tell it from chance.
+    """
 
     id: str
     name: str
     operating_point: dict[str, Any] | None
     images: list[Compared]
+    difference: Difference | None

@@ -1,5 +1,6 @@
 """What the app keeps on disk: a folder per user, with small JSON files that are whole or absent.
 
+WORKSPACE/server.lock                held by the server that uses the workspace
 WORKSPACE/thumbnails/                small pictures, made again when lost
 WORKSPACE/users/NAME/token           the user's key
 WORKSPACE/users/NAME/open.html       leads the browser to the user's link

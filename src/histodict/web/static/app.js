@@ -68,7 +68,7 @@ function showNav(current) {
     data: ["data", here.data],
     train: ["train", here.data],
     model: ["model", here.job],
-    look: ["look", here.job ?? "-", here.data, here.image],
+    look: ["look", here.job ?? "-", here.data, here.imageData === here.data ? here.image : null],
   };
   const links = Object.entries(PAGES).map(([name, page], place) =>
     h("a", {

@@ -2,6 +2,7 @@
 import { choice, classTag, coloursNow, get, guarded, h, isActive, labelled, pause, takeColours } from "../dom.js";
 import { Viewer } from "../viewer.js";
 import { go, here } from "../way.js";
+import { imageOf, missingImage } from "./strip.js";
 import { modelsOf } from "./models.js";
 
 export async function showCompare(content, [before, after, dataId, image], session) {
@@ -12,8 +13,12 @@ export async function showCompare(content, [before, after, dataId, image], sessi
     return null;
   }
   takeColours(data.drawn?.colours);
-  const chosen = data.images.find((entry) => entry.id === image) ?? data.images[0];
-  Object.assign(here, { data: data.id, image: chosen.id });
+  const chosen = imageOf(data, image);
+  if (!chosen) {
+    content.append(missingImage(data, after));
+    return null;
+  }
+  Object.assign(here, { data: data.id, image: chosen.id, imageData: data.id });
   const state = { data, chosen, stopped: false, base: `/api/data/${data.id}/images/${chosen.id}`, viewers: [] };
   state.info = await get(state.base);
   const way = (one, other) => go("compare", one, other, data.id, chosen.id);
@@ -80,7 +85,7 @@ function counts({ counts: table, classes, n_apart: apart }) {
   const changed = all - table.reduce((sum, row, i) => sum + row[i], 0);
   const share = all ? (100 * changed) / all : 0;
   return h("div", {}, h("p", { id: "n-changed" }, `The second model calls ${changed} of ${all} patches (${share.toFixed(1)} %) otherwise than the first.`,
-    apart ? ` ${apart} more are judged by only one of them: the other sees glass, or its patches do not reach there.` : ""),
+    apart ? ` ${apart} more are judged by only one of them: the other finds no tissue there, or its patches do not reach there.` : ""),
     h("table", { class: "counts", id: "difference-table" },
       h("tr", {}, h("th", {}, "first \\ second"), classes.map((name) => h("th", {}, classTag(classes, name)))),
       table.map((row, i) => h("tr", {}, h("th", {}, classTag(classes, classes[i])), row.map((n) => h("td", {}, String(n)))))));

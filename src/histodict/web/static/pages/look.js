@@ -7,7 +7,7 @@ import { drawInstead } from "./data.js";
 import { DrawPanel } from "./draw.js";
 import { exportsBar, offerMap } from "./exports.js";
 import { modelBar } from "./models.js";
-import { imageStrip } from "./strip.js";
+import { imageOf, imageStrip, missingImage } from "./strip.js";
 import { suggestBar } from "./suggest.js";
 import { whyView } from "./why.js";
 
@@ -20,8 +20,12 @@ export async function showLook(content, [job, id, image], session) {
   }
   const data = await get(`/api/data/${dataId}`);
   takeColours(data.drawn?.colours);
-  const chosen = data.images.find((entry) => entry.id === image) ?? data.images[0];
-  Object.assign(here, { data: data.id, image: chosen.id, job: state.job ?? here.job });
+  const chosen = imageOf(data, image);
+  if (!chosen) {
+    content.append(missingImage(data, state.job));
+    return null;
+  }
+  Object.assign(here, { data: data.id, image: chosen.id, imageData: data.id, job: state.job ?? here.job });
   Object.assign(state, { data, chosen, base: `/api/data/${data.id}/images/${chosen.id}` });
   state.place = `/api/jobs/${state.job}/look/${data.id}/${chosen.id}`;
   state.point = here.points[state.job];

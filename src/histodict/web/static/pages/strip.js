@@ -11,6 +11,17 @@ function askFirst(url) {
   picture.src = url;
 }
 
+/** The image of an address, or the first one where the address names none; undefined if it is not there. */
+export const imageOf = (data, id) => (id === undefined ? data.images[0] : data.images.find((image) => image.id === id));
+
+/** In place of an image that is not there: never another one. */
+export function missingImage(data, job) {
+  return h("div", { class: "missing", id: "missing-image" }, h("h1", {}, "This image does not exist"),
+    h("p", {}, `There is no image with this address in ${data.name}: it may have been renamed, moved or deleted.`),
+    h("div", { class: "buttons" }, data.images.length ? h("a", { class: "button main", href: `#/look/${job ?? "-"}/${data.id}` }, `See the images of ${data.name}`) : null,
+      h("a", { class: "button", href: "#/data" }, "Choose other data")));
+}
+
 export function imageStrip({ data, chosen, job, base }) {
   askFirst(`${base}/tiles/0/0/0.jpg`);
   const list = h("div", { class: "strip-list" });

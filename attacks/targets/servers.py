@@ -1,0 +1,301 @@
+"""Two servers on one workspace: either one is refused, or every acknowledged stroke is kept.
+
+Each case forks servers from a process that has imported them, sends strokes to every server that
+answers, and reads from the disk what was kept. The servers start at once or one after the other,
+name the workspace by other paths, listen at the same port, and the first may be killed or told to
+end while the second starts. Then a third must be able to start.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import shutil
+import signal
+import socket
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import numpy as np
+from numpy.random import Generator
+
+from ..page import Address, Client
+from ..scenarios import free_port
+from ..target import Case, Find, Target
+
+_PATIENCE = 60.0  # seconds for a server to answer or to end; a hang is noticed before
+_REFUSED = "another server uses this workspace"
+_SIDE = 12  # pixels of a stroke's box; the boxes of a case do not touch
+_COLUMNS = 12
+_ENDS = {"killed": signal.SIGKILL, "told to end": signal.SIGTERM}
+_PATHS = ("plain", "link", "relative")
+_KINDS = ("at once", "one after the other", "same port", *(f"first {how}" for how in _ENDS))
+
+
+class ServersTarget(Target):
+    name = "servers"
+    smoke_attempts = 15
+
+    def setup(self, folder: Path) -> None:
+        from PIL import Image
+
+        from histodict.web import server  # noqa: F401 - imported before the fork
+
+        shutil.rmtree(folder / "servers", ignore_errors=True)
+        self._folder = folder / "servers"
+        (self._folder / "data" / "bare").mkdir(parents=True)
+        pixels = np.random.default_rng(0).integers(60, 220, (320, 240, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(self._folder / "data" / "bare" / "image.png")
+        self._template = self._folder / "template"
+        self._prepare()
+        self._n_cases = 0
+
+    def _prepare(self) -> None:
+        """A workspace with an opened data set and a class to draw with."""
+        from histodict.web.data_sources import DataSources
+        from histodict.web.datasets import open_dataset
+        from histodict.web.drawing_acts import change_classes
+        from histodict.web.folders import DataFolders
+        from histodict.web.workspace import User
+
+        user = User.of(self._template, "local")
+        sources = DataSources(DataFolders([self._folder / "data"]))
+        data = open_dataset(user, sources, self._folder / "data" / "bare", is_bare=True)
+        (own,) = change_classes(data, {"name": "a"})
+        (self._image,) = data.listing.by_id
+        self._data, self._label, self._token = data.id, own.id, user.token()
+
+    def case(self, rng: Generator) -> Case:
+        kind = _KINDS[int(rng.integers(len(_KINDS)))]
+        edits = [
+            ["path", _PATHS[int(rng.integers(len(_PATHS)))]],
+            ["strokes", int(rng.integers(1, 7))],
+        ]
+        if kind != "one after the other":
+            edits.append(["delay", round(float(rng.uniform(0, 0.3)), 3)])
+        if kind.startswith("first"):
+            edits.append(["end after", round(float(rng.uniform(0, 0.5)), 3)])
+        return Case(kind, kind.replace(" ", "-"), tuple(edits))
+
+    def build(self, case: Case) -> bytes:
+        return json.dumps(dict(case.edits)).encode()
+
+    def attempt(self, data: bytes, base: str) -> str:
+        self._n_cases += 1
+        place = self._folder / f"case-{os.getpid()}-{self._n_cases}"
+        place.mkdir()
+        trial = _Trial(self, place, base, json.loads(data))
+        try:
+            return trial.run()
+        finally:
+            for one in trial.begun:
+                one.kill()
+            shutil.rmtree(place, ignore_errors=True)
+
+    # --- used by a trial ------------------------------------------------------------------------
+
+    def new_workspace(self, place: Path) -> Path:
+        shutil.copytree(self._template, place / "workspace")
+        return place / "workspace"
+
+    def start(self, place: Path, workspace: Path, port: int) -> _Server:
+        """Fork a server; it ends with status 0, or 1 and its error in its file."""
+        words = place / f"words-{port}-{time.monotonic_ns()}.txt"
+        pid = os.fork()
+        if pid:
+            return _Server(pid, port, words)
+        status = 1
+        try:
+            with words.open("w") as file:
+                os.dup2(file.fileno(), 1)
+                os.dup2(file.fileno(), 2)
+            os.chdir(place)
+            from histodict.execution.leaving import end_with
+            from histodict.web.server import serve
+
+            end_with(os.getppid())  # also where a hang of the target ended its process
+            serve([self._folder / "data"], workspace=workspace, port=port, browser=False)
+            status = 0
+        except BaseException as error:
+            with suppress(OSError), words.open("a") as file:
+                file.write(f"{type(error).__name__}: {error}")
+        finally:
+            os._exit(status)
+
+    def draw(self, client: Client, box: int) -> int:
+        """Send the stroke of a number; the status of the answer."""
+        x, y = self._corner(box)
+        body = {"act": "draw", "tool": "rectangle", "label": self._label}
+        path = f"/api/data/{self._data}/images/{self._image}/drawn"
+        points = [[x, y], [x + _SIDE, y + _SIDE]]
+        return client.ask("POST", path, body | {"points": points})[0]
+
+    def address(self, port: int) -> Address:
+        return Address(port, self._token)
+
+    def kept(self, workspace: Path) -> set[int]:
+        """The numbers of the strokes that the workspace holds."""
+        from histodict.web.sheets import Sheet
+
+        sheet = Sheet.read(workspace / "users" / "local" / "data" / self._data, self._image)
+        corners = [np.min(shape["polygons"][0][0], axis=0) for shape in sheet.shapes]
+        by_corner = {self._corner(box): box for box in range(200)}
+        return {by_corner[round(float(x)), round(float(y))] for x, y in corners}
+
+    def _corner(self, box: int) -> tuple[int, int]:
+        return 2 + (box % _COLUMNS) * (_SIDE + 6), 2 + (box // _COLUMNS) * (_SIDE + 6)
+
+
+@dataclass
+class _Server:
+    pid: int
+    port: int
+    words: Path
+    status: int | None = None
+    is_ending: bool = False  # it may give up requests that are under way
+
+    def has_ended(self) -> bool:
+        if self.status is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            self.status = os.waitstatus_to_exitcode(status) if pid else None
+        return self.status is not None
+
+    def answers(self) -> bool:
+        """Whether it listens; waits until it does or has ended."""
+        end = time.monotonic() + _PATIENCE
+        while time.monotonic() < end:
+            if self.has_ended():
+                return False
+            if b"token=" in self._said().encode():
+                with suppress(OSError):
+                    socket.create_connection(("127.0.0.1", self.port), 1).close()
+                    return True
+            time.sleep(0.005)
+        raise Find(f"a server neither answers nor ends: {self._said()}")
+
+    def _said(self) -> str:
+        return self.words.read_text() if self.words.exists() else ""
+
+    def check_refusal(self) -> None:
+        if self.status == 1 and _REFUSED not in self._said():
+            raise Find(f"it ended with other words: {self._said()[-600:]}")
+
+    def end(self, how: int) -> None:
+        self.is_ending = True
+        if not self.has_ended():
+            os.kill(self.pid, how)
+
+    def kill(self) -> None:
+        self.end(signal.SIGKILL)
+        end = time.monotonic() + _PATIENCE
+        while not self.has_ended() and time.monotonic() < end:
+            time.sleep(0.002)
+
+
+@dataclass
+class _Trial:
+    """One case; `given` has the values of its edits."""
+
+    target: ServersTarget
+    place: Path
+    base: str
+    given: dict[str, Any]
+    begun: list[_Server] = field(default_factory=list)
+    acknowledged: set[int] = field(default_factory=set)
+    wrong: list[BaseException] = field(default_factory=list)
+
+    def run(self) -> str:
+        self.workspace = self.target.new_workspace(self.place)
+        first = self._start(self.workspace, free_port())
+        if self.base == "one-after-the-other" and not first.answers():
+            raise Find(f"the first server does not start: {first._said()[-600:]}")
+        time.sleep(float(self.given.get("delay", 0)))
+        port = first.port if self.base == "same-port" else free_port()
+        second = self._start(self._other_path(), port)
+        how = _ENDS.get(self.base.removeprefix("first-").replace("-", " "))
+        serving = self._use([first, second], first if how else None, how)
+        if not serving and how is None:
+            raise Find("both servers were refused")
+        for one in (first, second):
+            one.check_refusal()
+        if how is not None:
+            first.kill()
+            second.kill()
+            third = self._start(self.workspace, free_port())
+            if not third.answers():
+                raise Find(f"nobody can start after the first ended: {third._said()[-600:]}")
+            self._strokes(third, 150)
+        if not self.acknowledged:
+            raise Find("no stroke was acknowledged")
+        for one in self.begun:
+            one.kill()
+        lost = self.acknowledged - self.target.kept(self.workspace)
+        if lost:
+            raise Find(f"{len(lost)} of {len(self.acknowledged)} acknowledged strokes are lost")
+        return f"{serving} of 2 served, all kept"
+
+    def _start(self, workspace: Path, port: int) -> _Server:
+        self.begun.append(self.target.start(self.place, workspace, port))
+        return self.begun[-1]
+
+    def _other_path(self) -> Path:
+        kind = self.given.get("path", "plain")
+        if kind == "link":
+            (self.place / "link").symlink_to(self.workspace)
+            return self.place / "link"
+        return Path("workspace") if kind == "relative" else self.workspace
+
+    def _use(self, servers: list[_Server], ended: _Server | None, how: int | None) -> int:
+        """Send strokes to both at the same time; the number of servers that answered."""
+        answered = [False, False]
+
+        def use(place: int) -> None:
+            try:
+                if self.base == "same-port" and place and servers[0].answers():
+                    # Both listen at one address: who of them answers cannot be told apart.
+                    end = time.monotonic() + _PATIENCE
+                    while not servers[1].has_ended() and time.monotonic() < end:
+                        time.sleep(0.005)
+                    if not servers[1].has_ended():
+                        raise Find("two servers listen at one port")
+                    return
+                answered[place] = servers[place].answers()
+                if answered[place]:
+                    self._strokes(servers[place], 50 * place)
+            except BaseException as error:
+                self.wrong.append(error)
+
+        threads = [Thread(target=use, args=(place,)) for place in range(2)]
+        for thread in threads:
+            thread.start()
+        if ended is not None and how is not None:
+            time.sleep(float(self.given.get("end after", 0)))
+            ended.end(how)
+        for thread in threads:
+            thread.join()
+        if self.wrong:
+            raise self.wrong[0]
+        return sum(answered)
+
+    def _strokes(self, server: _Server, first: int) -> None:
+        """Until the server is gone; what was acknowledged is noted."""
+        client = Client(self.target.address(server.port))
+        try:
+            for box in range(first, first + int(self.given.get("strokes", 3))):
+                status = self.target.draw(client, box)
+                if status == 200:
+                    self.acknowledged.add(box)
+                elif not server.is_ending:
+                    raise Find(f"stroke {box} is refused with status {status}")
+        except (OSError, http.client.HTTPException):
+            pass
+        finally:
+            client.close()
+
+
+TARGET = ServersTarget()

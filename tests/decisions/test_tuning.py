@@ -1,0 +1,174 @@
+"""A model records by what and on which images its decision was changed after training, and figures
+on these images say so.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from histodict import TissueClassifier
+from histodict.cli import app
+from histodict.decisions.atom_notes import AtomNotes
+from histodict.decisions.tuning import (
+    NOTE,
+    check_tuning,
+    describe_tuning,
+    fingerprint,
+    is_tuned_on,
+)
+from histodict.images.manifest import read_manifest
+from histodict.model_file import read_header
+from histodict.pipeline import Panel, RegionDetector, load_model, save_model
+from histodict.recipes import Recipe
+from histodict.reports.model_card import describe_model
+
+FAST = Recipe(
+    method="nearest-mean", patch_px=12, patches_per_class=200, rule="margin", stain="none"
+)
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory):
+    """Images of two colours that overlap, in a table with patients."""
+    folder = tmp_path_factory.mktemp("set")
+    rng, lines = np.random.default_rng(0), ["path,label,patient"]
+    for label, red in (("blue", 140), ("red", 160)):
+        for place in range(8):
+            colour = np.array([red + rng.normal(0, 12), 90, 150]) + rng.normal(0, 3, (48, 60, 3))
+            path = folder / f"{label}{place}.png"
+            Image.fromarray(np.clip(colour, 0, 255).astype(np.uint8)).save(path)
+            lines.append(f"{path.name},{label},{label}-{place // 2}")
+    (folder / "table.csv").write_text("\n".join(lines))
+    return folder / "table.csv"
+
+
+@pytest.fixture(scope="module")
+def model(table):
+    return TissueClassifier(replace(FAST, vectors="rgb")).fit(read_manifest(table))
+
+
+def paths(table):
+    return [record.path for record in read_manifest(table).records]
+
+
+def predict(model, table, folder):
+    """The scores that `predict` writes, and what it prints."""
+    file = save_model(model, folder / "m.histodict")
+    run = CliRunner().invoke(app, ["predict", str(file), str(table), "-o", str(folder / "out")])
+    assert run.exit_code == 0, run.output
+    return json.loads((folder / "out" / "scores.json").read_text()), run.output
+
+
+def test_the_threshold_moved_by_hand_is_recorded_in_the_file(model, table, tmp_path):
+    assert describe_tuning(model.training_) == ""
+    moved = model.with_threshold(model.threshold + 0.1).tuned_on(paths(table))
+    header = read_header(save_model(moved, tmp_path / "m.histodict"))
+    (change,) = header["training"]["tuning"]
+    assert change["source"] == "manual" and change["n_images"] == len(paths(table))
+    assert change["previous"] == pytest.approx(model.threshold)
+    assert change["value"] == pytest.approx(moved.threshold) != change["previous"]
+    card = dict(describe_model(header))["Changed after training"]
+    assert "moved by hand from" in card and "on 16 images" in card
+    assert "not an estimate for unseen patients" in card
+    assert is_tuned_on(moved.training_, paths(table)[0])
+    assert "tuning" not in model.training_
+
+
+@pytest.mark.parametrize("way", ["by hand", "adapted", "adapted panel"])
+def test_figures_on_tuning_images_say_so_beside_the_untuned_ones(model, table, tmp_path, way):
+    (tmp_path / "plain").mkdir()
+    if way == "adapted panel":
+        model = Panel([replace(FAST, vectors="rgb")], folds=2).fit(read_manifest(table))
+    plain, said = predict(model, table, tmp_path / "plain")
+    assert "tuned" not in plain and NOTE not in said
+    answers = [model.answer(path) for path in paths(table)]
+    values = sorted(answer.value for answer in answers)
+    if way == "by hand":
+        changed = model.with_operating_point(values[1])
+    else:
+        changed = model.adapted_to([answer.score + 1 for answer in answers], anyway=True)
+    found, said = predict(changed.tuned_on(paths(table)), table, tmp_path)
+    assert found["tuned"]["n_images"] == 16
+    assert found["tuned"]["note"] == NOTE and NOTE in " ".join(said.split())
+    assert "untuned" in said
+    measure = "balanced accuracy"
+    assert found["tuned"]["untuned"][measure] == plain["metrics"][measure]
+    assert found["metrics"][measure] != plain["metrics"][measure]
+
+
+def test_figures_on_other_images_are_not_marked(model, table, tmp_path):
+    moved = model.with_threshold(model.threshold + 0.1).tuned_on([])
+    found, said = predict(moved, table, tmp_path)
+    assert "tuned" not in found and NOTE not in said
+
+
+def test_a_refitted_rule_has_no_untuned_figure(model, table, tmp_path):
+    refitted = model.with_line(read_manifest(table))
+    (change,) = refitted.training_["tuning"]
+    assert change["source"] == "refit" and len(change["images"]) == 16
+    found, said = predict(refitted, table, tmp_path)
+    assert found["tuned"]["untuned"] is None
+    assert "that this one was made from" in " ".join(said.split())
+
+
+def test_atoms_switched_off_are_recorded_and_names_are_not(table):
+    recipe = replace(FAST, method="odl", method_parameters={"n_atoms": 4}, vectors="centred")
+    model = TissueClassifier(recipe).fit(read_manifest(table))
+    named = model.with_notes(AtomNotes().changed([0], name="dark"))
+    assert "tuning" not in named.training_
+    off = named.with_notes(AtomNotes().changed([0], off=True))
+    assert [change["source"] for change in off.training_["tuning"]] == ["atoms"]
+    assert "images not recorded" in describe_tuning(off.training_)
+    panel = Panel([recipe], folds=2).fit(read_manifest(table))
+    off = panel.with_notes(AtomNotes().changed([0], off=True))
+    assert [change["source"] for change in off.training_["tuning"]] == ["atoms"]
+
+
+def test_detectors_record_the_number_of_patches(table, tmp_path):
+    recipe = replace(FAST, vectors="rgb", rule="proportion")
+    model = RegionDetector(recipe, region="red").fit(read_manifest(table))
+    moved = model.with_operating_point(model.least_patches_ + 2).tuned_on(paths(table))
+    (change,) = moved.training_["tuning"]
+    assert (change["previous"], change["value"]) == (
+        model.least_patches_,
+        model.least_patches_ + 2,
+    )
+    assert load_model(save_model(moved, tmp_path / "m.histodict")).training_ == moved.training_
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {},
+        [1],
+        [{}],
+        [{"source": "magic"}],
+        [{"images": "abc"}],
+        [{"n_images": -1}],
+        [{"previous": "0.4"}],
+    ],
+)
+def test_damaged_records_are_refused(wrong):
+    whole = {"source": "manual", "date": "", "n_images": 0, "images": []}
+    whole |= dict.fromkeys(("previous", "value", "shift"))
+    check_tuning([whole])
+    if isinstance(wrong, list) and wrong and isinstance(wrong[0], dict) and wrong[0]:
+        wrong = [whole | wrong[0]]
+    with pytest.raises(ValueError):
+        check_tuning(wrong)
+
+
+def test_fingerprints_tell_files_apart(tmp_path):
+    one, other = tmp_path / "one", tmp_path / "other"
+    one.write_bytes(b"a" * 3_000_000)
+    for change in (b"b" + b"a" * 2_999_999, b"a" * 2_999_999 + b"b", b"a" * 2_999_999):
+        other.write_bytes(change)
+        assert fingerprint(one) != fingerprint(other)
+    other.write_bytes(one.read_bytes())
+    assert fingerprint(one) == fingerprint(other)

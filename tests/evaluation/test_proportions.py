@@ -1,0 +1,54 @@
+"""Intervals of proportions by patient: they hold what they promise, also where nothing is wrong."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from histodict.evaluation.proportions import mean_interval, proportion
+
+
+def test_every_image_right_does_not_mean_certainty():
+    found = proportion([True] * 22, ["a"] * 8 + ["b"] * 7 + ["c"] * 7)
+    assert (found.value, found.n_images, found.n_patients) == (1.0, 22, 3)
+    assert found.low < 0.2 and found.high == 1.0
+    many = proportion([True] * 40, [str(place) for place in range(40)])
+    assert many.low > 0.9
+
+
+def test_two_patients_give_no_interval():
+    found = proportion([True] * 22, ["a"] * 11 + ["b"] * 11)
+    assert found.low is None and found.high is None and found.n_patients == 2
+    assert mean_interval([found, proportion([True, False, True], ["a", "b", "c"])]) is None
+
+
+def test_alike_images_of_a_patient_count_less():
+    patients = [str(place // 4) for place in range(40)]
+    alike = proportion([place // 4 % 2 == 0 for place in range(40)], patients)
+    mixed = proportion([place % 2 == 0 for place in range(40)], patients)
+    single = proportion([place % 2 == 0 for place in range(40)], [str(p) for p in range(40)])
+    assert alike.value == mixed.value == single.value == 0.5
+    assert alike.high - alike.low > 1.5 * (single.high - single.low)
+    assert mixed.high - mixed.low >= single.high - single.low
+
+
+@pytest.mark.parametrize(("n_patients", "rate", "alike"), [(4, 0.9, 0.3), (12, 0.8, 0.4)])
+def test_intervals_hold_the_rate_as_often_as_they_say(n_patients, rate, alike):
+    rng = np.random.default_rng(0)
+    held = []
+    for _ in range(300):
+        sizes = rng.integers(1, 10, n_patients)
+        own = rng.beta(rate * (1 / alike - 1), (1 - rate) * (1 / alike - 1), n_patients)
+        right = rng.random(sizes.sum()) < np.repeat(own, sizes)
+        found = proportion(right, np.repeat(np.arange(n_patients).astype(str), sizes))
+        assert 0 <= found.low <= found.value <= found.high <= 1
+        held.append(found.low <= rate <= found.high)
+    assert np.mean(held) > 0.9
+
+
+def test_the_mean_of_two_is_narrower_than_each():
+    patients = [str(place) for place in range(30)]
+    one = proportion([place % 3 != 0 for place in range(30)], patients)
+    low, high = mean_interval([one, one])
+    assert high - low < one.high - one.low
+    assert low < one.value < high

@@ -1,0 +1,23 @@
+"""Reports of several methods on the same test images say that the best of them looks too good."""
+
+from types import SimpleNamespace
+
+from histodict.reports.evaluation_facts import selection_words
+
+
+def done(*methods):
+    return SimpleNamespace(methods=list(methods))
+
+
+def test_one_method_needs_no_warning():
+    assert selection_words(done("dfdl")) == []
+
+
+def test_the_best_of_several_looks_too_good():
+    (words,) = selection_words(done("dfdl", "odl", "lbp-colour"))
+    assert "The best of these 3 methods" in words and "looks better than it is" in words
+
+
+def test_thresholds_adapted_to_the_test_images_are_named():
+    (words,) = selection_words(done("dfdl+unlabelled"))
+    assert "dfdl+unlabelled was adapted to the test images" in words

@@ -1,0 +1,90 @@
+"""Figures of the page with intervals by patient, and differences that may be chance."""
+
+from __future__ import annotations
+
+import pytest
+
+from .conftest import MISSING
+
+pytest.importorskip("starlette", reason=MISSING)
+
+from histodict.web.figures import describe_range, difference, figures
+
+CLASSES = ["benign", "malignant"]
+
+
+def rows(*groups):
+    """(label, answer, patient, how many) each."""
+    return [
+        {"label": label, "answer": answer, "patient": patient}
+        for label, answer, patient, n in groups
+        for _ in range(n)
+    ]
+
+
+def test_patients_are_counted_per_class():
+    found = figures(
+        CLASSES,
+        rows(
+            ("malignant", "malignant", "1", 11),
+            ("malignant", "malignant", "2", 11),
+            *(("benign", "benign", str(patient), 3) for patient in range(3, 8)),
+        ),
+    )
+    benign, malignant = found["classes"]
+    assert (malignant["n_right"], malignant["n_images"], malignant["n_patients"]) == (22, 22, 2)
+    assert malignant["interval"] is None and found["few"] == ["malignant"]
+    assert found["balanced"] is None
+    assert benign["n_patients"] == 5 and 0 < benign["interval"]["low"] < 1
+    assert describe_range(malignant["interval"]) == "no interval can be given"
+
+
+def test_figures_of_enough_patients_have_intervals():
+    some = [("malignant", "malignant", f"m{n}", 2) for n in range(4)]
+    some += [("benign", "malignant" if n == 0 else "benign", f"b{n}", 2) for n in range(4)]
+    found = figures(CLASSES, rows(*some))
+    assert found["few"] == [] and found["balanced"]["low"] < 0.875 < found["balanced"]["high"]
+    assert found["overlap"] == {}
+
+
+def test_labels_that_the_model_does_not_know_leave_the_mean_without_interval():
+    some = [(name, name, f"{name}{n}", 1) for name in CLASSES for n in range(4)]
+    assert figures(CLASSES, rows(*some))["balanced"] is not None
+    assert figures(CLASSES, rows(*some, ("sick", "benign", "9", 1)))["balanced"] is None
+
+
+def test_overlap_of_regions_has_an_interval():
+    some = [
+        {"label": "b", "answer": "b", "patient": str(n), "overlap": [[8, n, 1]]} for n in range(4)
+    ]
+    found = figures(["a", "b"], some, least=1)["overlap"]
+    assert found["Dice"]["low"] < 64 / 74 < found["Dice"]["high"]
+    assert figures(["a", "b"], some[:2], least=1)["overlap"] == {"Dice": None, "IoU": None}
+    assert figures(["a", "b"], some, least=3)["overlap"] == {}
+
+
+def compared(*groups):
+    """(label, answer before, answer now, patient, how many) each."""
+    found = [
+        ({"label": label, "answer_before": before, "answer": now}, patient)
+        for label, before, now, patient, n in groups
+        for _ in range(n)
+    ]
+    return [row for row, _ in found], [patient for _, patient in found]
+
+
+def test_a_difference_of_one_patient_may_be_chance():
+    """33 of 41 now, 31 before: two images of one patient."""
+    same = [("a", "a", "a", str(n), 4) for n in range(7)] + [("a", "b", "b", "7", 8)]
+    found = difference(*compared(*same, ("a", "a", "a", "8", 3), ("a", "b", "a", "8", 2)))
+    assert found["value"] == pytest.approx(2 / 41)
+    assert found["low"] <= 0 <= found["high"]
+
+
+def test_a_difference_of_all_patients_is_more_than_chance():
+    found = difference(*compared(*(("a", "b", "a", str(n), 3) for n in range(8))))
+    assert found == {"value": 1.0, "low": 1.0, "high": 1.0}
+
+
+def test_two_patients_cannot_tell():
+    assert difference(*compared(("a", "b", "a", "1", 9), ("a", "b", "a", "2", 9))) is None
