@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 _TOLERANCE = 3  # grey levels; more than lossy compression leaves in an area of one colour
 _STRIP = 64  # rows or columns read together
 _MOST_FRAMES = 2  # margins of different colours, one inside the other
-_MOST_PIXELS = 50_000_000  # no tile or photograph has more
+_MOST_PIXELS = 50_000_000  # larger images are not searched; none of them is a tile
 
 Box = tuple[int, int, int, int]  # left, top, right, bottom in level-0 pixels
 
