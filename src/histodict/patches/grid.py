@@ -64,7 +64,8 @@ class PatchGrid:
                 f"the image has {size[0]} x {size[1]} pixels, less than one patch of "
                 f"{least} x {least}: use a smaller patch or scale, or leave the image out"
             )
-        return cls(counts[1], counts[0], patch_px, stride_px, downsample, *corner)
+        place = counts[1], counts[0], patch_px, stride_px, downsample, *corner
+        return cls(*place, chunk_px=_CHUNK_PX)
 
     def chunks(self) -> Iterator[tuple[slice, slice]]:
         """Ranges of grid rows and columns whose patches are read together."""
