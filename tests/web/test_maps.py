@@ -59,7 +59,8 @@ def test_the_page_is_told_where_the_pixel_size_comes_from(model, manifest, folde
 
 def test_the_page_is_told_where_the_grid_lies(folder, manifest):
     grid = stored_answer(folder, manifest.records[0])["grid"]
-    assert grid == {"n_rows": 10, "n_columns": 13, "side": 12, "step": 12, "shift": 0}
+    place = {"left": 0, "top": 0, "shift": 0}
+    assert grid == {"n_rows": 10, "n_columns": 13, "side": 12, "step": 12} | place
 
 
 def test_the_picture_shows_winners_alone_or_together(patch_map):

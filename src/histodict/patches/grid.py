@@ -46,9 +46,14 @@ class PatchGrid:
 
     @classmethod
     def over(
-        cls, size: tuple[int, int], patch_px: int, stride_px: int, downsample: float
+        cls,
+        size: tuple[int, int],
+        patch_px: int,
+        stride_px: int,
+        downsample: float,
+        corner: tuple[int, int] = (0, 0),
     ) -> PatchGrid:
-        """The grid of all patches that lie inside an image of this level-0 size."""
+        """The grid of all patches that lie inside a box of this level-0 corner and size."""
         counts = [
             int((length / downsample - patch_px) // stride_px) + 1 if length else 0
             for length in size
@@ -59,7 +64,8 @@ class PatchGrid:
                 f"the image has {size[0]} x {size[1]} pixels, less than one patch of "
                 f"{least} x {least}: use a smaller patch or scale, or leave the image out"
             )
-        return cls(counts[1], counts[0], patch_px, stride_px, downsample, chunk_px=_CHUNK_PX)
+        place = counts[1], counts[0], patch_px, stride_px, downsample, *corner
+        return cls(*place, chunk_px=_CHUNK_PX)
 
     def chunks(self) -> Iterator[tuple[slice, slice]]:
         """Ranges of grid rows and columns whose patches are read together."""
@@ -120,6 +126,11 @@ class PatchGrid:
 
     def columns_at(self, x: NDArray[np.float64]) -> NDArray[np.int64]:
         return self._nearest(x - self.left, self.n_columns)
+
+    def is_near(self, places: NDArray[np.float64], start: float, count: int) -> NDArray[np.bool_]:
+        """Whether level-0 x or y lie at most a patch from the columns or rows that begin there."""
+        reach, first = max(self.patch_side, self.step), start + self.shift
+        return (places > first - reach) & (places < first + count * self.step + reach)
 
     def _nearest(self, places: NDArray[np.float64], count: int) -> NDArray[np.int64]:
         index = np.floor((places - self.shift) / self.step).astype(np.int64)

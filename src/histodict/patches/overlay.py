@@ -52,11 +52,19 @@ def draw_overlay(
 
 
 def _lay_over(picture: NDArray[np.uint8], patch_map: PatchMap, size: tuple[int, int]) -> None:
-    """Colours the picture of an image of this level-0 size, up to its border."""
+    """Colours the picture of an image of this level-0 size, up to its border.
+
+    A uniform margin, over which no grid is laid, is coloured for at most a patch.
+    """
     colours, opacity = patch_map.colours()
     grid, (height, width) = patch_map.grid, picture.shape[:2]
-    rows = grid.rows_at((np.arange(height) + 0.5) * size[1] / height)
-    columns = grid.columns_at((np.arange(width) + 0.5) * size[0] / width)
-    for line, row in zip(picture, rows, strict=True):  # one by one: as floats all would be large
-        a = opacity[row, columns][:, None]
+    y, x = (
+        (np.arange(n) + 0.5) * at / n for n, at in zip((height, width), size[::-1], strict=True)
+    )
+    columns, is_near = grid.columns_at(x), grid.is_near(x, grid.left, grid.n_columns)
+    rows = grid.rows_at(y)
+    for place in np.flatnonzero(grid.is_near(y, grid.top, grid.n_rows)).tolist():
+        # One by one: as floats all would be large.
+        line, row = picture[place], rows[place]
+        a = (opacity[row, columns] * is_near)[:, None]
         line[:] = np.rint(line * (1 - a) + a * colours[row, columns])

@@ -24,10 +24,10 @@ def overlap_px(patch_px: int, context: int) -> tuple[int, int]:
 def read_surrounded(
     grid: PatchGrid, source: Pixels, rows: slice, columns: slice, context: int
 ) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """Pixels that the surroundings of a chunk's patches cover, and those of the patches alone."""
-    if context == 1:
-        own = grid.read_area(source, rows, columns)
-        return own, own
+    """Pixels that the surroundings of a chunk's patches cover, and those of the patches alone.
+
+    `source` begins where the grid does.
+    """
     p, stride = grid.patch_px, grid.stride_px
     before, after = overlap_px(p, context)
     spans = [

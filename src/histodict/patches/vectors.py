@@ -28,6 +28,7 @@ _LEAST_CONTRAST = 1 / 255
 class Tissue(Pixels, Protocol):
     """What vectors are cut from: an image as a recipe sees it.
 
+    content : the part over which the grid is laid; patches' surroundings are mirrored at its border
     context, turned : how much wider the surroundings are; whether patches are turned or mirrored
     border : what a network sees beyond it
     cache : keeps what is costly to compute; None keeps nothing
@@ -40,6 +41,8 @@ class Tissue(Pixels, Protocol):
     border: str
     cache: ArrayCache | None
 
+    @property
+    def content(self) -> Pixels: ...
     @property
     def normalise(self) -> Callable[[NDArray[np.uint8]], NDArray[np.uint8]]: ...
     @property
@@ -163,7 +166,7 @@ class PixelVectors(Vectors):
     def of_chunk(
         self, tissue: Tissue, grid: PatchGrid, rows: slice, columns: slice
     ) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
-        area, own = read_surrounded(grid, tissue, rows, columns, tissue.context)
+        area, own = read_surrounded(grid, tissue.content, rows, columns, tissue.context)
         found = tissue.windows_on_tissue(own, grid.patch_px, grid.stride_px)
         if not found.any():
             nothing = np.empty((0, grid.patch_px, grid.patch_px, 3), np.uint8)
@@ -177,7 +180,8 @@ class PixelVectors(Vectors):
     def sample(
         self, tissue: Tissue, grid: PatchGrid, n: int, rng: Generator, allowed: Allowed | None
     ) -> NDArray[np.float32]:
-        patches = sample_patches(tissue, n, grid, rng, tissue.on_tissue, allowed, tissue.context)
+        content, context = tissue.content, tissue.context
+        patches = sample_patches(content, n, grid, rng, tissue.on_tissue, allowed, context)
         if tissue.turned:
             patches = turn_at_random(patches, rng)
         return self._of_scales(tissue, patches if tissue.context > 1 else patches[:, None])

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from ..images.margin import Box, Crop, Source, content_box
 from ..images.quality import QualityMap, usual_density
 from ..images.readers import ImageSource
 from ..images.stain import NORMALISERS, StainTransform
@@ -56,11 +57,30 @@ class _Memory(Generic[Kept]):
 
 _MEMORY: _Memory[FirstLook] = _Memory()
 _MAPS: _Memory[QualityMap] = _Memory(_MOST_MAPS)
+_BOXES: _Memory[Box] = _Memory()
 
 
-def first_look(source: ImageSource, stain: str, image: Sequence[Any]) -> FirstLook:
-    """Of an open image; `image` is its key, empty where nothing is to be remembered of it."""
-    key = repr((image, stain))
+def content_of(source: ImageSource, least_side: float, image: Sequence[Any]) -> Source:
+    """Return the image without its uniform margins, or as it is without any. `image` as below.
+
+    An image whose content is smaller than `least_side` level-0 pixels is returned as it is, too.
+    """
+    key = repr(image)
+    box = _BOXES.get(key) if image else None
+    if box is None:
+        box = content_box(source)
+        if image:
+            _BOXES.put(key, box)
+    content = Crop(source, box)
+    return source if content.size == source.size or min(content.size) < least_side else content
+
+
+def first_look(source: Source, stain: str, image: Sequence[Any]) -> FirstLook:
+    """Of an open image, or of its content.
+
+    `image` is the image's key, empty where nothing is to be remembered of it.
+    """
+    key = repr((image, stain, source.size))
     look = _MEMORY.get(key) if image else None
     if look is None:
         thumbnail = source.thumbnail(THUMBNAIL_SIDE)
@@ -74,7 +94,7 @@ def first_look(source: ImageSource, stain: str, image: Sequence[Any]) -> FirstLo
 
 
 def quality_map(
-    source: ImageSource, tissue: TissueThreshold, rules: Sequence[str], image: Sequence[Any]
+    source: Source, tissue: TissueThreshold, rules: Sequence[str], image: Sequence[Any]
 ) -> QualityMap | None:
     """What of an open image these rules leave out; None without rules. `image` as above."""
     if not rules:

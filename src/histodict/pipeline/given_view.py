@@ -53,6 +53,7 @@ class GivenView(View):
         self.path, self.offset, self.size = file.path, file.offset, file.extent
         self.clip_size = file.extent if file.size else None
         self.mpp = file.mpp if mpp is None else mpp
+        self.content = self
         self._inside = within.region(self) if within else None
         self._rows = np.flatnonzero(self._looked_at())  # of the file
         self.cells = cells[self._rows]

@@ -15,6 +15,7 @@ from ..execution.array_cache import ArrayCache
 from ..execution.texts import counted
 from ..images.annotations.drawing import Drawing
 from ..images.glass import Glass
+from ..images.margin import Crop
 from ..images.pixel_size import HOW_TO_GIVE, size_hint
 from ..images.quality import NONE, rules_named
 from ..images.readers import ImageError, ImageSource
@@ -22,12 +23,12 @@ from ..images.records import Record, some_of
 from ..images.stain import Remembered, StainTransform
 from ..images.tissue import tissue_fraction, window_fraction
 from ..networks import vectors_named
-from ..patches.grid import PatchGrid
+from ..patches.grid import PatchGrid, Pixels
 from ..patches.inside import HALF, inside_of
 from ..patches.sampling import Allowed
 from ..patches.vectors import NO_FILE
 from ..recipes import Recipe
-from .first_look import THUMBNAIL_SIDE, first_look, quality_map
+from .first_look import THUMBNAIL_SIDE, content_of, first_look, quality_map
 
 # Of the reduced image, from which on colours are remembered rather than computed again.
 _MANY_PIXELS = 8_000_000
@@ -73,7 +74,11 @@ class View:
         self.offset = source.offset
         self.downsample = _downsample(source, recipe, trained_mpp)
         self._inside = within.region(source) if within else None
-        look = first_look(source, recipe.stain, self._image)
+        # Of a tile or photograph without its uniform margins, as an image of its own.
+        content = content_of(source, recipe.patch_px * self.downsample, self._image)
+        self._box = content.box if isinstance(content, Crop) else (0, 0, *source.size)
+        self.content: Pixels = content
+        look = first_look(content, recipe.stain, self._image)
         self._tissue = look.tissue
         self.uses_whole_image = look.tissue.accepts_all
         self.normalise: StainTransform = look.normalise
@@ -84,7 +89,7 @@ class View:
     @property
     def pixels_key(self) -> list[Any]:
         """All that decides its pixels."""
-        return [*self._image, self._recipe.stain, self.downsample]
+        return [*self._image, self._recipe.stain, self.downsample, self._box]
 
     def read(
         self, x: int, y: int, width: int, height: int, downsample: float = 1.0
@@ -95,7 +100,11 @@ class View:
         recipe = self._recipe
         try:
             return PatchGrid.over(
-                self.size, recipe.patch_px, recipe.grid_stride_px, self.downsample
+                self.content.size,
+                recipe.patch_px,
+                recipe.grid_stride_px,
+                self.downsample,
+                self._box[:2],
             )
         except ValueError as error:
             raise ImageError(f"{self._source.path}: {error}") from error
@@ -127,7 +136,7 @@ class View:
         if self.quality is not None:
             y, x = (np.arange(part.start, part.stop) * grid.step for part in (rows, columns))
             half = grid.patch_side / 2
-            kept &= self.quality.good(x + half, y[:, None] + half)
+            kept &= self.quality.good(grid.left + x + half, grid.top + y[:, None] + half)
         return (kept, vectors[kept[tissue]]) if (kept != tissue).any() else (tissue, vectors)
 
     def inside(self, grid: PatchGrid, rows: slice, columns: slice) -> NDArray[np.bool_]:
@@ -152,7 +161,7 @@ class View:
     def _is_good(self, half: float, corners: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Which corners (n, 2) in reduced pixels have nothing wrong with them."""
         assert self.quality is not None
-        x, y = ((corners[:, place] + half) * self.downsample for place in (0, 1))
+        x, y = ((corners + half) * self.downsample + np.array(self._box[:2])).T
         return self.quality.good(x, y)
 
     def on_tissue(self, patches: NDArray[np.uint8]) -> NDArray[np.bool_]:

@@ -149,9 +149,10 @@ def _whole(
     from ..features import FEATURES  # brings the image libraries
 
     with open_view(path, images[path], recipe, trained_mpp) as view:
-        width, height = view.size
+        width, height = view.content.size
         if width * height <= _MOST_PIXELS * view.downsample**2:
-            return view.normalise(view.read(0, 0, width, height, view.downsample)[None])[0]
+            pixels = view.content.read(0, 0, width, height, view.downsample)
+            return view.normalise(pixels[None])[0]
         if not FEATURES[str(method_entry(recipe.method).features)].of_parts:
             raise ImageError(
                 f"{path}: {width} x {height} pixels are too many for a method that looks at the "
@@ -162,12 +163,12 @@ def _whole(
 
 def _mosaic(path: ImageFile, view: View, least_tissue: float) -> NDArray[np.uint8]:
     """Squares of tissue from all over a slide, one below the other; the same ones each time."""
-    grid = PatchGrid.over(view.size, _SQUARE_PX, _SQUARE_PX, view.downsample)
+    grid = PatchGrid.over(view.content.size, _SQUARE_PX, _SQUARE_PX, view.downsample)
     squares: list[NDArray[np.uint8]] = []
     fullest, most = None, 0.0  # where tissue is so scattered that no square is full of it
     for place in np.random.default_rng(0).permutation(grid.n_rows * grid.n_columns).tolist():
         row, column = divmod(place, grid.n_columns)
-        square = grid.read(view, slice(row, row + 1), slice(column, column + 1))
+        square = grid.read(view.content, slice(row, row + 1), slice(column, column + 1))
         share = float(view.tissue_share(square)[0])
         if share >= least_tissue:
             squares.append(view.normalise(square)[0])

@@ -68,11 +68,11 @@ def drawn_cells(patch_map: PatchMap, shapes: Sequence[Shape]) -> NDArray[np.bool
     """Where something is drawn, of the cells of the map; also where that is less than a cell."""
     grid = patch_map.grid
     polygons = [polygon for shape in shapes for polygon in polygons_of(shape)]
-    canvas = Canvas(0.0, 0.0, float(grid.step), grid.n_columns, grid.n_rows)
+    canvas = Canvas(grid.left, grid.top, float(grid.step), grid.n_columns, grid.n_rows)
     painted = canvas.inside(polygons)
     for outer, *_ in polygons:
         last = (grid.n_columns - 1, grid.n_rows - 1)
-        column, row = np.clip(outer // grid.step, 0, last).astype(int).T
+        column, row = np.clip((outer - (grid.left, grid.top)) // grid.step, 0, last).astype(int).T
         painted[row, column] = True
     return painted
 

@@ -69,6 +69,7 @@ class Drawn:
             return near
         step = self.sight.grid.step
         y, x, side = np.array([(r.start, c.start, r.stop - r.start) for r, c in near]).T * step
+        x, y = x + self.sight.grid.left, y + self.sight.grid.top
         region = _region([shape], self.sight.view.size)
         there = region.share(x, y, float(side.max())) > 0
         return [field for field, is_there in zip(near, there.tolist(), strict=True) if is_there]
@@ -84,8 +85,8 @@ class Drawn:
                 continue
             tissue, numbers = found
             rows, columns = np.nonzero(tissue)
-            x = (columns + field[1].start) * grid.step
-            y = (rows + field[0].start) * grid.step
+            x = (columns + field[1].start) * grid.step + grid.left
+            y = (rows + field[0].start) * grid.step + grid.top
             for label, region in regions.items():
                 yield label, numbers[region.share(x, y, grid.patch_side) >= HALF]
 

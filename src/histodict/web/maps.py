@@ -27,7 +27,7 @@ from .about import About
 from .workspace import DamagedFileError, read_fields, say_once, short_id
 
 _MOST_OUTLINES = 400
-_FORM = 6  # of these files; those of earlier versions are made anew
+_FORM = 7  # of these files; those of earlier versions are made anew
 _FACTS: dict[str, Any] = {
     "answer": object,
     "score": object,
@@ -85,6 +85,8 @@ def _placed(grid: PatchGrid) -> dict[str, float]:
     return {
         "n_rows": grid.n_rows,
         "n_columns": grid.n_columns,
+        "left": grid.left,
+        "top": grid.top,
         "side": grid.patch_side,
         "step": grid.step,
         "shift": grid.shift,

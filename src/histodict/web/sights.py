@@ -72,7 +72,10 @@ class Sight:
 
     def on(self, box: Box) -> list[Field]:
         """The fields that a box (left, top, right, bottom) shows, the middle ones first."""
-        left, top, right, bottom = (edge / self.grid.step for edge in box)
+        first = (self.grid.left, self.grid.top) * 2
+        left, top, right, bottom = (
+            (edge - start) / self.grid.step for edge, start in zip(box, first, strict=True)
+        )
         middle = (top + bottom) / 2, (left + right) / 2
         shown = [
             (rows, columns)

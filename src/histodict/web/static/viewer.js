@@ -6,10 +6,12 @@ const MOST_TILES = 160;
 const MOST_LOADING = 6;
 const LARGEST_ZOOM = 16; // screen pixels per image pixel
 
-/** A map's rows or columns, [first, how many, from, length]: those at the border reach up to it. */
-function bands(count, { shift, step }, length) {
-  const end = shift + count * step;
-  return [[0, 1, 0, shift], [0, count, shift, count * step], [count - 1, 1, end, length - end]].filter((band) => band[3] > 0);
+/** A map's rows or columns, [first, how many, from, length]: those at the border reach up to it, at most by a patch. */
+function bands(count, corner, { shift, step, side }, length) {
+  const [start, reach] = [corner + shift, Math.max(side, step)];
+  const end = start + count * step;
+  const [low, high] = [Math.max(0, start - reach), Math.min(length, end + reach)];
+  return [[0, 1, low, start - low], [0, count, start, count * step], [count - 1, 1, end, high - end]].filter((band) => band[3] > 0);
 }
 
 export class Viewer {
@@ -294,8 +296,8 @@ export class Viewer {
     const { picture, grid } = this.map;
     pen.globalAlpha = this.opacity;
     pen.imageSmoothingEnabled = false;
-    const columns = bands(grid.n_columns, grid, this.info.width);
-    const rows = bands(grid.n_rows, grid, this.info.height);
+    const columns = bands(grid.n_columns, grid.left, grid, this.info.width);
+    const rows = bands(grid.n_rows, grid.top, grid, this.info.height);
     for (const [top, high, y, height] of rows) {
       for (const [left, wide, x, width] of columns) pen.drawImage(picture, left, top, wide, high, x, y, width, height);
     }

@@ -199,8 +199,8 @@ async function pick(state, model, grid, x, y) {
   const { width, height } = state.viewer.info;
   if (x < 0 || y < 0 || x >= width || y >= height) return;
   const nearest = (at, count) => Math.min(Math.max(Math.floor((at - grid.shift) / grid.step), 0), count - 1);
-  const [row, column] = [nearest(y, grid.n_rows), nearest(x, grid.n_columns)];
-  state.viewer.selection = { x: column * grid.step, y: row * grid.step, side: grid.side };
+  const [row, column] = [nearest(y - grid.top, grid.n_rows), nearest(x - grid.left, grid.n_columns)];
+  state.viewer.selection = { x: grid.left + column * grid.step, y: grid.top + row * grid.step, side: grid.side };
   state.viewer.refresh();
   state.why.replaceChildren(h("p", { class: "soft" }, "Looking…"));
   const found = await get(`${state.place}/why?row=${row}&column=${column}&${atPoint(state)}`);

@@ -1,0 +1,105 @@
+"""Uniform margins, which software adds around an image to reach a size, and the content inside.
+
+A margin consists of whole rows or columns at a side of the image that have one colour. Background
+seen through a microscope has noise, and is content.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+_TOLERANCE = 3  # grey levels; more than lossy compression leaves in an area of one colour
+_STRIP = 64  # rows or columns read together
+_MOST_FRAMES = 2  # margins of different colours, one inside the other
+_MOST_PIXELS = 50_000_000  # larger images are not searched; none of them is a tile
+
+Box = tuple[int, int, int, int]  # left, top, right, bottom in level-0 pixels
+
+
+class Source(Protocol):
+    @property
+    def size(self) -> tuple[int, int]: ...
+
+    @property
+    def low_level(self) -> float | None: ...
+
+    def read(
+        self, x: int, y: int, width: int, height: int, downsample: float = 1.0
+    ) -> NDArray[np.uint8]: ...
+
+    def thumbnail(self, longest_side: int) -> NDArray[np.uint8]: ...
+
+
+@dataclass(frozen=True)
+class Crop:
+    """A box of an image as an image of its own, with coordinates relative to the box."""
+
+    source: Source
+    box: Box
+    low_level: float | None = None  # slides are not cropped
+
+    @property
+    def size(self) -> tuple[int, int]:
+        left, top, right, bottom = self.box
+        return right - left, bottom - top
+
+    def read(
+        self, x: int, y: int, width: int, height: int, downsample: float = 1.0
+    ) -> NDArray[np.uint8]:
+        return self.source.read(self.box[0] + x, self.box[1] + y, width, height, downsample)
+
+    def thumbnail(self, longest_side: int) -> NDArray[np.uint8]:
+        return self.read(0, 0, *self.size, max(1.0, max(self.size) / longest_side))
+
+
+def content_box(source: Source) -> Box:
+    """Return the box of a tile or photograph inside its uniform margins.
+
+    It is the whole image if there are none, if all of the image is uniform, or for a slide.
+    """
+    whole = (0, 0, *source.size)
+    if source.low_level is not None or source.size[0] * source.size[1] > _MOST_PIXELS:
+        return whole
+    box = list(whole)
+    for axis in (1, 0) * _MOST_FRAMES:  # rows, then columns
+        for is_last in (False, True):
+            n_lines = _count_uniform(source, box, axis, is_last)
+            if n_lines == box[axis + 2] - box[axis]:
+                return whole
+            box[axis + 2 * is_last] += -n_lines if is_last else n_lines
+    left, top, right, bottom = box
+    return left, top, right, bottom
+
+
+def _count_uniform(source: Source, box: list[int], axis: int, is_last: bool) -> int:
+    """Return how many rows or columns at one side of a box have the colour of the outermost."""
+    colour, count = None, 0
+    for lines in _strips(source, box, axis, is_last):
+        if colour is None:
+            colour = np.median(lines[0], axis=0)
+        differs = (np.abs(lines - colour) > _TOLERANCE).any(axis=(1, 2))
+        if differs.any():
+            return count + int(differs.argmax())
+        count += len(lines)
+    return count
+
+
+def _strips(
+    source: Source, box: list[int], axis: int, is_last: bool
+) -> Iterator[NDArray[np.uint8]]:
+    """Yield rows or columns (n, length, 3) of a box from one side on, the outermost first."""
+    for start in range(box[axis], box[axis + 2], _STRIP):
+        stop = min(start + _STRIP, box[axis + 2])
+        part = box.copy()
+        part[axis], part[axis + 2] = start, stop
+        if is_last:
+            first = box[axis] + box[axis + 2]
+            part[axis], part[axis + 2] = first - stop, first - start
+        pixels = source.read(part[0], part[1], part[2] - part[0], part[3] - part[1])
+        lines = pixels if axis == 1 else pixels.swapaxes(0, 1)
+        yield lines[::-1] if is_last else lines

@@ -1,0 +1,70 @@
+"""Uniform margins are found to the pixel; background with noise is content."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from histodict.images.in_memory import MemoryImage
+from histodict.images.margin import Crop, content_box
+from histodict.images.readers import open_image
+
+
+def box_of(pixels):
+    with open_image(MemoryImage.of_array(pixels, "a")) as source:
+        return content_box(source)
+
+
+def padded(pixels, margins, colour):
+    """With a margin (left, top, right, bottom) of one colour."""
+    left, top, right, bottom = margins
+    shape = pixels.shape[0] + top + bottom, pixels.shape[1] + left + right, 3
+    made = np.full(shape, colour, np.uint8)
+    made[top : top + pixels.shape[0], left : left + pixels.shape[1]] = pixels
+    return made
+
+
+@pytest.fixture
+def tissue(rng):
+    return rng.integers(60, 200, (150, 120, 3)).astype(np.uint8)
+
+
+@pytest.mark.parametrize("colour", [255, 0, (230, 240, 250)])
+@pytest.mark.parametrize("margins", [(64,) * 4, (37,) * 4, (0, 1, 0, 0), (0, 0, 70, 0)])
+def test_the_box_leaves_out_the_margin_and_nothing_else(tissue, margins, colour):
+    left, top = margins[:2]
+    assert box_of(padded(tissue, margins, colour)) == (left, top, left + 120, top + 150)
+
+
+def test_one_margin_inside_of_another(tissue):
+    both = padded(padded(tissue, (5, 6, 7, 8), 0), (20, 20, 20, 20), 255)
+    assert box_of(both) == (25, 26, 145, 176)
+
+
+def test_real_glass_is_content(tissue, rng):
+    glass = padded(tissue, (64,) * 4, 236).astype(int)
+    noisy = np.clip(glass + np.rint(rng.normal(0, 2, glass.shape)), 0, 255).astype(np.uint8)
+    assert box_of(noisy) == (0, 0, 248, 278)
+
+
+def test_lossy_compression_moves_the_box_outward_by_at_most_a_block(tissue, tmp_path):
+    Image.fromarray(padded(tissue, (64,) * 4, 255)).save(tmp_path / "a.jpg", quality=75)
+    with open_image(tmp_path / "a.jpg") as source:
+        box = content_box(source)
+    outward = np.array([64, 64, 184, 214]) - box
+    assert (outward[:2] >= 0).all() and (outward[2:] <= 0).all() and abs(outward).max() <= 16
+
+
+@pytest.mark.parametrize("colour", [255, 0])
+def test_an_image_of_one_colour_has_no_margin(colour):
+    assert box_of(np.full((200, 90, 3), colour, np.uint8)) == (0, 0, 90, 200)
+
+
+def test_a_crop_reads_as_an_image_of_its_own(tissue):
+    whole = open_image(MemoryImage.of_array(padded(tissue, (37,) * 4, 255), "a"))
+    alone = open_image(MemoryImage.of_array(tissue, "b"))
+    crop = Crop(whole, content_box(whole))
+    assert crop.size == alone.size
+    np.testing.assert_array_equal(crop.read(10, 20, 80, 60, 2), alone.read(10, 20, 80, 60, 2))
+    np.testing.assert_array_equal(crop.thumbnail(50), alone.thumbnail(50))

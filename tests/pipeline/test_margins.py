@@ -1,0 +1,139 @@
+"""Predictions do not change when software adds a uniform margin to a tile."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from histodict.demo.sets import write_synthetic_set
+from histodict.execution.executor import Threads
+from histodict.execution.progress import ignore
+from histodict.images.in_memory import MemoryImage
+from histodict.images.manifest import read_manifest
+from histodict.patches.overlay import draw_overlay
+from histodict.patches.patch_map import BLANK
+from histodict.pipeline import TissueClassifier
+from histodict.pipeline.opening import open_view
+from histodict.pipeline.region_truth import true_patches
+from histodict.pipeline.training_patches import PatchSource, sample_training
+from histodict.pipeline.whole_image_model import _whole
+from histodict.recipes import Recipe
+
+CONTEXT = Recipe(
+    method_parameters={"n_atoms": 20, "n_iter": 2},
+    patch_px=16,
+    downsample=2.0,
+    context=2,
+    patches_per_class=300,
+    turn_patches=True,
+    stain="reinhard",
+    vectors="centred",
+    rule="margin",
+)
+MARGINS = [(64, 255), (64, 0), (37, 255)]  # width and grey
+
+
+def padded(pixels, width, grey):
+    edges = [(width, width)] * 2 + [(0, 0)] * (pixels.ndim - 2)
+    return np.pad(pixels, edges, constant_values=grey)
+
+
+@pytest.fixture(scope="module")
+def tissue(tmp_path_factory):
+    folder = write_synthetic_set(tmp_path_factory.mktemp("set") / "tissue", 2, 2, size=(240, 180))
+    return read_manifest(folder / "manifest.csv")
+
+
+@pytest.fixture(scope="module")
+def model(tissue):
+    return TissueClassifier(CONTEXT, random_state=1).fit(tissue)
+
+
+@pytest.fixture(scope="module")
+def pixels(tissue):
+    return np.asarray(Image.open(tissue.records[0].path).convert("RGB"))
+
+
+@pytest.mark.parametrize(("width", "grey"), MARGINS)
+def test_score_and_map_are_those_of_the_image_without_its_margin(model, pixels, width, grey):
+    alone, wide = (model.predict(image, mpp=0.5) for image in (pixels, padded(pixels, width, grey)))
+    assert alone.score == wide.score and alone.n_patches == wide.n_patches
+    grid = alone.patch_map.grid
+    assert wide.patch_map.grid == replace(grid, left=width, top=width)
+    np.testing.assert_array_equal(wide.patch_map.winners, alone.patch_map.winners)
+    np.testing.assert_array_equal(wide.patch_map.margins, alone.patch_map.margins)
+
+
+def test_methods_that_see_whole_images_do_not_see_the_margin(pixels):
+    recipe = Recipe("lbp-colour", {}, stain="reinhard")
+    images = [MemoryImage.of_array(padded(pixels, width, 255), "a") for width in (0, 37)]
+    alone, wide = (_whole({image: None}, recipe, None, image) for image in images)
+    np.testing.assert_array_equal(alone, wide)
+
+
+def test_training_patches_come_from_inside_of_the_margin(tissue, pixels, tmp_path):
+    """At the same places, also where outlines or a mask say which."""
+    found = []
+    region = np.zeros(pixels.shape[:2], np.uint8)
+    region[40:140, 30:170] = 255
+    for width in (0, 37):
+        Image.fromarray(padded(pixels, width, 255)).save(tmp_path / f"{width}.png")
+        Image.fromarray(padded(region, width, 0)).save(tmp_path / f"{width}-mask.png")
+        record = replace(
+            tissue.records[0],
+            path=tmp_path / f"{width}.png",
+            mask=tmp_path / f"{width}-mask.png",
+        )
+        sources = [PatchSource(record, int(inside), inside, "x") for inside in (False, True)]
+        found.append(sample_training(sources, CONTEXT, 0, None, ignore, Threads(1)))
+    np.testing.assert_array_equal(found[0].vectors, found[1].vectors)
+    assert len(found[0].labels) and set(found[0].labels) == {0, 1}
+
+
+def test_masks_outlines_and_pictures_stay_aligned(tissue, model, pixels, tmp_path):
+    region = np.zeros(pixels.shape[:2], np.uint8)
+    region[40:140, 30:170] = 255
+    truths, rings = [], []
+    for width in (0, 100):
+        Image.fromarray(padded(pixels, width, 255)).save(tmp_path / f"{width}.png")
+        Image.fromarray(padded(region, width, 0)).save(tmp_path / f"{width}-mask.png")
+        record = replace(
+            tissue.records[0],
+            path=tmp_path / f"{width}.png",
+            mask=tmp_path / f"{width}-mask.png",
+        )
+        patch_map = model.predict(record.path, mpp=0.5).patch_map
+        truths.append(true_patches(record, patch_map))
+        rings.append(
+            [
+                np.array(ring) - width
+                for place in (0, 1)
+                for _, _, polygons in patch_map.regions(place)
+                for polygon in polygons
+                for ring in polygon
+            ]
+        )
+    np.testing.assert_array_equal(*truths)
+    assert 0 < truths[0].mean() < 1 and len(rings[0]) == len(rings[1]) > 0
+    for one, other in zip(*rings, strict=True):
+        np.testing.assert_array_equal(one, other)
+    picture = draw_overlay(patch_map, "")[: 180 + 200, : 240 + 200]
+    original = padded(pixels, 100, 255)
+    assert (picture[:60] == 255).all() and (picture[:, :60] == 255).all()
+    assert (picture[120:260, 120:320] != original[120:260, 120:320]).any(axis=2).mean() > 0.2
+
+
+def test_a_blank_image_and_one_with_a_speck_are_answered_whole(model):
+    blank = np.full((200, 160, 3), 255, np.uint8)
+    speck = blank.copy()
+    speck[90:95, 70:75] = 120, 40, 130
+    for pixels in (blank, speck):
+        image = Image.fromarray(pixels)
+        with open_view(MemoryImage.of_pillow(image, "a"), None, CONTEXT) as view:
+            assert view.content.size == (160, 200)
+        answer = model.predict(pixels, mpp=0.5)
+        assert (answer.patch_map.grid.left, answer.patch_map.grid.n_rows) == (0, 6)
+        assert (answer.patch_map.winners == BLANK).all()
