@@ -257,7 +257,7 @@ def test_label_map_and_report_agree_where_the_line_was_moved(trained):
 
 def test_a_threshold_on_an_images_value_gives_the_pages_figures(trained):
     """The page compares values with what was chosen; the model keeps that as a score."""
-    client, _, job, model = trained
+    client, _, job, _ = trained
     results = job.results()
     rows, classes = results["images"], results["classes"]
     for row in rows:
