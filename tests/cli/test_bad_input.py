@@ -205,7 +205,7 @@ def test_predict_lists_all_broken_files_for_programs_too(model, good, tmp_path, 
     reasons = {Path(failure["path"]).name: failure["reason"] for failure in told["failures"]}
     assert set(reasons) == {*words, "missing.jpg"}
     for name, expected in words.items():
-        assert all(word in reasons[name] for word in expected)
+        assert all(word in reasons[name] for word in expected), (name, reasons[name], expected)
     assert "there is no such file; check the name and the folder" in reasons["missing.jpg"]
 
 

@@ -20,7 +20,8 @@ from histodict.decisions.tuning import (
     check_tuning,
     describe_tuning,
     fingerprint,
-    is_tuned_on,
+    n_tuned_on,
+    with_images,
 )
 from histodict.images.manifest import read_manifest
 from histodict.model_file import read_header
@@ -76,8 +77,14 @@ def test_the_threshold_moved_by_hand_is_recorded_in_the_file(model, table, tmp_p
     card = dict(describe_model(header))["Changed after training"]
     assert "moved by hand from" in card and "on 16 images" in card
     assert "not an estimate for unseen patients" in card
-    assert is_tuned_on(moved.training_, paths(table)[0])
+    assert n_tuned_on(moved.training_, [*paths(table), tmp_path / "gone.png"]) == 16
+    assert n_tuned_on(model.training_, paths(table)) == 0
     assert "tuning" not in model.training_
+
+
+def test_images_are_recorded_of_a_change_alone(table):
+    with pytest.raises(ValueError, match="the decision of this model was not changed"):
+        with_images({}, paths(table))
 
 
 @pytest.mark.parametrize("way", ["by hand", "adapted", "adapted panel"])

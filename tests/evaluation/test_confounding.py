@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import tracemalloc
 from dataclasses import replace
 
 import numpy as np
@@ -153,3 +154,17 @@ def test_commands_reports_and_the_model_say_it(tmp_path):
     assert words in page and "cannot be said" not in page
     with (tmp_path / "e" / "results.csv").open() as file:
         assert list(csv.DictReader(file))
+
+
+def test_thousands_of_words_take_little_memory():
+    n = 6000
+    words = [f"{'ab'[i % 2]}{i // 4}" for i in range(n)]
+    labels, patients = ["ab"[i % 2] for i in range(n)], [f"p{i}" for i in range(n)]
+    tracemalloc.start()
+    try:
+        (batch,) = associations({"batch": words}, labels, patients)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert batch.confounded and batch.accuracy == pytest.approx(1)
+    assert peak < 80e6

@@ -67,3 +67,5 @@ def test_patients_that_are_tested_by_one_model_and_train_another_are_found():
     assert cross_validated(manifest, k_folds(manifest, 3))
     first = k_folds(manifest, 3).splits[0]
     assert not cross_validated(manifest, [first, first])
+    by_image = Split("x", [0, 2], [1, 3], by="image")  # of the same patients
+    assert not cross_validated(MANIFEST, [by_image, by_image])

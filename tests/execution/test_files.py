@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import struct
 import time
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
@@ -221,6 +222,33 @@ def test_slides_that_lie_in_several_files(tmp_path):
     before = content_digest(series / "1.dcm")
     (series / "2.dcm").write_bytes(b"changed pixels")
     assert content_digest(series / "1.dcm") != before
+
+
+def write_dicom(path, uid, more=b""):
+    value = uid.encode() + b"\0" * (len(uid) % 2)
+    element = struct.pack("<HH2sH", 0x0020, 0x000E, b"UI", len(value)) + value
+    path.write_bytes(b"\0" * 128 + b"DICM" + element + more)
+
+
+def test_of_a_flat_folder_of_dicom_slides_the_files_of_the_same_slide_count(tmp_path, monkeypatch):
+    for number in range(40):
+        write_dicom(tmp_path / f"{number}.dcm", f"1.2.{number // 2}")
+    first = tmp_path / "0.dcm"
+    before = file_key(first)
+    counts = [looks_at_the_disk(monkeypatch, lambda: file_key(first))]
+    write_dicom(tmp_path / "2.dcm", "1.2.1", b"another slide")
+    assert file_key(first) == before
+    write_dicom(tmp_path / "1.dcm", "1.2.0", b"a level of this one")
+    changed = file_key(first)
+    write_dicom(tmp_path / "new.dcm", "1.2.0")
+    assert len({repr(key) for key in (before, changed, file_key(first))}) == 3
+    for number in range(100, 140):
+        write_dicom(tmp_path / f"{number}.dcm", f"1.3.{number}")
+    file_key(first)
+    (tmp_path / "new.dcm").unlink()
+    file_key(first)
+    counts.append(looks_at_the_disk(monkeypatch, lambda: file_key(first)))
+    assert counts[0] == counts[1]
 
 
 LONGEST = 255  # bytes of a name, on nearly all file systems

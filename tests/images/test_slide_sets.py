@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from histodict.execution.dicom_header import Series, read_series
 from histodict.images.annotations.matching import read_images
-from histodict.images.dicom_header import Series, read_series
 from histodict.images.layout import images_below
 from histodict.images.manifest import ManifestError, read_manifest
 from histodict.images.readers import open_image

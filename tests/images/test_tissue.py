@@ -157,6 +157,16 @@ def test_a_single_pixel(rng):
     assert not tissue_mask(np.full((1, 1, 3), 240, np.uint8)).any()
 
 
+@pytest.mark.parametrize("colour", [(255, 255, 0), (0, 200, 90), (0, 200, 0), (0, 0, 255)])
+@pytest.mark.parametrize("side", [1, 40])
+@pytest.mark.filterwarnings("error")
+def test_white_has_all_colours(colour, side):
+    pixels = np.full((side, side, 3), colour, np.uint8)
+    threshold = TissueThreshold.from_tile(pixels)
+    assert min(threshold.white) >= 20
+    assert threshold.mask(pixels).shape == (side, side)
+
+
 def test_real_slide(data_folder):
     thumbnail = open_image(data_folder / "slides" / "CMU-1-Small-Region.svs").thumbnail(600)
     mask = tissue_mask(thumbnail)

@@ -255,6 +255,19 @@ def test_label_map_and_report_agree_where_the_line_was_moved(trained):
     assert client.get(f"{address}?point={own}").json() == client.get(address).json()
 
 
+def test_a_threshold_on_an_images_value_gives_the_pages_figures(trained):
+    """The page compares values with what was chosen; the model keeps that as a score."""
+    client, _, job, _ = trained
+    results = job.results()
+    rows, classes = results["images"], results["classes"]
+    for row in rows:
+        point = row["value"]
+        found = client.get(f"/api/jobs/{job.id}/figures?point={point}").json()["classes"]
+        shown = [(r["label"], classes[r["value"] > point]) for r in rows if r["label"] in classes]
+        for one in found:
+            assert one["n_right"] == sum(pair == (one["name"],) * 2 for pair in shown)
+
+
 def job_image(job, row):
     from histodict.web.training import train_and_test
 

@@ -19,7 +19,7 @@ from ..compare.scoring import (
     tuned_scores,
     with_patches,
 )
-from ..decisions.tuning import is_tuned_on
+from ..decisions.tuning import n_tuned_on
 from ..execution.executor import Executor, Threads
 from ..execution.failures import failure_reason
 from ..execution.files import written_whole
@@ -173,7 +173,7 @@ def _write_tables(model: Model, folder: Path, contents: list[Content]) -> dict[s
         write_table(folder / "regions", regions, RegionAnswer.REGION_COLUMNS)
     scores = score_rows(model.classes_, rows)
     judged = [row for row in rows if row.get("truth") in model.classes_]
-    n_tuned = sum(is_tuned_on(model.training_, Path(row["path"])) for row in judged)
+    n_tuned = n_tuned_on(model.training_, (Path(row["path"]) for row in judged))
     if scores is not None and n_tuned:
         scores["tuned"] = tuned_scores(model, judged, n_tuned)
     if scores is not None and model.finds_regions:

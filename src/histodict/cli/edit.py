@@ -299,9 +299,8 @@ def why(
         with progress_bars() as callback:
             for record in records:
                 size: GivenSize = given.with_table(record.mpp)
-                found.append(
-                    model.why(record.path, mpp=size, within=record.within, callback=callback)
-                )
+                one = model.why(record.path, mpp=size, within=record.within, callback=callback)
+                found.append(one)
         if output is not None:
             write_why_page(output, model, found, records, n_parts=n_shown)
     views = [view_of(model, number + 1).model_ for number in range(model.n_members)]
@@ -329,9 +328,7 @@ def _say_why(found: Any, n_shown: int) -> None:
         typer.echo(words)
     rival = found.classes[found.rival]
     if found.votes:
-        votes = [
-            [str(vote.view + 1), vote.name, f"{found.lead(vote.adds):+.3g}"] for vote in found.votes
-        ]
+        votes = [[str(v.view + 1), v.name, f"{found.lead(v.adds):+.3g}"] for v in found.votes]
         print_table(("view", "how it looks", f"speaks for {found.classes[found.winner]}"), votes)
     rows = [
         [

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from math import isclose
 from typing import Any
+
+_ROUNDING = 1e-9  # a model keeps its line as a score, which does not give the same number back
 
 
 @dataclass(frozen=True)
@@ -21,8 +24,9 @@ class OperatingPoint:
     reached: bool = False
 
     def is_positive(self, value: float) -> bool:
-        if self.reached:
-            return value >= self.value
+        """Whether a value is beyond the line; on it, up to rounding, it is if `reached`."""
+        if isclose(value, self.value, rel_tol=_ROUNDING, abs_tol=_ROUNDING):
+            return self.reached
         return value > self.value if self.rises else value < self.value
 
     def to_dict(self) -> dict[str, Any]:

@@ -58,6 +58,8 @@ def tuned(training: Mapping[str, Any], source: str, **values: Any) -> dict[str, 
 
 def with_images(training: Mapping[str, Any], images: Iterable[Path]) -> dict[str, Any]:
     """Return the record of a training whose last change names these images."""
+    if not changes(training):
+        raise ValueError("the decision of this model was not changed: there is nothing to record")
     *earlier, last = changes(training)
     found = sorted({fingerprint(path) for path in images} - {""})
     last = last | {"n_images": max(last["n_images"], len(found)), "images": found}
@@ -77,15 +79,10 @@ def changes(training: Mapping[str, Any]) -> list[Record]:
     return list(training.get("tuning", []))
 
 
-def tuning_images(training: Mapping[str, Any]) -> set[str]:
-    """Fingerprints of all images that the model was tuned on."""
-    return {image for change in changes(training) for image in change["images"]}
-
-
-def is_tuned_on(training: Mapping[str, Any], image: Path) -> bool:
-    """Whether an image is among those that the model was tuned on; not of one that is gone."""
-    known = tuning_images(training)
-    return bool(known) and fingerprint(image) in known
+def n_tuned_on(training: Mapping[str, Any], images: Iterable[Path]) -> int:
+    """How many images are among those that the model was tuned on; none of those that are gone."""
+    known = {image for change in changes(training) for image in change["images"]}
+    return sum(fingerprint(image) in known for image in images) if known else 0
 
 
 def total_shift(training: Mapping[str, Any]) -> float | None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import csr_array
 
 from ..images.manifest import Manifest
 from ..images.survey import image_properties
@@ -199,11 +200,12 @@ class _Units:
     def _of_words(self, words: Sequence[str], permuted: Places) -> NDArray[np.float64]:
         """Balanced accuracy of the class that each word goes with most."""
         names, places = np.unique(words, return_inverse=True)
-        shares = np.zeros((len(self.classes), len(names)))
-        np.add.at(shares, (self.of_row, places), 1.0)
-        shares /= shares.sum(axis=1, keepdims=True)
+        # Sparse: there may be as many words as patients.
+        n_images = np.bincount(self.of_row)
+        entries = 1.0 / n_images[self.of_row], (self.of_row, places)
+        shares = csr_array(entries, shape=(len(self.classes), len(names)))
         by_class = [
-            (permuted == place).astype(np.float64) @ shares / count
+            (shares.T @ (permuted == place).T.astype(np.float64)).T / count
             for place, count in enumerate(self.counts.tolist())
         ]
         found: NDArray[np.float64] = np.max(by_class, axis=0).sum(axis=1) / len(self.counts)

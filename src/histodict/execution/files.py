@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
 
+from .dicom_header import SUFFIX, files_of_series
 from .folder_state import files_inside, folder_digest, folder_state
 
 # What reading a damaged .npz file may raise; OSError is of a place that no file has.
@@ -33,7 +34,7 @@ _MOST_BYTES = 32
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _NEARLY_FULL = 2**20
 # Slides of which the file that is named is but the index of others in its folder.
-_INDEXES = (".dcm", ".vms", ".vmu")
+_INDEXES = (SUFFIX, ".vms", ".vmu")
 _N_PIECES, _PIECE_BYTES = 16, 2**16  # of a file's content, to sort by
 _STORES = (".zarr",)  # folders that stand for a file
 # On Windows nobody can replace a file that somebody else has open, if only to look for viruses.
@@ -206,6 +207,8 @@ def is_there(path: Path) -> bool:
 
 def _beside(path: Path) -> list[Path]:
     """The other files of a slide that lies in several."""
+    if path.suffix.lower() == SUFFIX:
+        return files_of_series(path)
     home = _home(path)
     return [] if home is None else [other for other in _files_in(home) if other != path]
 

@@ -204,10 +204,8 @@ def from_folder(folder: Path, below: Sequence[Entry] | None = None) -> Manifest:
         for place, names in found.left_out.items()
     ]
     if found.loose:
-        names = [name_in(folder, path) for path in found.loose]
-        warnings.append(
-            f"{folder}: left out, as they lie in no folder of a class: {some_of(names)}"
-        )
+        names = some_of([name_in(folder, path) for path in found.loose])
+        warnings.append(f"{folder}: left out, as they lie in no folder of a class: {names}")
     warnings += [
         f"{place}: there is no image in this folder; it is not a class" for place in found.empty
     ]

@@ -15,12 +15,15 @@ from typing import Any
 import numpy as np
 
 from ..execution.files import content_digest, file_key, sampled_digest
+from ..execution.local import map_blocks
 from .errors import ImageError
 from .feature_file import is_feature_file, open_features
 from .manifest import Manifest
 from .records import Record
+from .survey import image_properties
 
 _N_VECTORS = 4  # of a feature file, to sort by
+_DIGITS = 6  # of mean colours, which machines may compute with other last bits
 
 
 def training_content(record: Record, digest: Callable[[Path], str] = content_digest) -> list[Any]:
@@ -54,12 +57,23 @@ def _features_digest(path: Path, state: str) -> str:
     return hashlib.sha256(b"".join(parts)).hexdigest()
 
 
+def _pixel_facts(record: Record) -> list[Any]:
+    """Size and colours of an image, as a survey measures them; empty if it cannot be read."""
+    found = image_properties(record)
+    if found is None or found.mean is None or found.white is None:
+        return []
+    return [found.size, *(round(value, _DIGITS) for value in (*found.mean, *found.white))]
+
+
 def content_order(records: Sequence[Record]) -> list[int]:
     """Places of the records, sorted by image content, then label, patient, pixel size and mask.
 
+    Colours and size come first, as they do not depend on how the same pixels are stored.
     Copies that agree in all of these are interchangeable: a model learns the same from each.
     """
-    keys = [json.dumps(training_content(record, _sorting_digest)) for record in records]
+    pixels = map_blocks(_pixel_facts, records)
+    contents = (training_content(record, _sorting_digest) for record in records)
+    keys = [json.dumps(both) for both in zip(pixels, contents, strict=True)]
     return sorted(range(len(records)), key=keys.__getitem__)
 
 

@@ -10,13 +10,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
 from pathlib import Path
 
-from ..execution.files import file_state
-from .dicom_header import Series, read_series
+from ..execution.dicom_header import SUFFIX as _DICOM
+from ..execution.dicom_header import series_of
 
-_DICOM = ".dcm"
 _INDEXES = (".vms", ".vmu", ".ndpis")
 _MEMBERS = (".jpg", ".jpeg", ".ndpi", ".tif", ".tiff")  # images that an index may name
 _NAME = re.compile(rb"^[^=\r\n]+=([^\r\n]+)", re.MULTILINE)
@@ -50,7 +48,7 @@ def one_per_slide(paths: Sequence[Path]) -> tuple[list[Path], list[Path]]:
 
 
 def _rank(folder: Path, name: str) -> tuple[bool, int, str]:
-    series = _series(folder / name) if _ends(name, _DICOM) else None
+    series = series_of(folder / name) if _ends(name, _DICOM) else None
     return not _ends(name, *_INDEXES), -series.n_frames if series else 0, name
 
 
@@ -72,7 +70,7 @@ def slides_of(
             if index in chosen and not _ends(index, ".ndpis"):  # which no reader opens
                 found[index] = slide
     for name in chosen:
-        series = _series(folder / name) if _ends(name, _DICOM) else None
+        series = series_of(folder / name) if _ends(name, _DICOM) else None
         if series is not None:
             found[name] = f"DICOM series {series.uid}"
     return found
@@ -87,19 +85,6 @@ def _names_in(folder: Path) -> list[str]:
 
 def _ends(name: str, *endings: str) -> bool:
     return name.lower().endswith(endings)
-
-
-def _series(path: Path) -> Series | None:
-    """Of a file, read once as long as it stays as it is; None where it says none."""
-    try:
-        return _series_of(str(path), file_state(path)) if path.is_file() else None
-    except OSError:
-        return None
-
-
-@lru_cache(maxsize=100_000)
-def _series_of(path: str, state: tuple[int, ...]) -> Series | None:
-    return read_series(Path(path))
 
 
 def _members(index: Path) -> set[str]:

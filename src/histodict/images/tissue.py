@@ -185,7 +185,8 @@ def estimate_white(thumbnail: NDArray[np.uint8]) -> tuple[tuple[float, float, fl
     background = seen & is_smooth & (means >= np.array(_BRIGHT) * brightest).all(axis=-1)
     if background.mean() >= _MIN_BACKGROUND:
         red, green, blue = np.median(means[background], axis=0).tolist()
-        if 1 - 2 * green / (red + blue) < _MAX_TINT:
+        is_light = min(red, green, blue) >= _PADDING  # light without one colour is of no lamp
+        if is_light and 1 - 2 * green / (red + blue) < _MAX_TINT:
             return (red, green, blue), True
     red, green, blue = np.clip(brightest, _MIN_WHITE, 255).tolist()
     return (red, max(green, _MIN_GREEN * (red + blue) / 2), blue), False

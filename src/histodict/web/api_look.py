@@ -11,7 +11,7 @@ from typing import Any
 from starlette.responses import Response
 from starlette.routing import Route
 
-from ..decisions.tuning import NOTE, is_tuned_on
+from ..decisions.tuning import NOTE, n_tuned_on
 from ..images.manifest import Record
 from ..images.pixel_size import PixelSize, size_hint, size_warnings
 from ..patches.patch_map import PatchMap
@@ -72,7 +72,7 @@ def _told(call: Call, facts: dict[str, Any]) -> dict[str, Any]:
     model, size = call.trained.model, PixelSize(facts["mpp"], facts["mpp_from"])
     size = replace(size, hint=size_hint(call.record.path) if size.is_guessed else "")
     found = size_warnings([size], model.model_.mpp_, model.recipe.mpp)
-    if is_tuned_on(model.training_, call.record.path):
+    if n_tuned_on(model.training_, [call.record.path]):
         found.append(f"this model was {NOTE}")
     return {"state": DONE, "warnings": [for_the_page(words) for words in found], **facts}
 

@@ -4,9 +4,12 @@ import { classTag, count, get, guarded, h } from "../dom.js";
 
 const FIGURES_MS = 150; // that the slider rests before intervals are asked for
 
-/** Is this image called the second class? */
+const ROUNDING = 1e-9;
+
+/** Is this image called the second class? The same as OperatingPoint.is_positive says. */
 function isPositive(value, threshold, point) {
-  if (point.kind === "patches") return value >= threshold;
+  const gap = Math.abs(value - threshold);
+  if (gap <= ROUNDING * Math.max(1, Math.abs(value), Math.abs(threshold))) return point.kind === "patches";
   return point.rises === false ? value < threshold : value > threshold;
 }
 

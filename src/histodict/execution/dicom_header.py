@@ -6,10 +6,14 @@ the number of frames. See DICOM PS3.5, section 7, and PS3.10, section 7.
 
 from __future__ import annotations
 
+import os
+import stat
 import struct
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
+SUFFIX = ".dcm"
 _HEAD_BYTES = 64 * 1024
 _LONG = (b"OB", b"OD", b"OF", b"OL", b"OV", b"OW", b"SQ", b"SV", b"UC", b"UN", b"UR", b"UT", b"UV")
 _SERIES, _FRAMES = (0x0020, 0x000E), (0x0028, 0x0008)
@@ -23,6 +27,51 @@ class Series(NamedTuple):
 
     uid: str
     n_frames: int
+
+
+def series_of(path: Path) -> Series | None:
+    """The series of a file, read once as long as it stays as it is; None where it says none."""
+    try:
+        return _kept_series(str(path), _state(path))
+    except OSError:
+        return None
+
+
+def files_of_series(path: Path) -> list[Path]:
+    """The other files of a slide, in the same folder; of a file of no known series, all such.
+
+    Which these are is found out once per state of the folder, not for each of its files.
+    """
+    folder = path.parent
+    groups = _groups(str(folder), _state(folder))
+    return [folder / name for name in groups.get(_uid(path), ()) if name != path.name]
+
+
+@lru_cache(maxsize=100_000)
+def _kept_series(path: str, state: tuple[int, ...]) -> Series | None:
+    return read_series(Path(path)) if stat.S_ISREG(state[0]) else None
+
+
+@lru_cache(maxsize=100)
+def _groups(folder: str, state: tuple[int, ...]) -> dict[str | None, list[str]]:
+    """Names of files by their series."""
+    groups: dict[str | None, list[str]] = {}
+    for name in sorted(os.listdir(folder)):
+        path = Path(folder, name)
+        if path.is_file():
+            groups.setdefault(_uid(path), []).append(name)
+    return groups
+
+
+def _uid(path: Path) -> str | None:
+    series = series_of(path) if path.suffix.lower() == SUFFIX else None
+    return series.uid if series else None
+
+
+def _state(path: Path) -> tuple[int, ...]:
+    found = os.stat(path)
+    sizes = found.st_size, found.st_mtime_ns, found.st_ctime_ns
+    return found.st_mode, found.st_dev, found.st_ino, *sizes
 
 
 def read_series(path: Path) -> Series | None:

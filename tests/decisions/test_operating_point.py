@@ -1,0 +1,16 @@
+from __future__ import annotations
+
+import pytest
+
+from histodict.decisions.operating_point import OperatingPoint
+
+
+@pytest.mark.parametrize("rises", [True, False])
+@pytest.mark.parametrize("reached", [True, False])
+def test_a_value_on_the_line_up_to_rounding(rises, reached):
+    for value in (0.3, -0.3, 1e6 / 3):
+        for error in (-1e-15, 0.0, 1e-15):
+            point = OperatingPoint("proportion", value * (1 + error), rises, reached)
+            assert point.is_positive(value) is reached
+    assert OperatingPoint("proportion", 0.3, rises).is_positive(0.3001) is rises
+    assert OperatingPoint("proportion", 0.3, rises).is_positive(0.2999) is not rises
