@@ -81,7 +81,7 @@ def shared_patients(manifest: Manifest, split: Split) -> list[str]:
 
 
 def cross_validated(manifest: Manifest, splits: Iterable[Split]) -> bool:
-    """Whether a patient that is tested in one split is trained on in another."""
+    """Return whether a test patient of one split is a training patient of another."""
     trained, tested = set[str](), set[str]()
     for split in splits:
         trained |= {manifest.records[place].patient for place in split.train}

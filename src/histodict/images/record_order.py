@@ -1,6 +1,6 @@
-"""Order of images by content, so that the order of rows and the names of files decide nothing.
+"""Order of images by content, so that results do not depend on the order of rows or on file names.
 
-Training draws patches image by image, and sums over them; both depend on the order.
+Training samples patches image by image and sums over them; both depend on the order of images.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from .feature_file import is_feature_file, open_features
 from .manifest import Manifest
 from .records import Record
 
-_N_VECTORS = 4  # of a feature file, to sort by
+_N_VECTORS = 4  # of a feature file, for the sorting digest
 
 
 def training_content(record: Record, digest: Callable[[Path], str] = content_digest) -> list[Any]:
-    """All of a record that a model may learn from, whatever its files are called."""
+    """Return the content of a record that affects training, independent of file names."""
     mask = digest(record.mask) if record.mask else None
     annotations = {"drawn": record.drawn, "within": record.within}
     facts = [[name, each.facts()] for name, each in annotations.items() if each is not None]
@@ -32,18 +32,18 @@ def training_content(record: Record, digest: Callable[[Path], str] = content_dig
 
 
 def _sorting_digest(path: Path) -> str:
-    """Of a feature file's vectors, in any format and order of rows; else of the file's bytes."""
+    """Return a digest of a feature file's vectors, for any format and order; else of the bytes."""
     try:
         if is_feature_file(path):
             return _features_digest(path, repr(file_key(path)))
-    except (ImageError, OSError):  # the code that opens it reports what is wrong
+    except (ImageError, OSError):  # errors are reported when it is opened
         return ""
     return sampled_digest(path)
 
 
 @lru_cache(maxsize=100_000)
 def _features_digest(path: Path, state: str) -> str:
-    """Of all coordinates and of a few vectors, of which a file may hold gigabytes."""
+    """Return a digest of all coordinates and of a few vectors, as files may hold gigabytes."""
     with open_features(path) as file:
         order = np.lexsort(file.coords.T)
         some = order[np.linspace(0, len(order) - 1, _N_VECTORS).astype(np.int64)]
@@ -55,14 +55,14 @@ def _features_digest(path: Path, state: str) -> str:
 
 
 def content_order(records: Sequence[Record]) -> list[int]:
-    """Places of the records, sorted by image content, then label, patient, pixel size and mask.
+    """Return the order of records by image content, then label, patient, pixel size and mask.
 
-    Copies that agree in all of these are interchangeable: a model learns the same from each.
+    Records that agree in all of these are interchangeable in training.
     """
     keys = [json.dumps(training_content(record, _sorting_digest)) for record in records]
     return sorted(range(len(records)), key=keys.__getitem__)
 
 
 def sorted_by_content(manifest: Manifest) -> Manifest:
-    """The same images in the order of `content_order`."""
+    """Return the same images in the order of `content_order`."""
     return manifest.select(content_order(manifest.records))
