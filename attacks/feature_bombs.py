@@ -1,4 +1,4 @@
-"""Feature files of some kilobytes that ask for gigabytes, in the ways in which that can be said."""
+"""Generators of small feature files whose content would take gigabytes of memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .zarr_files import write_array_2, write_array_3, write_group
 
 VECTORS = np.random.default_rng(0).standard_normal((40, 6)).astype(np.float32)
 COORDS = np.stack([np.arange(40) % 8, np.arange(40) // 8], axis=1) * 512
-# Larger than any bomb is as it lies in the file.
+# Larger than the compressed content of any of the files below.
 MANY = np.ones((4000, 256), np.float32)
 PLACES = np.stack([np.arange(4000) % 80, np.arange(4000) // 80], axis=1) * 256
 _MIB = 2**20
@@ -27,7 +27,7 @@ _STEP = 16 * _MIB
 
 @cache
 def deflated_zeros(n_mib: int) -> bytes:
-    """A zlib stream of so many mebibytes of zeros (a multiple of 16), made in no time."""
+    """Return a zlib stream of n_mib mebibytes of zeros (a multiple of 16)."""
     packer = zlib.compressobj(9, zlib.DEFLATED, -15)
     block = packer.compress(bytes(_STEP)) + packer.flush(zlib.Z_FULL_FLUSH)
     # Of n zeros: a = 1, b = n.
@@ -36,7 +36,7 @@ def deflated_zeros(n_mib: int) -> bytes:
 
 
 def npz(path: Path, head: bytes, n_mib: int, name: str = "features", **arrays: Any) -> Path:
-    """A file with a member of zeros behind some bytes, whose checksum is wrong."""
+    """Write an .npz file with a member of `head` and zeros, with a wrong checksum."""
     np.savez(path, **arrays)
     size = len(head) + n_mib * _MIB
     stored = b"\x00" + struct.pack("<HH", len(head), len(head) ^ 0xFFFF) + head
@@ -66,7 +66,7 @@ def npy_head(shape: tuple[int, ...], dtype: str = "<f4") -> bytes:
 
 
 def npz_unused(path: Path, n_mib: int) -> Path:
-    """It is not refused: nobody asks for the member."""
+    """Write a large member that is never read; the file is accepted."""
     return npz(path, npy_head((n_mib, _MIB), "|u1"), n_mib, "x", features=VECTORS, coords=COORDS)
 
 
@@ -87,13 +87,13 @@ def npz_attribute(path: Path, n_mib: int) -> Path:
 
 
 def npz_header(path: Path, n_mib: int) -> Path:
-    """The header says that it is itself as long."""
+    """Write a .npy header that states a huge length of the header."""
     head = b"\x93NUMPY\x02\x00" + struct.pack("<I", n_mib * _MIB)
     return npz(path, head, n_mib, coords=COORDS)
 
 
 def zarr_chunk(path: Path, n_mib: int) -> Path:
-    """A chunk as large as it says."""
+    """Write a chunk that is as large as its array states."""
     return _zarr(path, "zlib", deflated_zeros(n_mib), n_mib * _MIB)
 
 
@@ -102,7 +102,7 @@ def zarr_zlib(path: Path, n_mib: int) -> Path:
 
 
 def zarr_gzip(path: Path, n_mib: int) -> Path:
-    """Some streams one after another, each of which could be."""
+    """Write several consecutive gzip streams, each within the limit."""
     raw = deflated_zeros(16)[2:-4]
     tail = struct.pack("<II", zlib.crc32(_zeros()), _STEP)
     one = b"\x1f\x8b\x08\0\0\0\0\0\0\xff" + raw + tail
@@ -130,7 +130,7 @@ def zarr_lz4(path: Path, n_mib: int) -> Path:
 
 
 def zarr_sparse(path: Path, n_mib: int) -> Path:
-    """A chunk of holes, which takes no room on the disk."""
+    """Write a sparse chunk file, which takes no disk space."""
     path = _zarr(path, None, b"")
     with (path / "features/0.0").open("r+b") as file:
         file.truncate(n_mib * _MIB)
@@ -138,7 +138,7 @@ def zarr_sparse(path: Path, n_mib: int) -> Path:
 
 
 def zarr_shard(path: Path, n_mib: int) -> Path:
-    """A chunk in a shard unpacks to more than it says."""
+    """Write a chunk in a shard that decompresses to more than stated."""
     packed = numcodecs.Zstd().encode(np.zeros(n_mib * _MIB, np.uint8))
     index = struct.pack("<QQ", 0, len(packed)) * 2
     little = {"name": "bytes", "configuration": {"endian": "little"}}
@@ -175,7 +175,7 @@ def hdf5_chunk(path: Path, n_mib: int) -> Path:
 
 
 def hdf5_deflate(path: Path, n_mib: int) -> Path:
-    """A chunk that unpacks to more than it says."""
+    """Write a chunk that decompresses to more than stated."""
     with h5py.File(path, "w") as file:
         file["coords"] = PLACES
         _direct(file, "features", MANY, MANY.shape, n_mib)
@@ -183,7 +183,7 @@ def hdf5_deflate(path: Path, n_mib: int) -> Path:
 
 
 def hdf5_coords(path: Path, n_mib: int) -> Path:
-    """Chunks are small, and all together large."""
+    """Write many small chunks whose total is large."""
     n_rows = min(n_mib * _MIB // 16, 9_900_000)
     with h5py.File(path, "w") as file:
         options: dict[str, Any] = {"chunks": (_MIB, 2), "compression": "gzip"}

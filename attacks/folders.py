@@ -1,4 +1,4 @@
-"""Feature files and images to be attacked: small, of every container, as bytes; their values."""
+"""Small feature files and images of every container, as bytes, and their values."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PIXELS = np.random.default_rng(1).integers(1, 255, (3, 70, 90), np.uint8)
 VECTORS = np.random.default_rng(0).standard_normal((40, 6)).astype(np.float32)
 COORDS = np.stack([np.arange(40) % 8 + 1, np.arange(40) // 8 + 1], axis=1) * 512
 _STATUS, _REFERENCES = Path("/proc/self/status"), Path("/proc/self/clear_refs")
-LINK = "link:"  # in place of a file's content: where it leads
+LINK = "link:"  # followed by the target, in place of a file's content
 
 
 def make_folders(folder: Path) -> dict[str, dict[str, bytes]]:
@@ -79,7 +79,7 @@ def files_of(folder: Path) -> dict[str, bytes]:
 
 
 def packed(files: dict[str, bytes]) -> bytes:
-    """A folder as one file, always the same bytes."""
+    """Return a folder as a reproducible archive."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as file:
         for name, data in sorted(files.items()):
@@ -88,7 +88,7 @@ def packed(files: dict[str, bytes]) -> bytes:
 
 
 def unpack(data: bytes, folder: Path) -> None:
-    """The reverse; what was there is removed. A content that begins with LINK becomes a link."""
+    """Replace a folder by the archive; a content that begins with LINK becomes a link."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     with zipfile.ZipFile(io.BytesIO(data)) as file:
@@ -102,7 +102,7 @@ def unpack(data: bytes, folder: Path) -> None:
 
 
 def values_of(path: Path) -> tuple[NDArray[Any], ...]:
-    """All that a prediction rests on: pixels, or vectors and places."""
+    """Return the input of a prediction: pixels, or vectors and positions."""
     if path.name.endswith(".ome.zarr"):
         with open_image(path) as source:
             width, height = source.size
@@ -114,7 +114,7 @@ def values_of(path: Path) -> tuple[NDArray[Any], ...]:
         n_read = min(file.n_rows, 1000)
         vectors = file.read(slice(0, n_read))
         if vectors.shape != (n_read, file.origin.length) or not np.isfinite(vectors).all():
-            raise Find(f"vectors of shape {vectors.shape}, or such as are no finite numbers")
+            raise Find(f"vectors of shape {vectors.shape}, or with values that are not finite")
         return vectors, file.coords
 
 
@@ -129,14 +129,14 @@ def are_undamaged(path: Path, values: tuple[NDArray[Any], ...]) -> bool:
 
 
 def forget_peak() -> int:
-    """Memory of this process in KiB; its peak is counted from here on."""
+    """Return the memory of this process in KiB, and reset its peak."""
     if _REFERENCES.exists():
         _REFERENCES.write_text("5", encoding="ascii")
     return peak_kib()
 
 
 def peak_kib() -> int:
-    """Peak memory of this process; 0 where the system does not say it."""
+    """Return the peak memory of this process in KiB; 0 if unknown."""
     if not _STATUS.exists():
         return 0
     lines = _STATUS.read_text(encoding="utf-8").splitlines()

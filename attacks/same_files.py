@@ -17,7 +17,7 @@ from histodict.execution.sealed import body_of
 
 # What a run that was killed may leave: nobody reads it, and it is swept a day later.
 _LEFTOVERS = re.compile(r"\..*\.(partial|unfinished)[.-].*")
-# The page's diary of the process at work, which is another one after a restart; its key, its lock.
+# Files of the running server that differ after a restart: log, progress, token, lock.
 _DIARY = {"alive", "log.txt", "progress.jsonl", "cancel", "token", "open.html", "server.lock"}
 # A job of the page has a random name.
 _JOB = re.compile(r"(?<=/jobs/)[0-9a-f]{12}(?=/)")

@@ -2,10 +2,10 @@
 
     HISTODICT_DATA=… python -m benchmarks.draw_tissue_masks --overlays FOLDER [--only PART]
 
-`tissue_masks/recipes.json` holds what was chosen by eye for each image: tissue is darker than
-`threshold` in one `channel`. Openings of fewer pixels than `largest_hole`, and specks, are left
-open, or are tissue where `holes_are_tissue` (mucin in goblet cells). Corrections, in image pixels,
-hold in a polygon or everywhere: another threshold, or what is left open.
+`tissue_masks/recipes.json` holds the manual choices for each image: tissue is darker than
+`threshold` in one `channel`. Holes of fewer pixels than `largest_hole`, and specks, are ignored;
+with `holes_are_tissue` (mucin in goblet cells), holes are tissue. Corrections, in image pixels,
+apply to a polygon or everywhere: another threshold, or an area to ignore.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _PALETTE = [255, 255, 255, 200, 60, 140, 128, 128, 128]
 
 
 def draw_mask(pixels: Pixels, recipe: dict[str, Any]) -> Truth:
-    """The mask of an image by its recipe."""
+    """Return the mask of an image from its recipe."""
     image = Image.fromarray(pixels)
     scale = min(1, _LONGER_SIDE / max(image.size))
     size = (round(image.width * scale), round(image.height * scale))
@@ -83,7 +83,7 @@ def _regions_under(mask: Mask, n_pixels: int) -> Mask:
 
 
 def write_mask(file: Path, mask: Truth) -> None:
-    """As a PNG of 2 bits per pixel."""
+    """Write a mask as a PNG of 2 bits per pixel."""
     image = Image.fromarray(mask).convert("P")
     image.putdata(mask.ravel().tolist())
     image.putpalette(_PALETTE)

@@ -1,12 +1,12 @@
-"""How far predictions move when an image is padded, shifted, turned or mirrored.
+"""Change of predictions when an image is padded, shifted, rotated or mirrored.
 
     HISTODICT_DATA=… python -m benchmarks.invariance --presets fast,embeddings --symmetries
 
-Trains on half of the patients of UCSB and predicts images of the others: as they are, with a white
-margin of 64 pixels, without 7 pixels at the left and top, turned by 90°, and mirrored. Shown are
-the mean change of the score, the same in standard deviations of the scores, and how many predicted
-classes change. The first row is without detection of the margin. `--symmetries` adds the accuracy
-of the mean score over the eight rotations and mirror images, and how long that takes.
+Trains on half of the patients of UCSB and predicts images of the others: unchanged, with a white
+margin of 64 pixels, without 7 pixels at the left and top, rotated by 90°, and mirrored. The table
+gives the mean change of the score, the same in standard deviations of the scores, and the number of
+predicted classes that change. The first row is without detection of the margin. `--symmetries` adds
+the accuracy of the mean score over the eight rotations and mirror images, and its duration.
 """
 
 from __future__ import annotations

@@ -54,14 +54,14 @@ PROTOCOLS = {
 
 
 def nearest_mean(X: Array, positive: Mask) -> tuple[Array, float]:
-    """Weights and offset of scores above 0 where the mean of the positive class is closer."""
+    """Return weights and offset of a nearest-mean classifier; positive scores: class 1."""
     first, second = X[~positive].mean(axis=0), X[positive].mean(axis=0)
     w = second - first
     return w, float(-(first + second) @ w / 2)
 
 
 def logistic(X: Array, positive: Mask) -> tuple[Array, float]:
-    """Logistic regression in which classes weigh the same."""
+    """Return weights and offset of a logistic regression with balanced classes."""
     model = LogisticRegression(class_weight="balanced").fit(X, positive)
     return model.coef_[0], float(model.intercept_[0])
 
@@ -71,7 +71,7 @@ CLASSIFIERS: dict[str, Fit] = {"nearest mean": nearest_mean, "logistic": logisti
 
 @dataclass(frozen=True)
 class Design:
-    """Patients with their classes, images with their patients, and folds of images per repeat."""
+    """Classes of patients, patients of images, and folds of images per repeat."""
 
     positive: Mask
     patients: NDArray[np.int64]
@@ -84,7 +84,7 @@ class Design:
 
 @cache
 def design_of(name: str, n: int, seed: int, even: bool) -> Design:
-    """With one to six images per patient, or three each."""
+    """Return a study with one to six images per patient, or three each."""
     rng, protocol = np.random.default_rng([n, seed]), PROTOCOLS[name]
     positive = np.arange(n) % 2 == 1
     patients = np.repeat(np.arange(n), 3 if even else rng.integers(1, 7, n))
@@ -110,7 +110,7 @@ def design_of(name: str, n: int, seed: int, even: bool) -> Design:
 
 @dataclass(frozen=True)
 class Drawn:
-    """A figure, and its draws of patients."""
+    """Score and its bootstrap draws over patients."""
 
     value: float
     draws: Array
@@ -122,7 +122,7 @@ class Drawn:
 
 
 def figure_of(design: Design, scores: Array, metric: str) -> Callable[[Array], Array]:
-    """The figure with patients taken so many times (n_draws, n_patients)."""
+    """Return the score for patients weighted by counts (n_draws, n_patients)."""
     labels, n = design.labels, len(design.positive)
     member = np.zeros((n, len(labels)))
     member[design.patients, np.arange(len(labels))] = 1
@@ -139,7 +139,7 @@ def figure_of(design: Design, scores: Array, metric: str) -> Callable[[Array], A
 
 
 def draw_times(rng: np.random.Generator, positive: Mask, n_draws: int) -> Array:
-    """How often every patient is drawn; draws without a class are left out."""
+    """Return bootstrap counts of patients, without draws that lack a class."""
     n = len(positive)
     times = rng.multinomial(n, np.full(n, 1 / n), size=3 * n_draws).astype(float)
     both = (times @ positive > 0) & (times @ ~positive > 0)
@@ -152,7 +152,7 @@ METRICS = ("balanced accuracy", "AUC")
 
 
 def truth_of(w: Array, b: float, signal: float) -> dict[str, float]:
-    """What a linear model reaches at images of new patients, whose noise has the variance 2."""
+    """Return the true score of a linear model on new patients, whose noise has the variance 2."""
     size = float(np.linalg.norm(w)) or 1.0
     shift, at = w[0] * signal / 2 / size, b / size
     right = norm.cdf((shift + at) / np.sqrt(2)) + norm.cdf((shift - at) / np.sqrt(2))

@@ -1,4 +1,4 @@
-"""How well rules find the tissue of images with masks made by hand, and of drawn images.
+"""Accuracy of tissue detection methods on images with manual masks and on synthetic images.
 
     HISTODICT_DATA=… python -m benchmarks.tissue
     … --only ucsb,glass --no-shifts --overlays FOLDER --output FILE.json
@@ -64,7 +64,7 @@ SHIFTS: dict[str, tuple[float, float, float]] = {
 
 @dataclass(frozen=True)
 class Score:
-    """What one rule made of one image under one shift.
+    """Result of one rule on one image under one shift.
 
     iou is None without tissue; background_found and unusable_found are None where the image has
     none of it.
@@ -196,7 +196,7 @@ def print_shifts(scores: list[Score]) -> None:
 
 
 def print_worst(scores: list[Score], n_worst: int = 15) -> None:
-    """The images of which our rule finds least, under the shift that harms most."""
+    """Print the images with the lowest IoU of our rule, under their worst shift."""
     worst: dict[str, Score] = {}
     for s in scores:
         if s.rule != next(iter(RULES)) or s.iou is None:
@@ -277,7 +277,9 @@ def main() -> None:
     parser.add_argument("--rules", default="", help="names of rules, with commas; default: all")
     parser.add_argument("--shifts", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--output", type=Path, help="JSON file for the score of every image")
-    parser.add_argument("--overlays", type=Path, help="folder for pictures of masks, as they are")
+    parser.add_argument(
+        "--overlays", type=Path, help="folder for images of the masks, without shifts"
+    )
     arguments = parser.parse_args()
     only = [word for word in arguments.only.split(",") if word]
     names = arguments.rules.split(",") if arguments.rules else list(RULES)

@@ -1,4 +1,4 @@
-"""Images whose tissue is known: real ones with masks made by hand, and drawn ones.
+"""Images with known tissue: real ones with manual masks, and synthetic ones.
 
 A mask is at most 256 px wide and holds BACKGROUND, TISSUE, IGNORED (borders, fat cells, what a
 pathologist would not decide) and, in drawn images, UNUSABLE (pen, dark frame, rim of a bubble).
@@ -34,7 +34,7 @@ _COLOURS = np.array([[0, 200, 0], [0, 0, 0], [240, 220, 0], [230, 0, 0]])
 _SIZE = (384, 320)
 _REDUCTION = 2  # of drawn masks
 _SUFFIXES = (".jpg", ".jpeg", ".png", ".tif")
-# Amount of both stains under which a drawn pixel shows nothing, and hardly anything.
+# Amounts of both stains below which a synthetic pixel counts as background, and is ignored.
 _VISIBLE, _CLEAR = 0.02, 0.08
 
 
@@ -74,7 +74,7 @@ def real_cases(data: Path) -> Iterator[Case]:
 
 
 def images_of(folder: Path) -> dict[str, Path]:
-    """The images of a set by what the file of a mask calls them; masks beside them are left out."""
+    """Return the images of a set by the names of their masks, without mask files of the set."""
     return {
         "-".join(path.relative_to(folder).with_suffix("").parts): path
         for path in sorted(folder.rglob("*"))

@@ -1,4 +1,4 @@
-"""Rules that decide which pixels of an image are tissue: ours, and those of other programs.
+"""Tissue detection methods of histodict and of other programs.
 
 The others are written anew from their documentation, with the default settings they give for
 thumbnails, and see the image reduced to 320 px at most. They were made for thumbnails of whole

@@ -1,6 +1,7 @@
-"""Feature files that ask for far more memory than they have bytes, and damaged ones.
+"""Feature files whose content takes far more memory than their size, and damaged ones.
 
-Refused by name or read, within bounds of memory; numbers that a format guards are as they were.
+Each file is refused by name or read, within a memory limit; values protected by a checksum are
+unchanged.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from .images import refusal
 MOST_KIB = 400 * 2**10
 _GUARDED = (".npz",)  # by checksums of all that is read
 _MIB = (512, 768, 1024)
-_BOMBS = sorted(set(BOMBS) - {"zarr: sparse"})  # holes do not travel in a zip file
+_BOMBS = sorted(set(BOMBS) - {"zarr: sparse"})  # a zip file does not keep holes
 _NUMBERS = (0, 1, 2**16, 2**24, 2**31 - 1, 2**32 - 1, 2**40, 2**63 - 1, 2**64 - 1)
 
 
@@ -108,7 +109,7 @@ class FeatureBombs(Target):
             if taken > MOST_KIB:
                 raise Find(f"{taken >> 10} MiB of memory were taken")
         if path.suffix in _GUARDED and path.stem == "a" and not are_undamaged(path, values):
-            raise Find("numbers of a damaged file were taken")
+            raise Find("values of a damaged file were accepted")
         return "read"
 
 

@@ -1,9 +1,9 @@
 """Metadata of feature files and of OME-Zarr images, with values of any type and size.
 
-Damaged files are put beside a good one in `run_images`, as `predict` does: an attempt is a batch,
-an edit is [number of the file, what is done to it]. Each file is answered, with a map of all its
-patches, or refused in one line that names it; the good one has the answer that it has alone. An
-error that no code expects is a find, and so is a warning of an overflow.
+An attempt runs damaged files and a good one as a batch, as `predict` does; an edit is [number of
+the file, change]. Each file must get a prediction with a map of all its patches, or an error of one
+line that names it, and the prediction of the good file must not change. Unexpected errors and
+overflow warnings are finds.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Images and feature files of which chunks are lost: refused with their number, or as they were.
+"""Images and feature files with missing chunks: refused with their number, or unchanged.
 
-Allowed, they are answered with a warning, and what is not lost is as it was.
+If missing chunks are allowed, there is a warning, and the other chunks are unchanged.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class MissingChunks(Target):
             outcome, n_told = refusal(error, path), _number_told(str(error))
         else:
             if not are_undamaged(path, values):
-                raise Find("chunks are missing, and it was answered otherwise in silence")
+                raise Find("chunks are missing, and the values changed without a warning")
             return "answered as before"
         if n_told is None:
             return outcome
@@ -126,7 +126,7 @@ class MissingChunks(Target):
                 return
         said = {_number_told(str(each.message)) for each in told}
         if n_missing != n_told or said != {n_told}:
-            raise Find(f"{n_told} chunks are missing, and it says {n_missing} and {said}")
+            raise Find(f"{n_told} chunks are missing, but {n_missing} and {said} are reported")
 
 
 def _missing_chunks(path: Path) -> Any:

@@ -1,7 +1,7 @@
-"""Folders with entries that are no good image files, given to every command that lists a folder.
+"""Folders with irregular or damaged entries, given to every command that lists a folder.
 
-Each odd entry is named, the good images get the same answers, nothing hangs and no error is a
-traceback; where an image cannot be answered, the exit status is not 0.
+Each bad entry is reported, predictions of the good images do not change, no command hangs or ends
+with a traceback, and the exit status is not 0 if an image fails.
 """
 
 from __future__ import annotations
@@ -32,8 +32,7 @@ _ENDINGS = (".png", ".jpg", ".TIF", ".svs", ".dcm", ".mrxs", ".vms", ".zarr", ".
 _NAMES = ("odd", "-x", "[red]", "a b", "é", "'\"", "%s", "x" * 230, "\x1b[31m", "\udcff\udcfe")
 _SETTINGS = ("patch_px=8", "downsample=1", "patches_per_class=100", "n_atoms=6", "n_iter=1")
 _COMMANDS = ("predict", "predict", "features", "train", "evaluate", "adapt")
-# What becomes of an entry: it is an image that cannot be answered, or one that can, or is no image
-# and left out by name.
+# Expected result of an entry: an image that fails, an image that is predicted, or skipped.
 _REFUSED, _ANSWERED, _LEFT_OUT = "refused", "answered", "left out"
 
 

@@ -1,9 +1,9 @@
 """Two servers on one workspace: either one is refused, or every acknowledged stroke is kept.
 
-Each case forks servers from a process that has imported them, sends strokes to every server that
-answers, and reads from the disk what was kept. The servers start at once or one after the other,
-name the workspace by other paths, listen at the same port, and the first may be killed or told to
-end while the second starts. Then a third must be able to start.
+Each case forks servers from a process with the imported package, sends strokes to every server that
+responds, and reads the stored strokes from disk. The servers start at once or one after the other,
+with different paths of the workspace or the same port, and the first may be killed or terminated
+while the second starts. A third server must be able to start afterwards.
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ class _Server:
 
     def check_refusal(self) -> None:
         if self.status == 1 and _REFUSED not in self._said():
-            raise Find(f"it ended with other words: {self._said()[-600:]}")
+            raise Find(f"it ended with another message: {self._said()[-600:]}")
 
     def end(self, how: int) -> None:
         self.is_ending = True
@@ -228,7 +228,7 @@ class _Trial:
             second.kill()
             third = self._start(self.workspace, free_port())
             if not third.answers():
-                raise Find(f"nobody can start after the first ended: {third._said()[-600:]}")
+                raise Find(f"no server can start after the first ended: {third._said()[-600:]}")
             self._strokes(third, 150)
         if not self.acknowledged:
             raise Find("no stroke was acknowledged")
@@ -257,7 +257,7 @@ class _Trial:
         def use(place: int) -> None:
             try:
                 if self.base == "same-port" and place and servers[0].answers():
-                    # Both listen at one address: who of them answers cannot be told apart.
+                    # Both use one address, so the responding server is unknown.
                     end = time.monotonic() + _PATIENCE
                     while not servers[1].has_ended() and time.monotonic() < end:
                         time.sleep(0.005)

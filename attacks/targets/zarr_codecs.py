@@ -1,7 +1,7 @@
-"""Zarr folders whose metadata lead to codecs that run code, or make no sense at all.
+"""Zarr folders whose metadata are invalid or name codecs that run code.
 
-Whatever they say: nothing is run, memory stays within bounds, and what is not read is refused by
-the folder's name. Codecs that keep the length of a chunk give other numbers, as other bytes would.
+No code is run, memory stays within a limit, and rejected folders are named. Codecs that keep the
+length of a chunk may change the values.
 """
 
 from __future__ import annotations

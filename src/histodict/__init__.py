@@ -25,7 +25,7 @@ From images to an answer
     `by_outlines` makes a part of an image for each class that is outlined in it. A `Drawing` says
     where in new images to look: `predict("new.svs", within=…)`.
 
-    Zarr images and feature files of which chunks are missing are refused, except inside of
+    Zarr images and feature files with missing chunks are refused, except inside
     `allow_missing_chunks`.
 
 To keep a model

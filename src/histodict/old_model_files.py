@@ -104,7 +104,7 @@ def from_schema_10(header: Header, arrays: Arrays) -> tuple[Header, Arrays]:
 
 
 def from_schema_11(header: Header, arrays: Arrays) -> tuple[Header, Arrays]:
-    """Changes after the training were in two entries, without the images and the date."""
+    """Convert changes after training, formerly two entries without images and date."""
     training = dict(header["training"])
     unknown: Header = {"date": "", "images": [], "previous": None, "value": None}
     adapted, refit = training.pop("adapted", None), training.pop("line", None)

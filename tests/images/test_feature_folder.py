@@ -71,8 +71,8 @@ def test_a_feature_file_that_is_no_file_is_named_and_not_waited_for(tmp_path, fo
     (folder / "L.npz").symlink_to("nowhere")
     manifest, reasons = readable(read(tmp_path, folder, "slide,label\nS1,a\nP,b\nL,b\n"))
     assert [record.path.name for record in manifest.records] == ["S1.h5"]
-    assert "P.h5: this is no file to read, but a named pipe" in reasons[0]
-    assert "L.npz: this is no file to read, but a link to a file that is not there" in reasons[1]
+    assert "P.h5: this is not a regular file but a named pipe" in reasons[0]
+    assert "L.npz: this is not a regular file but a dangling link" in reasons[1]
 
 
 def test_an_accent_may_be_a_sign_of_its_own(tmp_path, folder):

@@ -192,5 +192,5 @@ def test_filters_that_take_memory_by_their_parameters_are_refused(tmp_path, opti
             file.create_dataset("coords", data=COORDS, chunks=(8, 2), **options)
         except ValueError:
             pytest.skip("this library lacks the filter")
-    with pytest.raises(ImageError, match="which is not read: save it again with gzip"):
+    with pytest.raises(ImageError, match="which is not supported: save it again with gzip"):
         check_features(tmp_path / "a.h5")

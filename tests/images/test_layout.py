@@ -190,9 +190,9 @@ def test_odd_entries_are_named_wherever_a_folder_is_listed(tmp_path):
     assert len(manifest.records) == 7
     (words,) = (words for words in manifest.warnings if words.startswith(f"{odd}: left out"))
     for told in (
-        "circle (a link that leads in a circle)",
+        "circle (a cycle of links)",
         "device (a device)",
-        "lost (a link to a file that is not there)",
+        "lost (a dangling link)",
         "pipe (a named pipe)",
         "up/ (link to a folder above it)",
     ):

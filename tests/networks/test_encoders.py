@@ -231,7 +231,9 @@ def test_arguments_stand_behind_a_question_mark(timm, tmp_path):
     assert (network.cell_px, network.window_px) == (16, 32)
     with pytest.raises(ValueError, match=r"mlp_layer=os.system: neither timm.layers nor torch.nn"):
         open_network(f"timm:{name}?mlp_layer=os.system")
-    with pytest.raises(ValueError, match=r"timm cannot make 'vit_tiny_patch16_224' of .*colour"):
+    with pytest.raises(
+        ValueError, match=r"timm cannot create 'vit_tiny_patch16_224' with .*colour"
+    ):
         open_network(f"timm:{name}@{tmp_path / 'w.pth'}?colour=2")
 
 

@@ -15,7 +15,7 @@ def test_one_method_needs_no_warning():
 
 def test_the_best_of_several_looks_too_good():
     (words,) = selection_words(done("dfdl", "odl", "lbp-colour"))
-    assert "The best of these 3 methods" in words and "looks better than it is" in words
+    assert "the best of these 3 methods" in words and "too optimistic" in words
 
 
 def test_thresholds_adapted_to_the_test_images_are_named():

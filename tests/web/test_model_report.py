@@ -117,7 +117,7 @@ def test_what_was_assumed_and_what_failed_is_said(model, tmp_path):
     assert "pixel size of 1 of 1 image is not known; it is assumed to be the 0.5" in text
     assert "far.png: has 2 µm per pixel" in text and "glass.png: No tissue found here" in text
     assert "images of 1 patient it never saw" in text
-    assert "Tested on 1 patient with healthy alone" in text
+    assert "Tested on only 1 patient with healthy" in text
 
 
 def test_the_best_of_several_models_looks_too_good(model, tmp_path):

@@ -99,7 +99,7 @@ def test_workspace_is_locked_also_by_another_path(demo, tmp_path):
 
 
 def test_port_of_an_own_server_is_named_as_such(demo, tmp_path):
-    with pytest.raises(OSError, match="Another histodict server, with another workspace") as caught:
+    with pytest.raises(OSError, match="A histodict server with another workspace") as caught:
         server.serve([tmp_path], workspace=tmp_path / "w", port=demo.port, browser=False)
     assert "give another --port" in str(caught.value)
 

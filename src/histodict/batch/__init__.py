@@ -8,7 +8,7 @@
     DIR/qupath/                      a QuPath project of all images, where it was asked for
     DIR/anndata/KEY.h5ad             the patches with their codes, for scanpy and squidpy, if asked
     DIR/scores.json                  how good the answers are, where it is known what they should be
-    DIR/failures.csv                 images that the last command has not answered, and why
+    DIR/failures.csv                 failed images of the last command, with the reasons
     DIR/done/KEY.json                one image's rows, and the digests of its files; what is there
                                      and whole is not done again
 

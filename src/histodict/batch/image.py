@@ -39,13 +39,13 @@ def image_key(image: Path) -> str:
     name = stem.encode()[:_MOST_BYTES].decode("utf-8", "ignore")
     try:
         os.fsencode(name)
-    except UnicodeEncodeError:  # a locale that is not UTF-8 lacks some of the letters
+    except UnicodeEncodeError:  # a locale other than UTF-8 lacks some characters
         name = name.encode("ascii", "replace").decode("ascii").replace("?", "_")
     return f"{name}-{place}"
 
 
 def text_of(path: Path) -> str:
-    """A path for a table; bytes that are not UTF-8, in names of old systems, are escaped."""
+    """Return a path for a table, with bytes that are not UTF-8 escaped."""
     return printable(str(path))
 
 
@@ -101,7 +101,7 @@ class Task:
         return found
 
     def told(self) -> Row:
-        """What a row says of where was looked, and of what is missing of the image."""
+        """Return the columns of a row for the outline file and the missing chunks."""
         within = self.record.within
         row: Row = {"within": within.path.name} if within else {}
         if missing_chunks_allowed():

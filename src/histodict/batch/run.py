@@ -148,7 +148,7 @@ def run_images(
 
 
 def _stamped(task: Task, before: Content) -> tuple[Task, Content]:
-    """The task with what an earlier run knew, and its stamp; of a file that fails, the reason."""
+    """Return the task with earlier results and its fingerprint, or with the reason of a failure."""
     try:
         task = task.knowing(before)
         return task, task.stamp()
@@ -221,7 +221,7 @@ def _with_truth(
             truth = model.truth(record)
             row |= {"truth": truth} if truth else {}
             known = facts_of(whole(record))
-    except Exception as error:  # of its mask: the answer stays
+    except Exception as error:  # an error of the mask does not affect the prediction
         wrong = f"is not scored: {failure_reason(error)}"
     regions = [region | {"path": row["path"]} for region in content["regions"]]
     return content | {"row": row, "regions": regions, "known": known}, wrong

@@ -95,7 +95,7 @@ def _tell_adapted(moved: Adaptation, n_images: int, output: Path, as_json: bool)
 def _scores(
     model: Model, images: list[Record], size: GivenSize, skip_bad: bool
 ) -> tuple[list[Path], list[float], list[str]]:
-    """Images that can be answered and their scores; and why the others cannot, if skipped."""
+    """Return images with their scores, and the reasons of images that were skipped."""
     from ..images.errors import ImageError
     from ..images.in_memory import image_bytes
     from ..images.survey import Survey, survey

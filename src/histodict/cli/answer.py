@@ -250,7 +250,7 @@ def _tell_scores(scores: dict[str, Any] | None, says_uncertain: bool) -> None:
 
 
 def _tell_figures(named: dict[str, Any], tuned: dict[str, Any] | None, n_images: int) -> None:
-    """A table of figures; those of a tuned model stand beside the figures of the untuned one."""
+    """Print a table of scores; for a tuned model also the scores of the untuned one."""
     header, rows = ["", "value", "95 % interval"], [_line(n, m) for n, m in named.items()]
     if tuned is None:
         print_table(tuple(header), rows)
@@ -261,7 +261,7 @@ def _tell_figures(named: dict[str, Any], tuned: dict[str, Any] | None, n_images:
     untuned = tuned["untuned"]
     if untuned is None:
         print_table(("", "tuned", "95 % interval"), rows)
-        words = "the figures before tuning are those of the model file that this one was made from"
+        words = "for untuned scores, run the model file that this one was made from"
         warn(words, "Note")
         return
     nothing = dict.fromkeys(("value", "low", "high"))

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _IN_PYTHON = re.compile(r" \(in Python (?:[^()]|\([^()]*\))*\)")
-FAILURES = "failures.csv"  # in a folder of results: what the last run has not done, and why
+FAILURES = "failures.csv"  # in a folder of results: failed files of the last run
 signals: list[int] = []  # that this process got: whatever fails then fails for that reason
 
 
@@ -156,15 +156,16 @@ def failure_rows(failures: Iterable[tuple[Path, str]]) -> list[dict[str, str]]:
 
 
 def end_with_files(failures: Sequence[tuple[Path, str]], folder: Path) -> None:
-    """The same of files: the reason with the file's name, once, and as it was given.
+    """Print the first ten failed files with their reasons, and exit with status 1.
 
-    All are written to failures.csv in the folder of the results; the first ten are printed.
+    All failures are written to failures.csv in the folder of the results. File names are printed
+    as the user gave them.
     """
     from ..execution.tables import write_csv
 
     table = folder / FAILURES
     with plain_errors():
-        # No folder is made for a few images that are all named below.
+        # A short list is printed in full and needs no folder.
         if failures and (folder.is_dir() or len(failures) > MOST_LINES):
             write_csv(table, failure_rows(failures))
         elif not failures:
@@ -175,12 +176,12 @@ def end_with_files(failures: Sequence[tuple[Path, str]], folder: Path) -> None:
 
 
 def end_unprinted(error: OSError) -> NoReturn:
-    """End a command whose results cannot be printed: the disk is full, or nobody reads them."""
+    """End a command whose output cannot be printed (full disk, closed pipe)."""
     why = error.strerror or str(error)
-    words = f"the output cannot be written ({why}); what is printed is not complete"
+    words = f"the output cannot be written ({why}) and is incomplete"
     _say("[red]Error:[/]", words if error.filename is None else str(error))
     with suppress(OSError, ValueError, AttributeError):
-        # What is still in the buffer would fail again when the process ends.
+        # Flushing the rest of the buffer at exit would fail again.
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
         os.close(nowhere)
@@ -212,5 +213,5 @@ def _errors() -> Console:
 def _say(head: str, words: str) -> None:
     from rich.markup import escape
 
-    with suppress(OSError):  # nothing can be said where nothing can be written
+    with suppress(OSError):  # stderr may be closed, too
         _errors().print(f"{head} {escape(printable(_for_a_terminal(words)))}", soft_wrap=True)

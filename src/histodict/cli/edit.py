@@ -264,7 +264,7 @@ def _right_words(rows: list[dict[str, Any]]) -> str:
     if not known:
         return ""
     before, after = (sum(row[key] == row["truth"] for row in known) for key in ("before", "after"))
-    warning = "a change chosen by these figures makes them too good"
+    warning = "too optimistic if the change was chosen by these scores"
     return f"; right before {before}, now {after} of {len(known)}; {warning}"
 
 

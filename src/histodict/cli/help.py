@@ -16,7 +16,7 @@ class Commands(TyperGroup):
     """The commands, each under the title of its group (which typer calls its panel)."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run a command; say it in a line if its output cannot be written."""
+        """Run a command; print a one-line error if its output cannot be written."""
         try:
             try:
                 return super().invoke(ctx)
@@ -27,7 +27,7 @@ class Commands(TyperGroup):
             end_unprinted(error)
 
     def main(self, *args: Any, **options: Any) -> Any:
-        """The same for `--help` and `--version`, which no command prints."""
+        """Do the same for `--help` and `--version`."""
         try:
             return super().main(*args, **options)
         except OSError as error:

@@ -208,11 +208,11 @@ class PictureOptions:
         images, parts = one_per_slide(images)
         if parts:
             names = some_of([str(path) for path in parts])
-            warn(f"left out, as other files of slides that are named already: {names}")
+            warn(f"left out, because another file of the same slide is listed: {names}")
         if left_out:
             names = some_of([f"{path}{in_brackets(odd_kind(path))}" for path in left_out])
             warn(f"left out, as no format that is read, or as masks: {names}")
-        images += [path for path in left_out if is_closed(path)]  # what is in them is not answered
+        images += [path for path in left_out if is_closed(path)]  # reported as failures
         found = [*named(images, self.standing_in), *listed]
         return list({_true_place(record.path): record for record in found}.values())
 
@@ -230,7 +230,7 @@ class PictureOptions:
 
 
 def _true_place(path: Path) -> str:
-    """Where links lead; one to nothing or to a device is told apart by its own name."""
+    """Return the resolved path; the path itself for a dangling link or a link to a device."""
     is_good = os.path.isfile(path) or os.path.isdir(path)
     return os.path.realpath(path) if is_good else str(path.absolute())
 

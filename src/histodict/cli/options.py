@@ -190,8 +190,8 @@ AllowMissingOption = Annotated[
     bool,
     typer.Option(
         "--allow-missing-chunks",
-        help="Read images and feature files of which chunks are missing (Zarr, HDF5), as if these "
-        "held the fill value, with a warning for each. Left out: they are refused.",
+        help="Read images and feature files with missing chunks (Zarr, HDF5); missing chunks "
+        "count as the fill value, with a warning. By default such files are refused.",
     ),
 ]
 

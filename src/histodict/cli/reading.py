@@ -142,7 +142,7 @@ def warn_of_masks(manifest: Manifest) -> None:
 
 
 def warn_of_confounders(manifest: Manifest) -> None:
-    """Properties of the images that go with their class, such as the site."""
+    """Warn about properties of the images that are associated with the class, such as the site."""
     from ..evaluation.confounding import find_confounders
 
     for found in find_confounders(manifest):
@@ -200,7 +200,7 @@ def whole_numbers(option: str, text: str) -> list[int]:
 
 
 def warn_of_quality(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Warn about images of which nothing was left, and about those that were used whole."""
+    """Warn about images without tissue, and about images used without tissue detection."""
     from ..images.records import some_of
 
     empty = [row for row in rows if row.get("left_out") and not row["n_patches"]]

@@ -53,7 +53,7 @@ class Evaluation:
     """Everything that was measured; `rows` of the tables, and the answers behind them.
 
     region : what was looked for in the images, whose classes are then those with and without it
-    confounders : properties of the images that go with their class
+    confounders : properties of the images that are associated with the class
     """
 
     manifest: Manifest

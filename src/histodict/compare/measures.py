@@ -154,7 +154,7 @@ class Repeats:
 
     @cached_property
     def cross_validated(self) -> bool:
-        """Whether a patient that is tested in one split is trained on in another."""
+        """Whether a test patient of one split is a training patient of another."""
         return cross_validated(self.manifest, [result.task.split for result in self.results])
 
     def of(self, method: str, size: int | None, kind: str) -> list[Repeat]:

@@ -63,12 +63,12 @@ def score_rows(classes: Sequence[str], rows: Sequence[Row]) -> dict[str, Any] | 
 
 
 def tuned_scores(model: Model, rows: Sequence[Row], n_tuned: int) -> dict[str, Any]:
-    """What to say of scores on images on which the model was tuned, with the untuned scores.
+    """Return a note about tuning for scores on the tuning images, with the untuned scores.
 
     Parameters
     ----------
-    rows : with a truth that is a class
-    n_tuned : number of them whose images the model was tuned on
+    rows : predictions of images whose true class is a class of the model
+    n_tuned : number of these images that the model was tuned on
     """
     as_trained = _untuned(model, rows)
     found = score_rows(model.classes_, as_trained) if as_trained else None
@@ -81,7 +81,7 @@ def tuned_scores(model: Model, rows: Sequence[Row], n_tuned: int) -> dict[str, A
 
 
 def _untuned(model: Model, rows: Sequence[Row]) -> list[Row] | None:
-    """The rows as the model answered before it was tuned; None if that cannot be told."""
+    """Return the predictions of the untuned model; None if they cannot be restored."""
     of_regions = model.finds_regions
     point = first_point(model.training_) if of_regions else 0.0
     shift = 0.0 if of_regions else total_shift(model.training_)
@@ -191,5 +191,5 @@ def _judged_if_there(record: Record, file: Path, least: int) -> Judged | None:
 
 
 def _warn_left_out(record: Record, error: Exception) -> None:
-    words = f"{record.path}: is left out of the scores of patches ({failure_reason(error)})"
+    words = f"{record.path}: excluded from patch scores ({failure_reason(error)})"
     warnings.warn(words, stacklevel=3)

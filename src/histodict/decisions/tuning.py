@@ -1,8 +1,8 @@
-"""Record of changes to a trained model's decision: by what they were made, and on which images.
+"""Record of changes to the decision threshold after training, and of the images used for them.
 
-A figure of accuracy that is computed on images which chose the threshold does not estimate how good
-the model is on unseen patients. So each such change is kept with the model, with a fingerprint of
-every image that was used or looked at.
+Accuracy on images that were used to choose the threshold does not estimate the accuracy on unseen
+patients. The model therefore stores every change, with a fingerprint of each image that was used
+or viewed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _DESCRIPTIONS = {
     _MANUAL: "moved by hand",
     _ADAPTED: "adapted without labels",
     _REFIT: "decision rule refitted",
-    _ATOMS: "atoms switched on or off",
+    _ATOMS: "atoms enabled or disabled",
 }
 _LETTERS = 16  # of a fingerprint
 _KINDS = {
@@ -38,7 +38,7 @@ _KINDS = {
 
 
 def fingerprint(image: Path) -> str:
-    """Short digest by which an image is recognised; empty if it cannot be read."""
+    """Return a short digest of the content of an image; empty if it cannot be read."""
     return sampled_digest(image)[:_LETTERS]
 
 
@@ -48,8 +48,8 @@ def tuned(training: Mapping[str, Any], source: str, **values: Any) -> dict[str, 
     Parameters
     ----------
     source : "manual", "adapted", "refit" or "atoms"
-    values : `previous` and `value`, the operating point before and after; `shift`, by how much the
-        change lowers scores; `n_images`; and others for the record
+    values : `previous` and `value`, the operating point before and after; `shift`, the
+        decrease of scores by the change; `n_images`; and other entries of the record
     """
     plain = {"n_images": 0, "images": [], "previous": None, "value": None, "shift": None}
     change = {"source": source, "date": date.today().isoformat()} | plain | values
@@ -57,7 +57,7 @@ def tuned(training: Mapping[str, Any], source: str, **values: Any) -> dict[str, 
 
 
 def with_images(training: Mapping[str, Any], images: Iterable[Path]) -> dict[str, Any]:
-    """Return the record of a training whose last change names these images."""
+    """Return the record of a training with these images added to its last change."""
     if not changes(training):
         raise ValueError("the decision of this model was not changed: there is nothing to record")
     *earlier, last = changes(training)
@@ -69,37 +69,37 @@ def with_images(training: Mapping[str, Any], images: Iterable[Path]) -> dict[str
 def carried_over(
     training: Mapping[str, Any], before: Mapping[str, Any], after: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the record of a panel after a change of one of its members."""
+    """Return the record of an ensemble after a change of one of its estimators."""
     new = changes(after)[len(changes(before)) :]
     return {**training, "tuning": [*changes(training), *new]} if new else dict(training)
 
 
 def changes(training: Mapping[str, Any]) -> list[Record]:
-    """All changes since the training, in their order."""
+    """Return all changes since the training, oldest first."""
     return list(training.get("tuning", []))
 
 
 def n_tuned_on(training: Mapping[str, Any], images: Iterable[Path]) -> int:
-    """How many images are among those that the model was tuned on; none of those that are gone."""
+    """Return how many of the images the model was tuned on; missing files do not count."""
     known = {image for change in changes(training) for image in change["images"]}
     return sum(fingerprint(image) in known for image in images) if known else 0
 
 
 def total_shift(training: Mapping[str, Any]) -> float | None:
-    """By how much scores are lower than as trained; None if the old scores cannot be restored."""
+    """Return the decrease of scores since training; None if it is not a constant."""
     shifts = [change["shift"] for change in changes(training)]
     return None if None in shifts else float(sum(shifts))
 
 
 def first_point(training: Mapping[str, Any]) -> float | None:
-    """The operating point as trained; None if other things than the point were changed."""
+    """Return the operating point as trained; None if anything else was changed."""
     found = changes(training)
     is_known = bool(found) and {change["source"] for change in found} == {_MANUAL}
     return found[0]["previous"] if is_known else None
 
 
 def describe_tuning(training: Mapping[str, Any]) -> str:
-    """All changes in words, for a model card; empty if there are none."""
+    """Describe all changes for a model card; empty if there are none."""
     return "; ".join(map(_describe, changes(training)))
 
 
@@ -113,11 +113,11 @@ def _describe(change: Record) -> str:
     where = "with" if change["source"] == _ADAPTED else "on"
     words += f" {where} {counted(n_images, 'image')}" if n_images else ", images not recorded"
     words += f" ({change['date']})" if change["date"] else ""
-    return f"{words}: figures on these images are not an estimate for unseen patients"
+    return f"{words}: scores on these images are not an estimate for unseen patients"
 
 
 def check_tuning(found: object) -> None:
-    """Refuse what cannot be a list of changes."""
+    """Raise an error unless `found` is a valid list of changes."""
     if not isinstance(found, list):
         raise ValueError("training: tuning must be a list")
     for change in found:

@@ -70,7 +70,7 @@ def _joined(manifest: Manifest, parts: list[tuple[Split, NDArray[Any]]]) -> Repe
             f"the splits {names} are one repeat, but test some image twice: gather the answers of "
             "one experiment at a time, such as one n_per_class"
         )
-    # In the order of names: a sum's last bits must not depend on the order of rows.
+    # Sorted by name: rounding of a sum must not depend on the order of rows.
     names = [manifest.name(manifest.records[place]) for place in tested]
     order = sorted(range(len(tested)), key=names.__getitem__)
     chosen = manifest.select([tested[row] for row in order])

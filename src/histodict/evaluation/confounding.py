@@ -1,11 +1,11 @@
-"""Does anything about the images beside the tissue tell their classes apart?
+"""Test for properties of the images, such as the site, that are associated with the class.
 
-A model may learn the site or the scanner in place of the tissue, and no split by patient shows that
-where they go with the class. Each property is compared with the class over patients: the balanced
-accuracy of the best rule that knows this property alone, against the same with the classes of
-patients permuted. p-values are adjusted for the number of properties.
+If site or scanner are associated with the class, a model may learn them instead of the tissue, and
+no split by patient reveals it. The test statistic of a property is the balanced accuracy over
+patients of the best classifier that uses this property alone; its null distribution is that of
+permuted classes of patients. p-values are adjusted for the number of properties.
 
-Reference: Westfall, Young, "Resampling-based multiple testing", 1993 (the adjustment by minimal p).
+Reference: Westfall, Young, "Resampling-based multiple testing", 1993 (minP adjustment).
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from scipy.sparse import csr_array
 from ..images.manifest import Manifest
 from ..images.survey import image_properties
 
-_ALPHA = 0.05  # of adjusted p-values, from which on an association is reported
-_LEAST_GAIN = 0.4  # of the way from guessing to always right
+_ALPHA = 0.05  # associations with at most this adjusted p-value are reported
+_MIN_GAIN = 0.4  # fraction of the difference between chance level and accuracy 1
 _N_PERMUTATIONS, _FEWER, _MANY = 999, 199, 5000
 _TOLERANCE = 1e-9
 
 Places = NDArray[np.int64]
-# Per image: a word, or numbers of which each is compared by itself; None where not known.
+# Per image: a category, or numbers that are tested one by one; None if unknown.
 Values = Sequence[str | tuple[float, ...] | None]
 
 
 @dataclass(frozen=True)
 class Association:
-    """How well one property tells the classes apart, over patients.
+    """Association of one property with the class, over patients.
 
-    accuracy : balanced accuracy of the best rule on these patients; by_chance : its mean with
-    permuted classes; p_value : adjusted for the number of properties
-    confounded : every value of the property goes with one class only
+    accuracy : balanced accuracy of the best classifier on these patients; by_chance : its mean
+    with permuted classes; p_value : adjusted for the number of properties
+    confounded : whether every value of the property occurs in one class only
     """
 
     name: str
@@ -47,7 +47,7 @@ class Association:
 
     @property
     def may_be_tissue(self) -> bool:
-        """Whether the tissue of the classes itself may differ so."""
+        """Whether the tissue itself may be the cause."""
         return self.name == "mean colour"
 
     def __str__(self) -> str:
@@ -82,9 +82,9 @@ _ADVICE |= {
 
 
 def find_confounders(manifest: Manifest) -> list[Association]:
-    """Properties that go with the class, the strongest first; none where nothing stands out.
+    """Return properties that are associated with the class, the strongest first.
 
-    Compared are the columns site, scanner and batch, and what images themselves have: file format,
+    Tested are the columns site, scanner and batch, and properties of the files: file format, image
     size, pixel size, mean colour and white point (99th percentile of each channel).
     """
     records = [r for r in manifest.records if r.label and not r.is_mapped]
@@ -112,10 +112,10 @@ def associations(
     *,
     random_state: int = 0,
 ) -> list[Association]:
-    """Of all properties that vary, the strongest first; empty if none is strong or confounded.
+    """Return the associations of all properties that vary, the strongest first.
 
-    A weak association has the p-value 1, however certain it is: 0.4 of the way from guessing to
-    always right is the least that counts.
+    Empty if none is strong or confounded. An association below the minimum accuracy (0.4 of the
+    difference between chance level and 1) has the p-value 1.
     """
     rng, tested = np.random.default_rng(random_state), []
     for name, values in properties.items():
@@ -150,19 +150,20 @@ def associations(
 
 
 def _is_confounded(own: Values, labels: Sequence[str], n_units: int, accuracy: float) -> bool:
-    """Whether each value goes with one label only, and there is not simply one per patient."""
+    """Return whether each value occurs with one label only, and patients share values."""
     n_values = len(set(own))
     decides = len(set(zip(own, labels, strict=True))) == n_values
     if isinstance(own[0], str):
         return decides and n_values < n_units
-    # Values of a continuous property occur once, and so with one label.
+    # Values of a continuous property are unique, so each has a single label.
     return (decides and n_values <= n_units / 2) or accuracy > 1 - _TOLERANCE
 
 
 @dataclass(frozen=True)
 class _Units:
-    """Patients by class. of_row : the unit of every image; classes : of every unit, its class's
-    place; counts : units per class.
+    """Patients of each class, as the units of permutation.
+
+    of_row : unit of every image; classes : class index of every unit; counts : units per class
     """
 
     of_row: Places
@@ -180,16 +181,16 @@ class _Units:
         return cls(np.array([place_of[pair] for pair in pairs], np.int64), classes, counts)
 
     def permuted(self, rng: np.random.Generator) -> Places:
-        """Permutations (n, n_units) of the classes."""
+        """Return permutations (n, n_units) of the classes."""
         n = _N_PERMUTATIONS if len(self.classes) <= _MANY else _FEWER
         return rng.permuted(np.tile(self.classes, (n, 1)), axis=1)
 
     def is_strong(self, accuracy: float) -> bool:
         least = 1 / len(self.counts)
-        return accuracy >= least + _LEAST_GAIN * (1 - least)
+        return accuracy >= least + _MIN_GAIN * (1 - least)
 
     def accuracies(self, values: Values, permuted: Places) -> NDArray[np.float64]:
-        """Of the best rule from these values of all images to each of the rows of classes."""
+        """Return the accuracy of the best classifier for each row of permuted classes."""
         if isinstance(values[0], str):
             return self._of_words([str(value) for value in values], permuted)
         columns = np.array(values, np.float64).T
@@ -198,7 +199,7 @@ class _Units:
         return found
 
     def _of_words(self, words: Sequence[str], permuted: Places) -> NDArray[np.float64]:
-        """Balanced accuracy of the class that each word goes with most."""
+        """Return the balanced accuracy of predicting the majority class of each category."""
         names, places = np.unique(words, return_inverse=True)
         # Sparse: there may be as many words as patients.
         n_images = np.bincount(self.of_row)
@@ -212,16 +213,16 @@ class _Units:
         return found
 
     def _of_numbers(self, numbers: NDArray[np.float64], permuted: Places) -> NDArray[np.float64]:
-        """Balanced accuracy of the best cut between a class and the others, of any class.
+        """Return the balanced accuracy of the best threshold between any class and the others.
 
-        (1 + D) / 2, where D is the distance of Kolmogorov and Smirnov.
+        (1 + D) / 2, where D is the Kolmogorov-Smirnov statistic.
         """
         sums = np.bincount(self.of_row, numbers, len(self.classes))
         means = sums / np.bincount(self.of_row, minlength=len(self.classes))
         order = np.argsort(means, kind="stable")
         ends = np.append(np.diff(means[order]) > _TOLERANCE, True)
         n, best = len(means), np.zeros(len(permuted))
-        # Of two classes, one against the other is the same as the other against the one.
+        # For two classes, both comparisons are the same.
         for place, count in list(enumerate(self.counts.tolist()))[len(self.counts) == 2 :]:
             inside = permuted[:, order] == place
             steps = np.where(inside, 1 / count, -1 / (n - count))
@@ -231,7 +232,7 @@ class _Units:
 
 
 def _adjusted(observed: NDArray[np.float64], by_chance: NDArray[np.float64]) -> NDArray[np.float64]:
-    """p-values of n properties, from their n values and (n, n_permutations) of permuted classes."""
+    """Return p-values of n properties from their statistics, observed (n,) and permuted (n, m)."""
     p = np.array([_as_large(row) for row in np.column_stack([observed, by_chance])])
     least = p.min(axis=0)
     found: NDArray[np.float64] = (least[None] <= p[:, :1] + _TOLERANCE).mean(axis=1)
@@ -239,7 +240,7 @@ def _adjusted(observed: NDArray[np.float64], by_chance: NDArray[np.float64]) -> 
 
 
 def _as_large(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Of every value, the share of all that are as large."""
+    """Return for every value the fraction of all values that are at least as large."""
     below = np.searchsorted(np.sort(values), values - _TOLERANCE)
     found: NDArray[np.float64] = 1 - below / len(values)
     return found

@@ -10,11 +10,11 @@ therefore uses one draw for all repeats and takes the mean of the metric over th
 figure that is reported, too. So repeats make the figure steadier, and the interval only as much
 narrower as they really do.
 
-In cross-validation the patients tested in one fold train the models of the others, so answers to
-different patients are not independent: without any signal, each pair of patients counts twice, and
-the figure varies √2 times as much as draws of patients do. Intervals of such figures are wider by
-that. With a strong signal they are then a little too wide. `benchmarks/null_intervals.py` measures
-both.
+In cross-validation the patients tested in one fold train the models of the others, so
+predictions of different patients are not independent: without any signal, the standard deviation of
+a score is √2 times that of a bootstrap of patients. Intervals of such scores are widened by this
+factor; with a strong signal they are then slightly too wide. `benchmarks/null_intervals.py`
+measures both.
 
 A draw may lack a class, and the metric is then not defined. A repeat whose images lack one is left
 out of that replicate's mean; a draw that leaves no repeat is drawn again, and counted. That is the
@@ -43,7 +43,7 @@ Metric = Callable[[NDArray[Any], NDArray[Any]], float]
 # statistic(repeat, rows): a value from these rows of that repeat.
 Statistic = Callable[[int, NDArray[np.int64]], float]
 
-# How much wider intervals of cross-validated figures are than draws of patients make them.
+# Factor by which bootstrap intervals of cross-validated scores are widened.
 CROSS_VALIDATED = 2**0.5
 # Draws in vain, at most, per replicate.
 _MOST_REDRAWN = 20
@@ -77,8 +77,8 @@ def bootstrap_interval(
 ) -> Interval:
     """The metric's mean over the repeats, with an interval from draws of patients.
 
-    cross_validated : whether patients that are tested by one model have trained another; the
-        metric must then lie between 0 and 1, and the interval is wider, see above
+    cross_validated : whether test patients of one model are training patients of another; the
+        metric must then lie between 0 and 1, and the interval is widened, see above
     """
     level = check_level(level)
     draws = PatientDraws(repeats)

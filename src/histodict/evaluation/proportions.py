@@ -1,7 +1,7 @@
-"""Intervals of proportions whose images come from few patients, also where all or none are right.
+"""Confidence intervals of proportions of images that are clustered by patient.
 
-A bootstrap of patients gives an interval of no width where no image is wrong. The Wilson interval
-does not; here it counts as many independent images as the differences between patients allow.
+A bootstrap of patients gives an interval of zero width if all images are right. The Wilson interval
+does not; it is computed with the effective number of images, given the correlation within patients.
 
 References
 ----------
@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.stats import t
 
-MIN_PATIENTS = 3  # of a class; with fewer no interval can be given
+MIN_PATIENTS = 3  # of a class; with fewer there is no interval
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Proportion:
 
 
 def proportion(is_right: ArrayLike, patients: Sequence[str], *, level: float = 0.95) -> Proportion:
-    """Proportion of right answers with a Wilson interval by patient.
+    """Return the proportion of correct predictions with a Wilson interval by patient.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ def proportion(is_right: ArrayLike, patients: Sequence[str], *, level: float = 0
         variance = n_patients / (n_patients - 1) * float(np.sum(residuals**2)) / n_images**2
         n_effective = min(float(n_images), p * (1 - p) / variance) if variance else float(n_images)
     else:
-        n_effective = float(n_patients)  # how alike a patient's images are cannot be seen
+        n_effective = float(n_patients)  # the correlation within patients is unknown
     q = float(t.ppf((1 + level) / 2, n_patients - 1)) ** 2 / n_effective
     middle = (p + q / 2) / (1 + q)
     half = float(np.sqrt(q * p * (1 - p) + q**2 / 4)) / (1 + q)
@@ -66,7 +66,7 @@ def proportion(is_right: ArrayLike, patients: Sequence[str], *, level: float = 0
 
 
 def mean_interval(parts: Sequence[Proportion]) -> tuple[float, float] | None:
-    """Interval of the mean of proportions of different images; None if one has no interval."""
+    """Return the interval of the mean of proportions of disjoint images; None if one has none."""
     below, above = [], []
     for part in parts:
         if part.low is None or part.high is None:

@@ -82,8 +82,8 @@ def shared_patients(manifest: Manifest, split: Split) -> list[str]:
 
 
 def cross_validated(manifest: Manifest, splits: Iterable[Split]) -> bool:
-    """Whether a patient that is tested in one split is trained on in another."""
-    trained_beside: dict[frozenset[int], set[str]] = {}  # by what is tested
+    """Return whether a test patient of one split is a training patient of another."""
+    trained_beside: dict[frozenset[int], set[str]] = {}  # by the test images of a split
     for split in splits:
         trained = {manifest.records[place].patient for place in split.train}
         trained_beside.setdefault(frozenset(split.test), set()).update(trained)

@@ -206,7 +206,7 @@ class _Task:
 
 
 def _as_allowed(allow: bool, function: Callable[[Item], Result], item: Item) -> Result:
-    """Workers allow what the process allows that sends them the work."""
+    """Call the function with the setting for missing chunks of the submitting process."""
     with allow_missing_chunks(allow):
         return function(item)
 

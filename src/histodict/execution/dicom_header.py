@@ -1,7 +1,7 @@
-"""The first tags of a DICOM file: which series it belongs to, and how many frames it has.
+"""Series and number of frames of a DICOM file, from its first tags.
 
 Reads little-endian files with explicit value representations, as all compressed ones are, up to
-the number of frames. See DICOM PS3.5, section 7, and PS3.10, section 7.
+the tag NumberOfFrames. See DICOM PS3.5, section 7, and PS3.10, section 7.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MOST_LEVELS = 20
 
 
 class Series(NamedTuple):
-    """SeriesInstanceUID of a file, and its number of frames; 1 where it gives none."""
+    """SeriesInstanceUID and number of frames of a file (1 if it states none)."""
 
     uid: str
     n_frames: int
@@ -75,7 +75,7 @@ def _state(path: Path) -> tuple[int, ...]:
 
 
 def read_series(path: Path) -> Series | None:
-    """The series of a file; None of one that is damaged, or no DICOM."""
+    """Return the series of a file; None if it is damaged or not DICOM."""
     with path.open("rb") as file:
         data = file.read(_HEAD_BYTES)
     if data[128:132] != b"DICM":
@@ -93,12 +93,12 @@ def read_series(path: Path) -> Series | None:
                 n_frames = int(value)
             at = at + length if length != _UNDEFINED else _skipped(data, at, 0)
     except (struct.error, ValueError):
-        pass  # what was read until here counts
+        pass  # use the tags read before the damage
     return Series(uid, n_frames) if uid else None
 
 
 def _element(data: bytes, at: int) -> tuple[tuple[int, int], int, int]:
-    """Tag, length of the value, and where the value begins."""
+    """Return the tag, the length of the value and its position."""
     group, number = struct.unpack_from("<HH", data, at)
     if group == _ITEM[0]:  # items have no value representation
         return (group, number), struct.unpack_from("<I", data, at + 4)[0], at + 8
@@ -108,9 +108,9 @@ def _element(data: bytes, at: int) -> tuple[tuple[int, int], int, int]:
 
 
 def _skipped(data: bytes, at: int, level: int) -> int:
-    """Where a sequence or item of undefined length ends."""
+    """Return the end of a sequence or item of undefined length."""
     if level > _MOST_LEVELS:
-        raise ValueError("sequences within sequences")
+        raise ValueError("sequences are nested too deeply")
     while True:
         tag, length, at = _element(data, at)
         if tag in (_END, _END_OF_ITEM):

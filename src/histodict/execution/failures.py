@@ -1,4 +1,4 @@
-"""Reasons why one item of a batch has no result, as text: the other items go on."""
+"""Text of an error of one item of a batch; the other items continue."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ _PACKAGE = Path(__file__).parents[1]
 
 
 def failure_reason(error: Exception) -> str:
-    """Describe an error that was raised for one item, in a line.
+    """Describe an error of one item in one line.
 
-    Errors that no code expects are defects, or come from files damaged in a new way: their type and
-    the places in the source follow, so that they can be diagnosed without a traceback.
+    The line of an unexpected error includes its type and its places in the source, so that it can
+    be diagnosed without a traceback.
 
     Raises
     ------
-    BrokenExecutor : the processes of the run have ended, which is no error of an item
+    BrokenExecutor : the worker processes have ended; the whole run fails
     """
     if isinstance(error, BrokenExecutor):
         raise error
     if isinstance(error, MemoryError):
         what = one_line(error) or "an allocation failed"
-        return f"there is not enough memory for it ({what}): end other programs, and run it again"
+        return f"not enough memory ({what}): close other programs and run the command again"
     if isinstance(error, EXPECTED):
         return str(error) or type(error).__name__
     frames = traceback.extract_tb(error.__traceback__)
@@ -41,5 +41,5 @@ def failure_reason(error: Exception) -> str:
 
 
 def _short(filename: str) -> str:
-    """The end of a path, without the place of an installation."""
+    """Return the last two parts of a path."""
     return "/".join(Path(filename).parts[-2:])

@@ -1,4 +1,4 @@
-"""Exclusive file locks that the system releases when their process ends, however it ends."""
+"""Exclusive file locks, released by the operating system when the process ends."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if sys.platform == "win32":
 else:
     import fcntl
 
-_FAR = 2**30  # Windows locks bytes and nobody else can read them: take one beyond the content
+_FAR = 2**30  # Windows makes locked bytes unreadable to others: lock one beyond the content
 
 
 def lock_descriptor(descriptor: int) -> None:

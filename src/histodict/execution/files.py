@@ -35,7 +35,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 _NEARLY_FULL = 2**20
 # Slides of which the file that is named is but the index of others in its folder.
 _INDEXES = (SUFFIX, ".vms", ".vmu")
-_N_PIECES, _PIECE_BYTES = 16, 2**16  # of a file's content, to sort by
+_N_PIECES, _PIECE_BYTES = 16, 2**16  # of a file's content, for `sampled_digest`
 _STORES = (".zarr",)  # folders that stand for a file
 # On Windows nobody can replace a file that somebody else has open, if only to look for viruses.
 _OTHERS_HOLD = os.name == "nt"
@@ -51,7 +51,7 @@ def written_whole(path: Path, *, durable: bool = True) -> Iterator[Path]:
     """A name to write to, in the same folder; on success the file gets its final name.
 
     The name is new each time, so that any number of threads and processes may write the same file:
-    the last one stays. Of a link the file that it leads to is replaced; a device or pipe is
+    the last one stays. If the path is a link, its target is replaced; a device or pipe is
     refused. If `durable`, the content is on the disk before the file has its name, and the name
     when this returns; what can be made again need not wait for that.
     """
@@ -77,17 +77,17 @@ def written_whole(path: Path, *, durable: bool = True) -> Iterator[Path]:
 
 
 def true_file(path: Path) -> Path:
-    """Where a file is written: of a link, the place that it leads to; refuses what is no file."""
+    """Return the path to write to, the target of a link; refuse devices and pipes."""
     try:
         found = path.stat()
     except FileNotFoundError:
         found = None
-    except OSError as error:  # such as a link that leads in a circle
+    except OSError as error:  # such as a cycle of links
         raise WriteError(
             f"{path}: cannot be written ({error.strerror}); give another name"
         ) from error
     if found is not None and not (stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)):
-        raise WriteError(f"{path}: is no file, but a device or a pipe; give the name of a file")
+        raise WriteError(f"{path}: is a device or a pipe; give the name of a file")
     return Path(os.path.realpath(path)) if path.is_symlink() else path
 
 
@@ -250,15 +250,15 @@ def content_digest(path: Path) -> str:
 
 
 def sampled_digest(path: Path) -> str:
-    """SHA-256 of a file's size and of 16 pieces of 64 KiB, evenly spaced; of up to 1 MiB, of all.
+    """Return the SHA-256 of a file's size and of 16 evenly spaced pieces of 64 KiB.
 
-    Cheap for slides of gigabytes. Two different files may share it, so it orders files but does not
-    identify them: see `content_digest`. Of a folder the names and sizes of its files count, and the
-    beginnings of 16 of them. Empty for a file that cannot be read.
+    Files up to 1 MiB are read whole. Different large files may have the same digest, so it orders
+    files but does not identify them: see `content_digest`. The digest of a folder covers the names
+    and sizes of its files and the first bytes of 16 of them. Empty for a file that cannot be read.
     """
     try:
         return _sampled(str(path.absolute()), *file_state(path))
-    except OSError:  # the code that opens it reports what is wrong
+    except OSError:  # errors are reported when it is opened
         return ""
 
 

@@ -35,7 +35,9 @@ def folder_meanwhile(prefix: str) -> Iterator[Path]:
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     """Raises BlockingIOError if somebody else holds it."""
-    if sys.platform == "win32":  # folders cannot be locked: what a killed process leaves stays
+    if (
+        sys.platform == "win32"
+    ):  # folders cannot be locked, so those of killed processes are not removed
         yield
         return
     handle = os.open(folder, os.O_RDONLY)

@@ -1,8 +1,8 @@
-"""Whether images and feature files of which chunks are missing may be read.
+"""Setting that allows images and feature files with missing chunks.
 
-An array that is stored in chunks reads as its fill value where a chunk is missing, as after an
-incomplete copy. Nobody can tell that from chunks that were never written, so it is refused unless
-it is allowed here.
+A missing chunk of an array reads as the fill value. A chunk may be missing because the copy is
+incomplete or because it was never written; the two cannot be told apart. Arrays with missing chunks
+are therefore refused unless they are allowed here.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ ALLOW = "--allow-missing-chunks (in Python histodict.allow_missing_chunks)"
 
 @contextmanager
 def allow_missing_chunks(allow: bool = True) -> Iterator[None]:
-    """Read images and feature files of which chunks are missing, in this process.
+    """Allow images and feature files with missing chunks, in this process.
 
-    Missing chunks count as their array's fill value, mostly 0: black pixels, vectors of zeros.
-    There is a warning for each file.
+    Missing chunks count as the fill value of their array, usually 0: black pixels, vectors of
+    zeros. A warning is issued for each file.
 
     Parameters
     ----------
@@ -50,15 +50,14 @@ def missing_chunks_allowed() -> bool:
 
 
 def check_missing_chunks(name: object, n_missing: int, n_chunks: int) -> str:
-    """Return why a file is refused of which chunks are missing; warn if that is allowed."""
+    """Return why a file with missing chunks is refused; empty, with a warning, if allowed."""
     if not n_missing:
         return ""
     words = f"{name}: {n_missing} of its {n_chunks} chunks are missing"
     if not missing_chunks_allowed():
         return (
-            f"{words}: the copy is incomplete, or they hold nothing but the fill value and were "
-            "never written, which cannot be told apart. Copy it again, or go on as if they held "
-            f"the fill value: {ALLOW}"
+            f"{words}: the copy is incomplete, or these chunks hold only the fill value and were "
+            f"never written. Copy it again, or read them as the fill value: {ALLOW}"
         )
     with _LOCK:
         is_new = words not in _WARNED

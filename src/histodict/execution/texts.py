@@ -41,21 +41,21 @@ def one_line(words: object) -> str:
 
 
 def printable(text: str) -> str:
-    """Text that is valid UTF-8 and does nothing to a terminal.
+    """Return text that is valid UTF-8 and has no control sequences for a terminal.
 
-    Bytes of file names that are no UTF-8, and control characters but tabs and ends of lines, are
-    shown as `\\xe9`.
+    Bytes of file names that are not UTF-8, and control characters other than tabs and line ends,
+    are escaped as `\\xe9`.
     """
     try:
         data = text.encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError:  # surrogates that stand for no byte
+    except UnicodeEncodeError:  # lone surrogates that encode no byte
         data = text.encode("utf-8", "backslashreplace")
     text = data.decode("utf-8", "backslashreplace")
     return _CONTROLS.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
 
 
 def first_of(lines: Sequence[str], where: str = "") -> list[str]:
-    """The first ten lines, and how many more there are and where they are listed."""
+    """Return the first ten lines, then the number of the others and where they are listed."""
     n_more = len(lines) - MOST_LINES
     if n_more <= 0:
         return list(lines)

@@ -1,10 +1,10 @@
-"""Size of compressed data before it is unpacked, so that a small file cannot fill the memory."""
+"""Size of compressed data after decompression, so that a small file cannot fill the memory."""
 
 from __future__ import annotations
 
 import zlib
 
-# Deflate makes at most so many bytes of one.
+# Maximum compression ratio of deflate.
 MAX_DEFLATE = 1032
 _ZSTD, _ZSTD_SKIPPED = 0xFD2FB528, 0x184D2A50
 _BLOSC_HEADER = 16
@@ -13,15 +13,15 @@ _STEP = 2**20
 
 
 def unpacked_bytes(compressor: str | None, data: bytes, spare: int) -> int:
-    """Upper bound of the length of unpacked data; exact where the format states it.
+    """Return an upper bound of the decompressed length, exact if the format states it.
 
-    spare : more than this need not be known of deflate (gzip, zlib), which states nothing: what
-        may have more is unpacked step by step and counted until there is more
+    spare : for gzip and zlib, which do not state it: data whose bound is larger are decompressed
+        in steps, until the length exceeds this number
     """
     if compressor is None:
         return len(data)
     if compressor == "blosc":
-        # The library goes by this length, whatever there is, and reads beyond the end.
+        # The library trusts this length and would read beyond the end.
         if int.from_bytes(data[12:16], "little") > len(data) or len(data) < _BLOSC_HEADER:
             raise ValueError("a compressed chunk is cut short: copy it again")
         return int.from_bytes(data[4:8], "little")
@@ -33,17 +33,17 @@ def unpacked_bytes(compressor: str | None, data: bytes, spare: int) -> int:
 
 
 def deflated_bytes(data: bytes, spare: int) -> int:
-    """Upper bound of the length of unpacked zlib or gzip data; see `unpacked_bytes`."""
+    """Return an upper bound of the decompressed length of zlib or gzip data."""
     if len(data) * MAX_DEFLATE <= spare:
         return 0
     total = 0
-    while data and total <= spare:  # gzip allows several streams, one after another
+    while data and total <= spare:  # gzip allows several consecutive streams
         unpacker = zlib.decompressobj(zlib.MAX_WBITS | 32)
         try:
             while data and not unpacker.eof and total <= spare:
                 total += len(unpacker.decompress(data, _STEP))
                 data = unpacker.unconsumed_tail
-        except zlib.error:  # damaged: whoever unpacks it says so
+        except zlib.error:  # damaged data: reported by the decompressor
             return total
         if not unpacker.eof:
             break
@@ -52,9 +52,9 @@ def deflated_bytes(data: bytes, spare: int) -> int:
 
 
 def _zstd_bytes(data: bytes) -> int:
-    """Of all frames; where one does not state its size, the most that its blocks can hold.
+    """Return the decompressed length of all frames, an upper bound if one does not state it.
 
-    RFC 8878. Of damaged data 0: whoever unpacks it says so.
+    See RFC 8878. 0 for damaged data, which the decompressor reports.
     """
     total = at = 0
     while at + 5 <= len(data):
@@ -76,7 +76,7 @@ def _zstd_bytes(data: bytes) -> int:
 
 
 def _zstd_blocks(data: bytes, at: int) -> tuple[int, int]:
-    """Where the blocks of a frame end, and the most that they hold."""
+    """Return the end of the blocks of a frame, and an upper bound of their length."""
     total = 0
     while at + 3 <= len(data):
         header = int.from_bytes(data[at : at + 3], "little")

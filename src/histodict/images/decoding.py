@@ -313,11 +313,11 @@ def check_file(path: Path) -> None:
     if odd == NO_SUCH_FILE:
         raise ImageError(f"{path}: there is no such file; check the name and the folder")
     if odd:
-        raise ImageError(f"{path}: this is no file to read, but {odd}; remove it or replace it")
+        raise ImageError(f"{path}: this is not a regular file but {odd}; remove or replace it")
     if path.is_dir() and is_zarr(path):
         return
     if path.is_dir() and is_closed(path):
-        raise ImageError(f"{path}: this folder may not be read; ask for the right to read it")
+        raise ImageError(f"{path}: no permission to read this folder; ask its owner for access")
     if path.is_dir():
         raise ImageError(f"{path}: this is a folder; give the image file itself")
     if os.path.getsize(path) == 0:

@@ -1,9 +1,9 @@
 """Vectors in a file of AnnData (.h5ad): of `obsm["features"]` where it is there, else `X`.
 
 `obsm["spatial"]` are the centres of patches, as Visium and squidpy have them, in level-0 pixels;
-`uns["spatial"]` says how wide a patch is. In files of LazySlide (wsidata), which have
-`uns["tile_spec"]`, they are the upper left corners. Of X that is sparse only the rows asked for are
-unpacked.
+`uns["spatial"]` is the width of a patch. In files of LazySlide (wsidata), which have
+`uns["tile_spec"]`, they are the upper left corners. Only the requested rows of a sparse X are
+decompressed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _LAZYSLIDE_NAMES = {
     "target_magnification": "uns['tile_spec'] (magnification by mpp or base_downsample)",
     "level0_mpp": "uns['slide_properties']['mpp']",
 }
-_MOST_VALUES = 100  # of what is one or two numbers
+_MOST_VALUES = 100  # of an element that should hold one or two numbers
 
 
 @contextmanager
@@ -59,7 +59,7 @@ def open_h5ad_here(path: Path) -> Iterator[Content]:
 
 
 def _arrays_read(file: Any) -> list[Any]:
-    """The arrays of chunks that vectors and places are read from."""
+    """Return the arrays that hold vectors and positions."""
     kind = import_module("h5py").Dataset
     chosen = file.get(f"obsm/{FEATURES}", file.get("X"))
     parts = [chosen, file.get(f"obsm/{_SPATIAL}")]
@@ -86,7 +86,7 @@ def _content(path: Path, file: Any) -> Content:
     corners = np.asarray(coords[:, :2], dtype=np.float64) + offset
     metadata = Metadata(path, attributes, _LAZYSLIDE_NAMES if are_corners else _NAMES)
     if not are_corners:
-        # A round spot at the border may reach beyond it.
+        # A round spot may extend beyond the border of the image.
         corners = np.maximum(np.rint(corners - (metadata.side or 0.0) / 2), 0)
     return Content(_vectors(path, file), corners, attributes)
 
@@ -110,7 +110,7 @@ def _vectors(path: Path, file: Any) -> Any:
             "by rows (CSR)"
         )
     if not isinstance(chosen, import_module("h5py").Dataset):
-        raise ImageError(f"{path}: its vectors are said to be an array, and are none")
+        raise ImageError(f"{path}: its vectors are declared as an array but are not one")
     return chosen
 
 
@@ -144,8 +144,8 @@ class _SparseRows:
 
 
 def _attributes(path: Path, file: Any) -> tuple[dict[str, Any], NDArray[np.float64], bool]:
-    """Attributes by the names of feature files, the image's offset among OpenSlide's coordinates,
-    and whether `obsm["spatial"]` are corners.
+    """Return attributes by the names of feature files, the offset of the image in OpenSlide's
+    coordinates, and whether `obsm["spatial"]` holds corners.
     """
     uns = _group(file, "uns")
     tiles = _group(uns, "tile_spec")
@@ -171,7 +171,7 @@ def _attributes(path: Path, file: Any) -> tuple[dict[str, Any], NDArray[np.float
 
 
 def _of_lazyslide(path: Path, tiles: Any, slide: Any) -> dict[str, Any]:
-    """Attributes by `TileSpec` and `SlideProperties` of wsidata, on which LazySlide is built.
+    """Return attributes from `TileSpec` and `SlideProperties` of wsidata, used by LazySlide.
 
     Its tiles have a side of `int(width * base_downsample)` level-0 pixels.
     """
@@ -210,7 +210,7 @@ def _of_lazyslide(path: Path, tiles: Any, slide: Any) -> dict[str, Any]:
 
 
 def _numbers(path: Path, home: str, group: Any, names: Iterable[str]) -> dict[str, float]:
-    """Positive numbers of a group; those that are None, or not there, are left out."""
+    """Return positive numbers of a group, without missing ones."""
     found = {}
     for name, value in _values(group, {name: name for name in names}).items():
         plain = to_python(value)
@@ -241,17 +241,17 @@ def _error(path: Path, name: str, value: Any, words: str) -> ImageError:
 
 
 def _group(home: Any, name: str) -> Any:
-    """The group of this name in another; None where it is not there, or something else."""
+    """Return the group of this name in another; None if there is no such group."""
     found = home.get(name) if home is not None else None
     return found if hasattr(found, "keys") else None
 
 
 def _values(group: Any, names: Mapping[str, str]) -> dict[str, Any]:
-    """Values of a group by new names; groups and names that are not there are left out."""
+    """Return values of a group by new names, without subgroups and missing names."""
     found = {}
     for name, there in names.items() if group is not None else ():
         dataset = group.get(there)
         if hasattr(dataset, "dtype"):
-            # A large one is left unread, and refused as it is no number.
+            # A large value is not read; it is refused later, as it is not a number.
             found[name] = dataset[()] if (dataset.size or 0) <= _MOST_VALUES else dataset
     return found

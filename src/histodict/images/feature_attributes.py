@@ -62,7 +62,7 @@ class Origin:
         return made
 
 
-_MAX_LETTERS = 300  # of a name
+_MAX_LETTERS = 300  # characters of a name
 _MOST_OFF = 0.1  # by which magnifications may differ, as pixel sizes of images may
 
 
@@ -99,7 +99,7 @@ class _Range:
         return is_inside and (not self.whole or number == round(number))
 
 
-# What an attribute must be where a file has it.
+# Ranges of attributes, all optional.
 _RANGES = {
     "patch_size": _Range(1, MAX_LENGTH, whole=True),
     "patch_size_level0": _Range(1, MAX_LENGTH),
@@ -120,20 +120,20 @@ class Metadata:
     Parameters
     ----------
     path : the file, for messages
-    attributes : by the names above; unknown names are ignored, and missing values (None, or the
-        text 'None' that TRIDENT writes for it) are as good as none
-    names : of attributes in this file, for messages, where they are not called as above
+    attributes : by the names above; unknown names and missing values (None, or the text 'None' that
+        TRIDENT writes for it) are ignored
+    names : names of attributes in this file, for messages, if they differ from those above
 
     Attributes
     ----------
     patch_px : side of a patch in pixels, at the magnification it was cut at
     side : side of a patch in level-0 pixels
     size : (width, height) of the slide in level-0 pixels
-    settings : of a file that `histodict features` wrote, what it was made with; else empty
+    settings : settings of a file that `histodict features` wrote; else empty
 
     Raises
     ------
-    ImageError : an attribute is not what the schema says; names the file and the attribute
+    ImageError : an attribute violates the schema; the message names the file and the attribute
     """
 
     def __init__(
@@ -160,12 +160,12 @@ class Metadata:
 
     @property
     def offset(self) -> tuple[int, int]:
-        """Where the image's (0, 0) lies among the coords."""
+        """Position of the image's (0, 0) in the coords."""
         x, y = self.settings.get("offset", (0, 0))
         return x, y
 
     def overlap(self, side: float) -> float:
-        """Overlap of patches of this side, in level-0 pixels; attributes have pixels of a patch."""
+        """Return the overlap of patches in level-0 pixels; attributes give it in patch pixels."""
         overlap = self._found.get("overlap", 0.0)
         return overlap * side / self.patch_px if self.patch_px else 0.0
 
@@ -173,15 +173,15 @@ class Metadata:
     def step(self) -> float | None:
         """Distance of neighbouring patches in level-0 pixels.
 
-        None unless a file has side and overlap; CLAM's, with a grid in every piece of tissue, have
-        no overlap.
+        None unless the file states side and overlap; files of CLAM, with one grid per piece of
+        tissue, state no overlap.
         """
         if self.side is None or "overlap" not in self._found:
             return None
         return self.side - self.overlap(self.side)
 
     def _side(self) -> float | None:
-        """CLAM gives it in pixels of a level, and how many level-0 pixels these are."""
+        """Return the side of a patch; CLAM gives it in pixels of a level, with the downsample."""
         side = self._found.get("patch_size_level0")
         if side is None and self.patch_px is not None and "patch_level" in self._found:
             reduced = self._found.get("downsample")
@@ -204,7 +204,7 @@ class Metadata:
         return size
 
     def _number(self, name: str, value: Any, allowed: _Range) -> float:
-        """A number in its range; CLAM has two for x and y, which must be alike."""
+        """Return a number in its range; CLAM gives one for x and one for y, which must agree."""
         parts = value if isinstance(value, list) and len(value) in (1, 2) else [value]
         numbers = [_as_number(part) for part in parts]
         if any(number is None or number not in allowed for number in numbers):
@@ -222,10 +222,10 @@ class Metadata:
         return value or None
 
     def _name(self, name: str, value: Any) -> str | None:
-        """Text that messages can quote."""
+        """Return a short text of one line."""
         text = self._text(name, value)
         if text is not None and not (text.isprintable() and len(text) <= _MAX_LETTERS):
-            raise self._error(name, text, f"one line of at most {_MAX_LETTERS} letters")
+            raise self._error(name, text, f"one line of at most {_MAX_LETTERS} characters")
         return text
 
     def _settings(self, value: Any) -> dict[str, Any]:
@@ -252,7 +252,7 @@ class Metadata:
 
 
 def to_python(value: Any) -> Any:
-    """A value of HDF5, NumPy or Zarr as Python has it; missing values as None."""
+    """Convert a value of HDF5, NumPy or Zarr to Python; missing values become None."""
     if getattr(value, "shape", ()) is None:  # h5py.Empty, which anndata writes for None
         return None
     if isinstance(value, np.generic | np.ndarray):
@@ -285,7 +285,7 @@ def _is_object(value: Any) -> bool:
     return isinstance(value, dict)
 
 
-# What a setting must be where a file has it.
+# Checks of settings, all optional.
 _SETTINGS = {
     "offset": (_is_offset, f"two whole numbers from 0 to {MAX_LENGTH:,}"),
     "recipe": (_is_object, "a JSON object"),

@@ -48,7 +48,7 @@ _TENSORS = (".pt", ".pth")
 _USUAL_PX = 256  # side of a single patch of which nothing is known
 _BLOCK_BYTES = 8 * 2**20
 _MOST_ROWS, _MOST_LENGTH = 10_000_000, 100_000  # what a damaged file says must not fill the memory
-_MAX_COORD = 2**40  # more cannot be meant, and would not fit where they are added up
+_MAX_COORD = 2**40  # larger values are errors and would overflow in sums
 _MOST_GAP = 8  # rows that are read though nobody asked, rather than in two goes
 
 
@@ -58,9 +58,9 @@ class FeatureFile:
     coords : (n, 2) of int64, level-0 x and y
     size : (width, height) of the slide in level-0 pixels, where the file says it
     side, overlap : of patches in level-0 pixels; where the file does not say, as they lie
-    offset : where the image's (0, 0) lies among the coords, of a file that was made here
+    offset : position of the image's (0, 0) in the coords, in files written by histodict
     settings : of a file that was made here, what it was made with; else empty
-    missing_chunks : number of chunks that are not there, and count as their fill value
+    missing_chunks : number of missing chunks, read as their fill value
     """
 
     def __init__(self, path: Path, content: Content) -> None:
@@ -201,14 +201,14 @@ def is_feature_file(path: object) -> bool:
 
 
 def check_has_positions(path: Path) -> None:
-    """Refuse tensors of PyTorch, which CLAM and others write beside the files with positions."""
+    """Refuse PyTorch files, which CLAM and others write beside the files with positions."""
     if path.suffix.lower() not in _TENSORS:
         return
     names = [path.with_suffix(suffix) for suffix in (".h5", ".hdf5")]
     names += [path.parent.parent / "h5_files" / name.name for name in names]  # as CLAM has them
     found = next((name for name in names if is_there(name)), None)
     what = f"give {found}" if found else "give the .h5 file with features and coords of this slide"
-    raise ImageError(f"{path}: {path.suffix} files do not say where the patches lie: {what}")
+    raise ImageError(f"{path}: {path.suffix} files have no positions of patches: {what}")
 
 
 def common_origin(paths: Iterable[object]) -> Origin | None:

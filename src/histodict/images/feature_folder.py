@@ -34,7 +34,7 @@ class FeatureFolder:
     def _files(self) -> dict[str, list[Path]]:
         found: dict[str, list[Path]] = {}
         for path in sorted(self.folder.iterdir()):
-            # Pipes and dangling links count: whoever reads them says what they are.
+            # Includes pipes and dangling links, which are reported when read.
             is_one = is_feature_file(path) and (is_there(path) or odd_kind(path))
             if is_one and not path.name.startswith("."):
                 found.setdefault(spelled(path.name[: -len(path.suffix)]), []).append(path)

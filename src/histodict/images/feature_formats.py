@@ -46,7 +46,7 @@ class Content:
 
     vectors, coords : arrays, or what has a shape and a dtype and gives an array for a slice of
         rows; they are read when they are asked for. Where there are no coords, None
-    missing : number of chunks that are not there, and of all
+    missing : number of missing chunks, and of all chunks
     """
 
     vectors: Any
@@ -83,7 +83,7 @@ def open_hdf5_here(path: Path) -> Iterator[Content]:
 
 
 def check_datasets(path: Path, datasets: Iterable[Any]) -> tuple[int, int]:
-    """Chunks that are missing in arrays of an HDF5 file, and all; refuses chunks too large."""
+    """Return numbers of missing and of all chunks of HDF5 arrays; refuse too large chunks."""
     found = []
     for dataset in datasets:
         check_dataset(dataset, path.stat().st_size)
@@ -133,19 +133,19 @@ def _zarr_in_words(path: Path) -> Iterator[None]:
         with reading(path):
             yield
     except NoZarrError as error:
-        raise ImageError(f"{path}: is no Zarr group ({error}): make it again") from error
+        raise ImageError(f"{path}: not a Zarr group ({error}): write it again") from error
     except UnfitError as error:
         raise ImageError(f"{path}: {error}") from error
     except (FileNotFoundError, PermissionError, MemoryError, ImageError):
         raise
-    except Exception as error:  # of damaged metadata zarr raises all sorts
+    except Exception as error:  # zarr raises many types on damaged metadata
         raise ImageError(
             f"{path}: a part of it cannot be read ({one_line(error)}): compute its features again"
         ) from error
 
 
 class _ZarrRows:
-    """An array of zarr, whose errors name the file."""
+    """Zarr array whose errors name the file."""
 
     def __init__(self, path: Path, array: Any) -> None:
         self._path, self._array = path, array
@@ -161,14 +161,14 @@ def _check_pieces(n_bytes: int, path: str, metadata: ZarrArray) -> None:
     n_chunks = math.prod(metadata.grid) * math.prod(metadata.pieces_per_shard)
     if n_chunks > MAX_CHUNKS:
         raise UnfitError(
-            f"its array {path!r} lies in {n_chunks} chunks; {MAX_CHUNKS} are read: save it again "
+            f"its array {path!r} has {n_chunks} chunks, more than {MAX_CHUNKS}: save it again "
             "in larger chunks"
         )
 
 
 @contextmanager
 def open_npz(path: Path) -> Iterator[Content]:
-    """Of its arrays those with a known name are read; attributes are arrays of one value each."""
+    """Open an .npz file; only arrays of known names are read, attributes have one value each."""
     with ExitStack() as opened:
         try:
             arrays = opened.enter_context(NpzFile(path))
@@ -178,7 +178,7 @@ def open_npz(path: Path) -> Iterator[Content]:
             raise
         except (*DAMAGED_ARRAYS, RuntimeError) as error:
             raise ImageError(
-                f"{path}: is no .npz file, or a damaged one ({error}): make it again"
+                f"{path}: not an .npz file, or damaged ({error}): write it again"
             ) from error
         yield _of_group(path, sorted(arrays), told, vectors, coords)
 
@@ -191,7 +191,7 @@ def _of_group(
     coords: Any,
     homes: Sequence[Mapping[str, Any]] = (),
 ) -> Content:
-    """Attributes of the file, of the features and of the coords, the latter first."""
+    """Merge attributes of the file, the features and the coords; the latter take precedence."""
     if vectors is None:
         there = ", ".join(sorted(names)) or "none"
         raise ImageError(f"{path}: has no array `{FEATURES}`; there are: {there}")
@@ -211,7 +211,7 @@ def _library(name: str, path: Path) -> Any:
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Raise whatever a library raises on a damaged file as an ImageError that names the file."""
+    """Convert errors of libraries on damaged files to an ImageError that names the file."""
     try:
         yield
     except (ImageError, MemoryError):

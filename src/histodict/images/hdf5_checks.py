@@ -18,7 +18,7 @@ _SPARE_BYTES = 2**26
 
 
 def check_links(file: Any) -> None:
-    """Refuse a file of which a part is, or is said to be, in another file."""
+    """Refuse a file that refers to another file."""
     h5l, h5o, h5d = (import_module(f"h5py.{name}") for name in ("h5l", "h5o", "h5d"))
     wrong: list[str] = []
 
@@ -31,7 +31,7 @@ def check_links(file: Any) -> None:
                 is_array = h5o.get_info(file.id, name).type == h5o.TYPE_DATASET
                 settings = h5d.open(file.id, name).get_create_plist() if is_array else None
             except (KeyError, OSError, RuntimeError, ValueError):
-                return None  # damaged: whoever reads it says so
+                return None  # damaged: reported when read
             if settings is not None:
                 is_virtual = settings.get_layout() == h5d.VIRTUAL
                 if is_virtual or settings.get_external_count():
@@ -40,18 +40,18 @@ def check_links(file: Any) -> None:
 
     file.id.links.visit(visit, info=True)
     if wrong:
-        raise ValueError(f"{wrong[0]}, which is not followed: save all in one file")
+        raise ValueError(f"{wrong[0]}, which is not supported: save all data in one file")
 
 
 def check_dataset(dataset: Any, file_bytes: int) -> None:
-    """Refuse an array whose chunks would take much memory, whatever is read of it."""
+    """Refuse an array whose chunks would take too much memory."""
     settings = dataset.id.get_create_plist()
     filters = [settings.get_filter(place)[0] for place in range(settings.get_nfilters())]
     for number in filters:
         if number not in _FILTERS | _PLUGINS:
             raise ValueError(
-                f"{dataset.name} is stored with the filter {number}, which is not read: save it "
-                "again with gzip or without compression"
+                f"{dataset.name} is stored with the filter {number}, which is not supported: save "
+                "it again with gzip or without compression"
             )
     if sum(number in _PLUGINS or number == _DEFLATE for number in filters) > 1:
         raise ValueError(f"{dataset.name} is compressed more than once: save it again")
@@ -64,12 +64,12 @@ def check_dataset(dataset: Any, file_bytes: int) -> None:
 
 
 def _check_packed(dataset: Any, n_bytes: int, is_deflated: bool) -> None:
-    """Refuse compressed chunks that are larger than a chunk, or unpack to more."""
+    """Refuse compressed chunks that are, or decompress to more than, the size of a chunk."""
     suspects = []
 
     def visit(chunk: Any) -> None:
         if chunk.size > 2 * n_bytes + 4096:
-            raise ValueError(f"a chunk of {dataset.name} is larger than its array says")
+            raise ValueError(f"a chunk of {dataset.name} is larger than its array states")
         if is_deflated and chunk.size * MAX_DEFLATE > max(n_bytes, _SPARE_BYTES):
             suspects.append(chunk.chunk_offset)
 
@@ -79,13 +79,13 @@ def _check_packed(dataset: Any, n_bytes: int, is_deflated: bool) -> None:
         found = deflated_bytes(data, max(n_bytes, _SPARE_BYTES))
         if found > max(n_bytes, _SPARE_BYTES):
             raise ValueError(
-                f"a chunk of {dataset.name} of {len(data)} bytes would unpack to {found} or more, "
-                f"and its array says {n_bytes}"
+                f"a chunk of {dataset.name} of {len(data)} bytes would decompress to {found} or "
+                f"more, and its array states {n_bytes}"
             )
 
 
 def missing_chunks(dataset: Any) -> tuple[int, int]:
-    """Chunks that were never written or are lost, and all of an array; one if it has no chunks."""
+    """Return the numbers of missing and of all chunks; a contiguous array counts as one chunk."""
     if not math.prod(dataset.shape):
         return 0, 0
     if dataset.chunks is None:

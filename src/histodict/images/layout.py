@@ -26,10 +26,10 @@ MASKS = frozenset(
 )
 # Pictures that no reader reads: somebody may think that they are.
 OTHER_PICTURES = (".gif", ".webp", ".jp2", ".j2k", ".jpx", ".jxl", ".heic", ".heif", ".avif")
-# Kinds of what lies in folders; a closed folder is one that may not be read. Anything else is no
-# regular file, and its kind says in words what it is.
+# Kinds of directory entries; a closed folder is one without read permission. The kind of an entry
+# that is not a regular file is its description.
 IMAGE, FOLDER, MASKED, CLOSED, OTHER = "image", "folder", "masks", "not readable", "other"
-CIRCLE, AGAIN, DEEP = "link to a folder above it", "link, followed often enough", "too deep"
+CIRCLE, AGAIN, DEEP = "link to a folder above it", "link, one of too many", "too deep"
 _FOLDERS = (MASKED, CLOSED, CIRCLE, AGAIN, DEEP)
 _MOST_VISITS = 32  # of one folder under different names: links between folders multiply paths
 _MOST_DEPTH = 100
@@ -45,7 +45,7 @@ class Entry(NamedTuple):
 
     @property
     def described(self) -> str:
-        """Its name, and what it is if that is not plain."""
+        """Name, with the kind in brackets if it is not a normal file or folder."""
         if self.kind == OTHER:
             return self.path.name
         slash = "/" if self.kind in _FOLDERS else ""
@@ -146,9 +146,11 @@ def _add_class(layout: Layout, folder: Path, below: Iterable[Entry], split: str 
 def images_below(
     folder: Path, below: Sequence[Entry] | None = None
 ) -> tuple[list[Path], list[Path]]:
-    """All images below a folder; and what may have been meant there: pictures that no reader reads,
-    folders of masks, folders that may not be read, pipes and dangling links of other names than
-    those of images. `below` as for `class_folders`.
+    """Return all images below a folder, and the entries that were skipped.
+
+    Skipped entries are images of unsupported formats, folders of masks, folders without read
+    permission, and pipes and dangling links without the suffix of an image. `below` as for
+    `class_folders`.
     """
     images: list[Path] = []
     others: list[Path] = []
@@ -163,9 +165,9 @@ def images_below(
 def walk(folder: Path) -> Iterator[Entry]:
     """All that lies below a folder, by name; linked folders are entered, too.
 
-    A folder comes before what is in it, and is looked into only then. A name that ends like an
-    image's is an image whatever it is: a dangling link or a pipe is refused when it is read, as a
-    damaged file is. Of the files of one slide (DICOM, VMS, NDPI sets) one is listed.
+    A folder precedes its content and is read lazily. An entry with the suffix of an image counts as
+    an image, also a dangling link or a pipe: it is refused when it is read, like a damaged file.
+    A slide of several files (DICOM, VMS, NDPI sets) is listed once.
     """
     yield from _walk(folder, Path(os.path.realpath(folder)), frozenset(), 1, Counter())
 
@@ -173,7 +175,7 @@ def walk(folder: Path) -> Iterator[Entry]:
 def _walk(
     folder: Path, place: Path, above: frozenset[Path], depth: int, visits: Counter[Path]
 ) -> Iterator[Entry]:
-    """`place`: the folder's true one. Of most entries their folder has told what they are."""
+    """Walk below `folder`, whose resolved path is `place`."""
     above |= {place}
     visits[place] += 1
     try:
@@ -208,12 +210,12 @@ def _walk(
             for below in _walk(path, inner, above, depth + 1, visits):
                 holds_images |= below.kind == IMAGE
                 yield below
-            if ending in READERS and not holds_images:  # it is called like an image
+            if ending in READERS and not holds_images:  # it has the suffix of an image
                 yield Entry(path, IMAGE, depth, is_link)
 
 
 def _barred(inner: Path, above: frozenset[Path], depth: int, visits: Counter[Path]) -> str:
-    """Why a folder is not entered; empty if it is."""
+    """Return why a folder is skipped; empty if it is not."""
     if inner in above:
         return CIRCLE
     if visits[inner] >= _MOST_VISITS:

@@ -26,7 +26,7 @@ def check_duplicates(path: Path, lines: list[int], records: list[Record]) -> Non
 def check_slides(source: Path, places: Sequence[str], records: Sequence[Record]) -> None:
     """Refuse two files of one slide, such as two levels of a DICOM series.
 
-    places : of each record, where in the source it is named
+    places : position of each record in the source, for messages
     """
     by_folder: dict[Path, list[str]] = {}
     for record in records:
@@ -43,7 +43,7 @@ def check_slides(source: Path, places: Sequence[str], records: Sequence[Record])
         if other.path != record.path:
             raise ManifestError(
                 f"{source}: {one_line(other.path)}{there} and {one_line(record.path)}{place} are "
-                f"files of one slide ({slide}), which is opened from either of them: keep one"
+                f"files of the same slide ({slide}): list only one of them"
             )
 
 

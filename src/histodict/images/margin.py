@@ -1,7 +1,7 @@
-"""Uniform margins, which software adds around an image to reach a size, and the content inside.
+"""Detection of uniform margins, which software adds to images to reach a fixed size.
 
-A margin consists of whole rows or columns at a side of the image that have one colour. Background
-seen through a microscope has noise, and is content.
+A margin consists of whole rows or columns at a side of the image that have one colour. Microscope
+background has noise and counts as content.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-_TOLERANCE = 3  # grey levels; more than lossy compression leaves in an area of one colour
+_TOLERANCE = 3  # grey levels; above the error of lossy compression in a uniform area
 _STRIP = 64  # rows or columns read together
-_MOST_FRAMES = 2  # margins of different colours, one inside the other
-_MOST_PIXELS = 50_000_000  # larger images are not searched; none of them is a tile
+_MOST_FRAMES = 2  # nested margins of different colours
+_MOST_PIXELS = 50_000_000  # larger images are not searched, as they are not tiles
 
 Box = tuple[int, int, int, int]  # left, top, right, bottom in level-0 pixels
 
@@ -77,7 +77,7 @@ def content_box(source: Source) -> Box:
 
 
 def _count_uniform(source: Source, box: list[int], axis: int, is_last: bool) -> int:
-    """Return how many rows or columns at one side of a box have the colour of the outermost."""
+    """Return the number of uniform rows or columns at one side of a box."""
     colour, count = None, 0
     for lines in _strips(source, box, axis, is_last):
         if colour is None:
@@ -92,7 +92,7 @@ def _count_uniform(source: Source, box: list[int], axis: int, is_last: bool) -> 
 def _strips(
     source: Source, box: list[int], axis: int, is_last: bool
 ) -> Iterator[NDArray[np.uint8]]:
-    """Yield rows or columns (n, length, 3) of a box from one side on, the outermost first."""
+    """Yield blocks of rows or columns (n, length, 3) of a box, from the outermost inwards."""
     for start in range(box[axis], box[axis + 2], _STRIP):
         stop = min(start + _STRIP, box[axis + 2])
         part = box.copy()

@@ -23,7 +23,7 @@ class Multiscale:
     """paths : of the levels, the finest first; axes : a letter for each, such as "cyx"
 
     mpp : µm per pixel across and down, as far as they are known
-    scale_without_unit : across and down, where there is a scale and its axes have no unit
+    scale_without_unit : scale along x and y, if its axes have no unit
     """
 
     paths: list[str]

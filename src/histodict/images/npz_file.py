@@ -1,4 +1,4 @@
-"""Arrays of a .npz file, each read when it is asked for, by the size that its header states."""
+"""Lazy reader of .npz files that checks the size of arrays before reading them."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from numpy.typing import NDArray
 from .feature_sizes import check_whole
 
 _SUFFIX = ".npy"
-_KINDS = (ZIP_STORED, ZIP_DEFLATED)  # LZMA takes as much memory as the file says
+_KINDS = (ZIP_STORED, ZIP_DEFLATED)  # the file determines the memory that LZMA takes
 _MAX_HEADER_BYTES = 10_000
 _MAX_VALUE_BYTES = 2**20
 
 
 class NpzArray:
-    """One array; any index reads all of it, once."""
+    """Array that is read whole at the first access."""
 
     def __init__(self, file: ZipFile, member: ZipInfo, file_bytes: int) -> None:
         self._file, self._member, self._file_bytes = file, member, file_bytes
         if member.compress_type not in _KINDS:
-            raise ValueError(f"{member.filename} is compressed by another method than deflate")
+            raise ValueError(f"{member.filename} is compressed by a method other than deflate")
         with file.open(member) as stream:
-            # Not by the length that the header states for itself, which may be gigabytes.
+            # The length that the header states for itself may be gigabytes.
             head = BytesIO(stream.read(_MAX_HEADER_BYTES))
         self.shape, self._is_fortran, self.dtype = _header(head)
         self._start = head.tell()
         self.n_bytes = math.prod(self.shape) * self.dtype.itemsize
         if self.dtype.hasobject or self._start + self.n_bytes != member.file_size:
-            raise ValueError(f"{member.filename} does not hold the numbers that its header names")
+            raise ValueError(f"{member.filename} does not have the length that its header states")
         self._values: NDArray[Any] | None = None
 
     def __getitem__(self, index: Any) -> NDArray[Any]:
@@ -54,7 +54,7 @@ class NpzArray:
         with self._file.open(self._member) as stream:
             stream.read(self._start)
             data = stream.read(self.n_bytes)
-            if len(data) != self.n_bytes or stream.read(1):  # the latter checks the sum
+            if len(data) != self.n_bytes or stream.read(1):  # the end verifies the checksum
                 raise ValueError(f"{self._member.filename} is cut short")
         values: NDArray[Any] = np.frombuffer(data, self.dtype)
         is_fortran = self._is_fortran
@@ -62,7 +62,7 @@ class NpzArray:
 
 
 class NpzFile(Mapping[str, NpzArray]):
-    """An open file; the arrays are looked at when they are asked for."""
+    """Open .npz file; arrays are checked when they are accessed."""
 
     def __init__(self, path: Path) -> None:
         self._n_bytes = path.stat().st_size
@@ -77,10 +77,10 @@ class NpzFile(Mapping[str, NpzArray]):
         return NpzArray(self._file, self._members[name], self._n_bytes)
 
     def value(self, name: str) -> NDArray[Any]:
-        """A small array, such as an attribute."""
+        """Return a small array, such as an attribute."""
         array = self[name]
         if array.n_bytes > _MAX_VALUE_BYTES:
-            raise ValueError(f"{name} is too large for a setting")
+            raise ValueError(f"{name} is too large for an attribute")
         return array[...]
 
     def __iter__(self) -> Iterator[str]:
@@ -105,7 +105,7 @@ def _header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     version = npy.read_magic(stream)
     read = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}.get(version)
     if read is None:
-        raise ValueError(f"version {version} of the .npy format is not read")
+        raise ValueError(f"version {version} of the .npy format is not supported")
     shape, is_fortran, dtype = read(stream, max_header_size=_MAX_HEADER_BYTES)
     if any(length < 0 for length in shape):
         raise ValueError("a negative length")

@@ -1,4 +1,4 @@
-"""Directory entries that are no regular files: dangling links, pipes, sockets, devices."""
+"""Directory entries that are not regular files: dangling links, pipes, sockets, devices."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ _KINDS = {
     stat.S_IFBLK: "a device",
 }
 _ERRORS = {
-    errno.ELOOP: "a link that leads in a circle",
+    errno.ELOOP: "a cycle of links",
     errno.EACCES: "not readable",
     errno.ENAMETOOLONG: "a name that is too long",
 }
 
 
 def odd_kind(path: Path) -> str:
-    """What a path is that is neither a file nor a folder; empty for these.
+    """Return what a path is if it is neither a file nor a folder; else an empty string.
 
-    A path is never opened, as opening a pipe waits until somebody writes to it.
+    The path is not opened, as opening a pipe blocks until another process writes to it.
     """
     try:
         mode = os.stat(path).st_mode
     except FileNotFoundError:
-        return "a link to a file that is not there" if path.is_symlink() else NO_SUCH_FILE
+        return "a dangling link" if path.is_symlink() else NO_SUCH_FILE
     except OSError as error:
         return _ERRORS.get(error.errno or 0, error.strerror or str(error))
     return _KINDS.get(stat.S_IFMT(mode), "")
 
 
 def is_closed(folder: Path) -> bool:
-    """Whether it is a folder whose content may not be read."""
+    """Return whether it is a folder without read permission."""
     return os.path.isdir(folder) and not os.access(folder, os.R_OK | os.X_OK)
 
 

@@ -58,11 +58,11 @@ def _folder(path: str) -> ZarrFolder:
 
 
 def _check_pieces(path: str, metadata: ZarrArray) -> None:
-    """Levels are checked with the tiles that they are read in."""
+    """Do nothing: levels are checked with their tiles."""
 
 
 def _checked(inside: str | None, path: str) -> str:
-    """The place of a level from the folder on."""
+    """Return the path of a level relative to the folder."""
     parts = PurePosixPath(path).parts
     if not parts or ".." in parts or PurePosixPath(path).is_absolute():
         raise ValueError(f"it names a level {path!r} that is not inside")

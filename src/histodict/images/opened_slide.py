@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from .reduction import Piece
 
 
-# A property beside those of OpenSlide: a scale without a unit, which may be the pixel size in µm.
+# Additional property: a scale without a unit, which may be the pixel size in µm.
 SCALE_WITHOUT_UNIT = "ome.scale-without-unit"
 
 

@@ -37,9 +37,9 @@ HOW_TO_GIVE = "give it with --mpp (in Python mpp=…) or in a column mpp"
 
 @dataclass(frozen=True)
 class PixelSize:
-    """µm per pixel, None where not known, and where it comes from: see above.
+    """µm per pixel (None if unknown) and its source, see above.
 
-    hint : where the file says something that may be its size, in words; else empty
+    hint : note on a value in the file that may be the pixel size; else empty
     """
 
     mpp: float | None
@@ -115,16 +115,16 @@ def own_size(path: ImageFile) -> float | None:
 
 
 def recorded_size(row: Mapping[str, Any]) -> PixelSize:
-    """Of the image of a row of a table of predictions."""
+    """Return the pixel size of a row of a table of predictions."""
     size = PixelSize(row["mpp"], row["mpp_from"])
     try:
         return replace(size, hint=size_hint(Path(row["path"])) if size.is_guessed else "")
-    except ImageError:  # it is elsewhere by now
+    except ImageError:  # it was moved or deleted
         return size
 
 
 def size_hint(path: ImageFile) -> str:
-    """What a file without a pixel size says that may be one: the scale of an OME-Zarr."""
+    """Return a note on the scale of an OME-Zarr without units, which may be the pixel size."""
     if isinstance(path, MemoryImage) or not is_zarr(path):
         return ""
     scale = _read_size(path)[1]
@@ -176,7 +176,7 @@ def common_size(records: Sequence[Record], works_at: float | None) -> float | No
 
 
 def _hint(sizes: Sequence[PixelSize]) -> str:
-    """The first hint of several, at the end of a message."""
+    """Return the first of several hints, as the end of a message."""
     hints = list(dict.fromkeys(size.hint for size in sizes if size.hint))
     more = f" (and {len(hints) - 1} more)" if len(hints) > 1 else ""
     return f". {hints[0]}{more}" if hints else ""

@@ -1,4 +1,4 @@
-"""Properties of an image that say how it was made: format, size, pixel size, colours."""
+"""Technical properties of an image: format, size, pixel size and colours."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ Colour = tuple[float, float, float]
 
 @dataclass(frozen=True)
 class ImageProperties:
-    """How an image was made; of a feature file all but the format is None.
+    """Format, size, pixel size and colours of an image; only the format for a feature file.
 
-    size : (width, height); mpp : µm per pixel, where known; mean, white : of red, green and blue,
-    the mean and the 99th percentile over the whole image
+    size : (width, height); mpp : µm per pixel, if known; mean, white : mean and 99th percentile
+    of red, green and blue over the whole image
     """
 
     format: str

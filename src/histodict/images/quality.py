@@ -165,7 +165,7 @@ class QualityMap:
         n_rows, n_columns = rows.stop - rows.start, columns.stop - columns.start
         pixels = source.read(x, y, n_columns * SQUARE, n_rows * SQUARE)
         squares = pixels.reshape(n_rows, SQUARE, n_columns, SQUARE, 3).swapaxes(1, 2)
-        # Pen marks too, which the mask leaves out in part.
+        # Including pen marks, which the mask excludes in part.
         dark = threshold.mask(squares) | threshold.is_unusable(squares)
         dark |= squares.max(axis=-1) < _BLACK
         there = dark.mean(axis=(2, 3)) > _LEAST_TISSUE

@@ -1,6 +1,6 @@
-"""Order of images by content, so that the order of rows and the names of files decide nothing.
+"""Order of images by content, so that results do not depend on the order of rows or on file names.
 
-Training draws patches image by image, and sums over them; both depend on the order.
+Training samples patches image by image and sums over them; both depend on the order of images.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from .manifest import Manifest
 from .records import Record
 from .survey import image_properties
 
-_N_VECTORS = 4  # of a feature file, to sort by
-_DIGITS = 6  # of mean colours, which machines may compute with other last bits
+_N_VECTORS = 4  # of a feature file, for the sorting digest
+_DIGITS = 6  # of mean colours, whose last bits may differ between machines
 
 
 def training_content(record: Record, digest: Callable[[Path], str] = content_digest) -> list[Any]:
-    """All of a record that a model may learn from, whatever its files are called."""
+    """Return the content of a record that affects training, independent of file names."""
     mask = digest(record.mask) if record.mask else None
     annotations = {"drawn": record.drawn, "within": record.within}
     facts = [[name, each.facts()] for name, each in annotations.items() if each is not None]
@@ -35,18 +35,18 @@ def training_content(record: Record, digest: Callable[[Path], str] = content_dig
 
 
 def _sorting_digest(path: Path) -> str:
-    """Of a feature file's vectors, in any format and order of rows; else of the file's bytes."""
+    """Return a digest of a feature file's vectors, for any format and order; else of the bytes."""
     try:
         if is_feature_file(path):
             return _features_digest(path, repr(file_key(path)))
-    except (ImageError, OSError):  # the code that opens it reports what is wrong
+    except (ImageError, OSError):  # errors are reported when it is opened
         return ""
     return sampled_digest(path)
 
 
 @lru_cache(maxsize=100_000)
 def _features_digest(path: Path, state: str) -> str:
-    """Of all coordinates and of a few vectors, of which a file may hold gigabytes."""
+    """Return a digest of all coordinates and of a few vectors, as files may hold gigabytes."""
     with open_features(path) as file:
         order = np.lexsort(file.coords.T)
         some = order[np.linspace(0, len(order) - 1, _N_VECTORS).astype(np.int64)]
@@ -66,10 +66,10 @@ def _pixel_facts(record: Record) -> list[Any]:
 
 
 def content_order(records: Sequence[Record]) -> list[int]:
-    """Places of the records, sorted by image content, then label, patient, pixel size and mask.
+    """Return the order of records by image content, then label, patient, pixel size and mask.
 
     Colours and size come first, as they do not depend on how the same pixels are stored.
-    Copies that agree in all of these are interchangeable: a model learns the same from each.
+    Records that agree in all of these are interchangeable in training.
     """
     pixels = map_blocks(_pixel_facts, records)
     contents = (training_content(record, _sorting_digest) for record in records)
@@ -78,5 +78,5 @@ def content_order(records: Sequence[Record]) -> list[int]:
 
 
 def sorted_by_content(manifest: Manifest) -> Manifest:
-    """The same images in the order of `content_order`."""
+    """Return the same images in the order of `content_order`."""
     return manifest.select(content_order(manifest.records))

@@ -23,7 +23,7 @@ class Record:
 
     mask, drawn : what is where: a picture of the region, or outlines of it
     within : outlines outside of which nothing is looked at
-    scanner, batch : which scanner it is from; what was prepared or acquired together
+    scanner, batch : scanner; group of images that were prepared or acquired together
     image : where its pixels are, if `path` is a feature file and they are anywhere
     trouble : why there is nothing to be read of it, if that is known before
     """

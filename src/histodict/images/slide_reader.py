@@ -43,7 +43,7 @@ class SlideReader(RegionReader[Slide]):
     """A whole slide, read by OpenSlide; inside its bounds where it has some (MRXS).
 
     library : who reads it, of those that `slide_child` knows; name, package : in words
-    scale_without_unit : as text, of an OME-Zarr whose axes have none, so that mpp is not known
+    scale_without_unit : scale of an OME-Zarr without units, as text; mpp is then unknown
     """
 
     path: Path

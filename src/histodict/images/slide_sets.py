@@ -1,8 +1,8 @@
-"""Slides that consist of several files: which files belong to one slide.
+"""Grouping of the files of slides that consist of several files.
 
 DICOM has a file per level of the pyramid, and OpenSlide opens the whole series from any of them.
-VMS, VMU and NDPI sets have an index that names the others. MRXS keeps its data in a folder of its
-own (`readers.IN_OWN_FOLDER`).
+VMS, VMU and NDPI sets have an index that lists the other files. MRXS has its data in a separate
+folder (`readers.IN_OWN_FOLDER`).
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _MOST_BYTES = 2**20
 
 
 def other_parts(folder: Path, names: Sequence[str]) -> set[str]:
-    """Names in a folder that belong to slides which other names stand for.
+    """Return the names of files in a folder that are not the main file of their slide.
 
-    The index stands for its slide if it can be opened, else the first file. Of a DICOM series the
-    file with the most frames does, which is the base level; of several such, the first by name.
+    The main file is the index if it can be opened, else the first file. In a DICOM series it is the
+    file with the most frames, which is the base level, and the first by name if there are several.
     """
     groups: dict[str, list[str]] = {}
     for name, slide in slides_of(folder, names, names).items():
@@ -37,7 +37,7 @@ def other_parts(folder: Path, names: Sequence[str]) -> set[str]:
 
 
 def one_per_slide(paths: Sequence[Path]) -> tuple[list[Path], list[Path]]:
-    """Of named files those that stand for a slide of their own, and the others."""
+    """Return one file per slide, and the other files."""
     by_folder: dict[Path, list[str]] = {}
     for path in paths:
         by_folder.setdefault(path.parent, []).append(path.name)
@@ -55,9 +55,9 @@ def _rank(folder: Path, name: str) -> tuple[bool, int, str]:
 def slides_of(
     folder: Path, names: Iterable[str], there: Iterable[str] | None = None
 ) -> dict[str, str]:
-    """For names of files in a folder that belong to a slide of several files, which slide that is.
+    """Return the slide of each file name that belongs to a slide of several files.
 
-    there : all names in the folder, if they are known
+    there : all names in the folder, if known
     """
     chosen = {name for name in names if _ends(name, _DICOM, *_INDEXES, *_MEMBERS)}
     found = {}
@@ -67,7 +67,7 @@ def slides_of(
             slide = f"{folder / index}"
             members = _members(folder / index) & chosen
             found.update(dict.fromkeys(members, slide))
-            if index in chosen and not _ends(index, ".ndpis"):  # which no reader opens
+            if index in chosen and not _ends(index, ".ndpis"):  # no reader opens it
                 found[index] = slide
     for name in chosen:
         series = series_of(folder / name) if _ends(name, _DICOM) else None
@@ -88,7 +88,7 @@ def _ends(name: str, *endings: str) -> bool:
 
 
 def _members(index: Path) -> set[str]:
-    """The files that an index names, which lie beside it."""
+    """Return the names of the files in an index, which are in the same folder."""
     try:
         if not index.is_file():
             return set()

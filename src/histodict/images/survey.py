@@ -33,7 +33,7 @@ class Survey:
     bad: list[tuple[Record, str]]
 
     def check(self) -> None:
-        """Refuse images of which some cannot be read, and name these, the first ten of them."""
+        """Raise an error if an image cannot be read; the message lists the first ten."""
         if self.bad:
             # Of an image there may be several parts.
             reasons = list(dict.fromkeys(reason for _, reason in self.bad))
@@ -60,7 +60,7 @@ def survey(
 
 
 def check_files(records: Sequence[Record]) -> None:
-    """Refuse paths that no file of an image is at, and name them; the files are not opened."""
+    """Raise an error that lists paths without an image file; the files are not opened."""
     bad = []
     for record in records:
         try:
@@ -70,7 +70,7 @@ def check_files(records: Sequence[Record]) -> None:
     if bad:
         names = "".join(f"\n  {line}" for line in first_of(bad))
         n = counted(len(records), "image")
-        raise ImageError(f"{len(bad)} of {n} cannot be read; mend or remove them:{names}")
+        raise ImageError(f"{len(bad)} of {n} cannot be read; replace or remove them:{names}")
 
 
 def readable(
@@ -106,7 +106,7 @@ def _with_size(record: Record, mpp: float | None, override_mpp: float | None) ->
 
 
 def image_properties(record: Record) -> ImageProperties | None:
-    """What a survey has measured of an image, which is read if it has not; None if it cannot be."""
+    """Return the surveyed properties of an image, read if necessary; None if unreadable."""
     try:
         return _surveyed(record)
     except (ValueError, OSError, MemoryError):
@@ -120,7 +120,7 @@ def _why_not(record: Record) -> str:
     try:
         for file in record.files:
             if not is_there(file):
-                check_file(file)  # says what it is instead
+                check_file(file)  # reports what it is instead
                 raise ImageError(f"{file}: there is no such file; check the name and the folder")
         _surveyed(record)
     except Exception as error:

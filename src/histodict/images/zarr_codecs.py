@@ -1,4 +1,4 @@
-"""Codecs of Zarr arrays that are accepted, by their parameters."""
+"""Accepted codecs of Zarr arrays and their parameters."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def named_3(codec: Any) -> tuple[str, dict[str, Any]]:
 
 
 def check_codec(codec: tuple[str, dict[str, Any]], known: Mapping[str, set[str]]) -> None:
-    """Refuse unknown codecs and parameters; values are numbers and words, and lists of numbers."""
+    """Refuse unknown codecs and parameters; values are numbers, strings or lists of numbers."""
     name, parameters = codec
     if name not in known:
         raise ValueError(
@@ -59,14 +59,14 @@ def check_codec(codec: tuple[str, dict[str, Any]], known: Mapping[str, set[str]]
 
 
 def chain(codecs: Sequence[tuple[str, dict[str, Any]]]) -> list[dict[str, Any]]:
-    """The same codecs, checked, for the metadata."""
+    """Return the checked codecs for the metadata."""
     for codec in codecs:
         check_codec(codec, CODECS_3)
     return [{"name": name, "configuration": parameters} for name, parameters in codecs]
 
 
 def compressor(codecs: Sequence[tuple[str, dict[str, Any]]]) -> tuple[str | None, int]:
-    """Name of the compressor, and the length of the checksums that follow what it has made."""
+    """Return the name of the compressor and the length of the checksums after its output."""
     names = [name for name, _ in codecs]
     places = [place for place, name in enumerate(names) if name in _COMPRESSORS]
     if len(places) > 1:

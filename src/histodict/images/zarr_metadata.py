@@ -1,8 +1,8 @@
 """Metadata of Zarr arrays (versions 2 and 3), read as JSON and checked before an array is opened.
 
 A Zarr array names the codecs that decode its chunks, and among those of numcodecs is `pickle`,
-which runs code. Accepted are the codecs, data types and layouts listed here, nothing else. The
-library is handed a document that is written anew from the checked values, never the file's own.
+which can run code. Only the codecs, data types and layouts listed here are accepted. zarr receives
+a document built from the checked values, never that of the file.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ _MAX_INNER = 10**6  # chunks in a shard
 class ZarrArray:
     """Checked metadata of one array.
 
-    chunks : shape of what lies in one file; pieces : shape of what is decoded at once, smaller than
-        `chunks` where these are shards
-    stored_bytes : of a decoded piece before its filters are undone
+    chunks : shape of the part in one file; pieces : shape of the part that is decoded at once,
+        smaller than `chunks` if the file is a shard
+    stored_bytes : length of a decompressed piece before its filters are reversed
     compressor : name of the codec that compresses pieces, None if there is none
     trailing_bytes : checksums that follow a compressed piece
     key : function from the position of a chunk in the grid to the name of its file
-    index_at_end, index_bytes : of a shard's index; 0 bytes where there are no shards
-    file, document : file name and content of the metadata as the library is given them
+    index_at_end, index_bytes : position and length of a shard's index; 0 without shards
+    file, document : file name and content of the metadata that zarr receives
     """
 
     shape: tuple[int, ...]
@@ -87,15 +87,15 @@ class ZarrArray:
 
 
 def check_array(document: Any) -> ZarrArray:
-    """Return the checked metadata of an array; a ValueError says what is not accepted."""
+    """Return the checked metadata of an array; raise ValueError for what is not accepted."""
     if not isinstance(document, dict):
-        raise ValueError("its metadata are no JSON object")
+        raise ValueError("its metadata are not a JSON object")
     version = document.get("zarr_format")
     if version == 2:
         return _version_2(document)
     if version == 3:
         return _version_3(document)
-    raise ValueError(f"it is of version {version!r} of Zarr; 2 and 3 are read")
+    raise ValueError(f"its Zarr version is {version!r}; 2 and 3 are supported")
 
 
 def _version_2(document: Mapping[str, Any]) -> ZarrArray:
@@ -192,16 +192,16 @@ def _version_3(document: Mapping[str, Any]) -> ZarrArray:
 def _sharding(
     codecs: Sequence[tuple[str, dict[str, Any]]], chunks: tuple[int, ...]
 ) -> tuple[dict[str, Any], tuple[int, ...], bool, int, list[tuple[str, dict[str, Any]]]]:
-    """Configuration, shape of a piece, place and length of the index, and codecs of the pieces."""
+    """Return configuration, shape and codecs of pieces, and position and length of the index."""
     if len(codecs) != 1 or set(codecs[0][1]) - _SHARDING:
-        raise ValueError(f"its shards are encoded once more, which is not read: {SAVE_AGAIN}")
+        raise ValueError(f"its shards have further codecs, which is not supported: {SAVE_AGAIN}")
     given = codecs[0][1]
     _, pieces = _shapes(chunks, given.get("chunk_shape"))
     if any(a % b for a, b in zip(chunks, pieces, strict=True)):
         raise ValueError("its shards are not divided into whole chunks")
     counts = [a // b for a, b in zip(chunks, pieces, strict=True)]
     if math.prod(counts) > _MAX_INNER:
-        raise ValueError(f"its shards hold {math.prod(counts)} chunks; {_MAX_INNER} are read")
+        raise ValueError(f"its shards hold {math.prod(counts)} chunks, more than {_MAX_INNER}")
     index = [named_3(each) for each in _list(given.get("index_codecs"))]
     names = [name for name, _ in index]
     if names not in (["bytes"], ["bytes", "crc32c"]) or index[0][1].get("endian") != "little":
@@ -243,8 +243,8 @@ def _dtype(name: Any) -> np.dtype[Any]:
 
 def _unknown_dtype(name: Any) -> ValueError:
     return ValueError(
-        f"its values are of the kind {str(name)[:60]!r}; numbers are read, objects and texts are "
-        "not: save it again as such"
+        f"its data type is {str(name)[:60]!r}, but only numbers are supported, not objects or "
+        "texts: save it again as numbers"
     )
 
 
@@ -253,16 +253,16 @@ def _fill_value(value: Any, default: Any = None) -> Any:
         return default
     if isinstance(value, bool | int | float) or (isinstance(value, str) and _FILL.fullmatch(value)):
         return value
-    raise ValueError("its fill value is no number")
+    raise ValueError("its fill value is not a number")
 
 
 def _key_encoding(encoding: Any) -> tuple[dict[str, Any], Callable[[Sequence[int]], str]]:
-    """Checked, and the function from the position of a chunk to the name of its file."""
+    """Return the checked encoding and the function from chunk positions to file names."""
     given = {"name": encoding} if isinstance(encoding, str) else encoding
     name = given.get("name") if isinstance(given, dict) else None
     usual = {"default": "/", "v2": "."}
     if name not in usual:
-        raise ValueError("the names of its chunks follow no rule that is known")
+        raise ValueError("its encoding of chunk names is unknown")
     configuration = _configuration(given, name, {"separator"})
     separator = _one_of(configuration.get("separator", usual[name]), (".", "/"))
     clean = {"name": name, "configuration": {"separator": separator}}
@@ -282,7 +282,7 @@ def _configuration(given: Any, name: str, known: set[str]) -> dict[str, Any]:
 
 def _list(value: Any) -> list[Any]:
     if not isinstance(value, list):
-        raise ValueError("its codecs are no list")
+        raise ValueError("its codecs are not a list")
     return value
 
 
@@ -293,5 +293,5 @@ def _one_of(value: Any, known: Sequence[str]) -> str:
 
 
 def _may_be_ignored(field: Any) -> bool:
-    """As version 3 has it for fields of extensions."""
+    """Return whether an extension field of version 3 is optional."""
     return isinstance(field, dict) and field.get("must_understand") is False

@@ -1,7 +1,7 @@
-"""A folder of Zarr arrays, opened by zarr through a store that checks all it gives out.
+"""Zarr folders, opened by zarr through a read-only store that checks metadata and chunks.
 
-The library sees the metadata that `zarr_metadata` has accepted and the chunks of the arrays that
-were asked for, each looked at before it is unpacked. Consolidated metadata are not used.
+zarr receives only metadata accepted by `zarr_metadata` and chunks of the requested array, each
+checked before decompression. Consolidated metadata are not used.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _EMPTY = b"\xff" * 16  # of a shard's index: this chunk was not written
 
 
 class NoZarrError(Exception):
-    """There is no Zarr group in a folder."""
+    """A folder holds no Zarr group."""
 
 
 @dataclass(frozen=True)
 class OpenedArray:
-    """array : of zarr; missing, chunks : number of chunks that are not there, and of all"""
+    """array : a zarr array; missing, chunks : numbers of missing and of all chunks"""
 
     array: Any
     metadata: ZarrArray
@@ -48,8 +48,8 @@ class OpenedArray:
 class ZarrFolder:
     """The groups and arrays in a folder.
 
-    check_pieces : raises an error if what is decoded at once of an array is too large
-    spare_bytes : a chunk that unpacks to no more is not looked at any closer
+    check_pieces : raises an error if the pieces of an array are too large
+    spare_bytes : chunks that decompress to at most this length are not checked further
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class ZarrFolder:
 
     @cached_property
     def arrays(self) -> list[str]:
-        """Names of the arrays right inside the folder."""
+        """Return the names of the arrays at the top level of the folder."""
         found = [name.split("/") for name in self._files if name.count("/") == 1]
         kept = [parent for parent, file in found if file == ".zarray"]
         others = [parent for parent, file in found if file == "zarr.json"]
@@ -72,22 +72,22 @@ class ZarrFolder:
         return sorted(set(kept))
 
     def attributes(self, path: str = "") -> dict[str, Any]:
-        """Of a group or array."""
+        """Return the attributes of a group or array."""
         if self._named(path, "zarr.json") in self._files:
             found = self._document(path).get("attributes", {})
         else:
             name = self._named(path, ".zattrs")
             found = _read_json(self.folder, name) if name in self._files else {}
         if not isinstance(found, dict):
-            raise ValueError(f"the attributes of {path or 'the folder'!r} are no JSON object")
+            raise ValueError(f"the attributes of {path or 'the folder'!r} are not a JSON object")
         return found
 
     def open(self, path: str) -> OpenedArray:
-        """An array; a ValueError says what of it is not accepted."""
+        """Open an array; raise an error that states what is not accepted."""
         try:
             metadata = check_array(self._document(path))
         except ValueError as error:
-            raise UnfitError(f"its array {path!r} is not read: {one_line(error)}") from error
+            raise UnfitError(f"its array {path!r} is not supported: {one_line(error)}") from error
         self._check_pieces(path, metadata)
         present = self._present(path, metadata)
         n_chunks = math.prod(metadata.grid)
@@ -114,7 +114,7 @@ class ZarrFolder:
         return f"{path}/{name}" if path else name
 
     def _present(self, path: str, metadata: ZarrArray) -> dict[str, tuple[int, ...]]:
-        """Names of the files of chunks that are there, with the positions of the chunks."""
+        """Return the names of existing chunk files with the positions of the chunks."""
         start = f"{path}/{metadata.key(())}"
         n_before, grid = len(start), metadata.grid
         found = {}
@@ -131,7 +131,7 @@ class ZarrFolder:
     def _count_pieces(
         self, metadata: ZarrArray, present: Mapping[str, tuple[int, ...]]
     ) -> tuple[int, int]:
-        """Of an array in shards: chunks, and how many of them are not there."""
+        """Return the numbers of all and of missing chunks of an array in shards."""
         total = math.prod(-(-a // b) for a, b in zip(metadata.shape, metadata.pieces, strict=True))
         found = 0
         for name, position in present.items():
@@ -142,8 +142,8 @@ class ZarrFolder:
             there = (entries != 255).any(axis=1).reshape(metadata.pieces_per_shard)
             offsets = entries[there.ravel(), :8].copy().view("<u8")
             if not metadata.index_at_end and (offsets < metadata.index_bytes).any():
-                raise ValueError(f"chunks of the shard {name} lie in its index: it is damaged")
-            # In the last shards some of the chunks lie beyond the array.
+                raise ValueError(f"chunks of the shard {name} overlap its index: it is damaged")
+            # Chunks of the last shards may be outside the array.
             ends = zip(metadata.shape, position, metadata.chunks, metadata.pieces, strict=True)
             inside = tuple(slice(-(-(a - at * b) // c)) for a, at, b, c in ends)
             found += int(np.count_nonzero(there[inside]))
@@ -158,9 +158,9 @@ def _is_number(text: str) -> bool:
 
 
 def _files_below(folder: Path) -> set[str]:
-    """Names of all files from the folder on; a link anywhere among them is refused.
+    """Return the names of all files below the folder; raise an error if there is a link.
 
-    Whoever lets us read a folder does not let us read what a link in it leads to.
+    A link could give access to files outside the folder.
     """
     found: set[str] = set()
     waiting = [""]
@@ -192,12 +192,12 @@ def _read_json(folder: Path, name: str) -> Any:
 
 
 def _read(folder: Path, name: str, start: int, length: int | None) -> bytes:
-    """Some bytes of a regular file, from a place on; a negative one counts from the end."""
+    """Read bytes of a regular file from a position; a negative one counts from the end."""
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
     with open(os.open(folder / name, flags | getattr(os, "O_NONBLOCK", 0)), "rb") as file:
         found = os.fstat(file.fileno())
         if not stat.S_ISREG(found.st_mode):
-            raise ValueError(f"{name} is no file")
+            raise ValueError(f"{name} is not a regular file")
         file.seek(max(0, found.st_size + start) if start < 0 else start)
         return file.read(-1 if length is None else length)
 
@@ -207,30 +207,30 @@ def _index_place(metadata: ZarrArray) -> tuple[int, int]:
 
 
 def _max_bytes(metadata: ZarrArray) -> int:
-    """Of a file of chunks, if nothing in it can be compressed."""
+    """Return the largest possible length of a chunk file, for incompressible data."""
     n_pieces = math.prod(metadata.pieces_per_shard)
     return n_pieces * (metadata.stored_bytes * 11 // 10 + _OVERHEAD_BYTES) + metadata.index_bytes
 
 
-# --- what zarr reads from -----------------------------------------------------------------------
+# --- store --------------------------------------------------------------------------------------
 
 
 def _check_piece(metadata: ZarrArray, spare: int, data: bytes) -> None:
-    """Refuse a compressed piece that would unpack to more than its array has."""
+    """Refuse a compressed piece that would decompress to more than its array states."""
     own = data[: len(data) - metadata.trailing_bytes]
     n_bytes = unpacked_bytes(metadata.compressor, own, max(spare, metadata.stored_bytes))
     most = metadata.stored_bytes
-    if metadata.compressor in ("gzip", "zlib", "zstd"):  # of which it may be an upper bound
+    if metadata.compressor in ("gzip", "zlib", "zstd"):  # the result may be an upper bound
         most = max(most, spare)
     if n_bytes > most:
         raise ValueError(
-            f"a chunk of {len(data)} bytes would unpack to {n_bytes} or more, and its array says "
+            f"a chunk of {len(data)} bytes would decompress to {n_bytes} or more, its array states "
             f"{metadata.stored_bytes}: it is damaged, copy it again"
         )
 
 
 def _check_shard(metadata: ZarrArray, check: Callable[[bytes], None], data: bytes) -> None:
-    """Every piece of a whole shard."""
+    """Check every piece of a shard."""
     start, length = _index_place(metadata)
     first = max(0, len(data) + start)
     index = data[first : first + length][: length // 16 * 16]
@@ -243,11 +243,11 @@ def _check_shard(metadata: ZarrArray, check: Callable[[bytes], None], data: byte
 
 @cache
 def _store_class() -> Any:
-    """The class needs zarr to be imported."""
+    """Return the store class; importing zarr is deferred until it is needed."""
     base: Any = import_module("zarr.abc.store").Store
 
     class CheckedStore(base):
-        """Read-only: the metadata and the chunks of one array."""
+        """Read-only store with the metadata and chunks of one array."""
 
         supports_writes = supports_deletes = supports_partial_writes = False
         supports_listing = True
@@ -281,7 +281,7 @@ def _store_class() -> Any:
             most = _max_bytes(self._metadata)
             data = _read(self._folder, key, start, min(most + 1, length or most + 1))
             if len(data) > most:
-                raise ValueError(f"{key} is larger than its array says: it is damaged")
+                raise ValueError(f"{key} is larger than its array states: it is damaged")
             if not self._metadata.index_bytes:
                 self._check(data)
             elif (start, length) == (0, None):
@@ -327,7 +327,7 @@ def _store_class() -> Any:
 
 
 def _start_and_length(byte_range: Any) -> tuple[int, int | None]:
-    """Of a request in the classes of zarr; a start below 0 counts from the end."""
+    """Return start and length of a byte request of zarr; a negative start counts from the end."""
     if byte_range is None:
         return 0, None
     if hasattr(byte_range, "suffix"):

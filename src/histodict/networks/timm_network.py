@@ -88,27 +88,27 @@ def _created(name: str, pretrained: bool, arguments: dict[str, Any]) -> Any:
                 "download the folder elsewhere and give timm:local-dir:FOLDER"
             ) from error
         raise ValueError(
-            f"timm cannot make {name!r} of {arguments or 'its name'}: {one_line(error)}"
+            f"timm cannot create {name!r} with {arguments or 'no arguments'}: {one_line(error)}"
             f"{_similar_names(name)}"
         ) from error
 
 
 def _similar_names(name: str) -> str:
-    """What may have been meant where timm has no model of this name."""
+    """Return suggestions for a model name that timm does not have."""
     if name.startswith(_SOURCES) or timm.is_model(name):
         return ""
     near = get_close_matches(name.partition(".")[0], timm.list_models(), n=3)
     meant = f"did you mean {' or '.join(near)}? " if near else ""
-    return f". {meant}timm.list_models() has the names"
+    return f". {meant}timm.list_models() lists all names"
 
 
 def _load(module: Any, file: str, name: str) -> None:
-    """Load weights into the module; a ValueError names the file if they are not of this model."""
+    """Load weights into the module; raise ValueError if they do not belong to this model."""
     try:
         missing = timm.models.load_checkpoint(
             module, file, strict=False, weights_only=True
         ).missing_keys
-    except Exception as error:  # torch raises all sorts on damaged files
+    except Exception as error:  # torch raises many types on damaged files
         raise ValueError(
             f"{file}: these are not weights of {name}, or the file is damaged ({one_line(error)})"
         ) from error

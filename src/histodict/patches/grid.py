@@ -53,7 +53,7 @@ class PatchGrid:
         downsample: float,
         corner: tuple[int, int] = (0, 0),
     ) -> PatchGrid:
-        """The grid of all patches that lie inside a box of this level-0 corner and size."""
+        """Return the grid of all patches inside a box given by level-0 corner and size."""
         counts = [
             int((length / downsample - patch_px) // stride_px) + 1 if length else 0
             for length in size
@@ -128,7 +128,7 @@ class PatchGrid:
         return self._nearest(x - self.left, self.n_columns)
 
     def is_near(self, places: NDArray[np.float64], start: float, count: int) -> NDArray[np.bool_]:
-        """Whether level-0 x or y lie at most a patch from the columns or rows that begin there."""
+        """Return whether level-0 x or y are within one patch of the columns or rows."""
         reach, first = max(self.patch_side, self.step), start + self.shift
         return (places > first - reach) & (places < first + count * self.step + reach)
 

@@ -52,9 +52,9 @@ def draw_overlay(
 
 
 def _lay_over(picture: NDArray[np.uint8], patch_map: PatchMap, size: tuple[int, int]) -> None:
-    """Colours the picture of an image of this level-0 size, up to its border.
+    """Colouring of an image of this level-0 size, up to its border.
 
-    A uniform margin, over which no grid is laid, is coloured for at most a patch.
+    A uniform margin, which is outside the grid, is coloured up to the width of one patch.
     """
     colours, opacity = patch_map.colours()
     grid, (height, width) = patch_map.grid, picture.shape[:2]
@@ -64,7 +64,7 @@ def _lay_over(picture: NDArray[np.uint8], patch_map: PatchMap, size: tuple[int, 
     columns, is_near = grid.columns_at(x), grid.is_near(x, grid.left, grid.n_columns)
     rows = grid.rows_at(y)
     for place in np.flatnonzero(grid.is_near(y, grid.top, grid.n_rows)).tolist():
-        # One by one: as floats all would be large.
+        # One by one, to limit the memory for floats.
         line, row = picture[place], rows[place]
         a = (opacity[row, columns] * is_near)[:, None]
         line[:] = np.rint(line * (1 - a) + a * colours[row, columns])

@@ -70,10 +70,10 @@ class PatchMap:
     offset : where its (0, 0) lies in the coordinates of OpenSlide; those of QuPath begin there, too
     left_out : in words, which of its tissue is left out as blurred or the like; empty if none is,
         None if nobody looked
-    whole_image : whether hardly any tissue was found and all patches count instead
+    whole_image : whether all patches count, because hardly any tissue was found
     concepts : by the name that people gave to atoms, which patches use them (n_rows, n_columns)
-    size : (width, height) in level-0 pixels to which outlines are clipped, of a feature file whose
-        slide's size is known: other tools cut tiles that reach beyond it. Else None
+    size : (width, height) in level-0 pixels to which outlines are clipped, for feature files with a
+        known slide size, as tiles of other tools may extend beyond the slide; else None
     """
 
     grid: PatchGrid
@@ -182,10 +182,10 @@ class PatchMap:
         return [(left, top), (right, top), (right, bottom), (left, bottom), (left, top)]
 
     def clip(self, at: float, axis: int, width: float) -> float:
-        """A level-0 position (axis 0: x, 1: y) where a cell of this width ends, inside the slide.
+        """Clip the end of a cell of this width (axis 0: x, 1: y) to the slide.
 
-        Only the cell that the slide's border cuts becomes narrower: one that lies beyond it as a
-        whole, in which a tile between the cells of a grid may be counted, keeps its shape.
+        Only a cell across the border becomes narrower. A cell entirely outside, to which a tile
+        between grid cells may be assigned, keeps its shape.
         """
         if self.size is None or not self.size[axis] < at < self.size[axis] + width:
             return at

@@ -24,7 +24,7 @@ from .grid import PatchGrid
 
 _ROUNDING = 1.0  # corners are whole pixels, steps need not be
 _MOST_CELLS = 50_000_000
-_CELLS_PER_PATCH = 1000  # of a large grid: most of a slide may be glass, but not nearly all of it
+_CELLS_PER_PATCH = 1000  # of a large grid, most of which may be background
 _FEW_CELLS = 4_000_000
 _LEAST_DOWNSAMPLE = 1e-3
 _PER_SIDE = 32  # patches of a chunk that is read together
@@ -62,12 +62,12 @@ def _as_made(file: FeatureFile) -> tuple[PatchGrid, NDArray[np.int64]]:
 
 
 def _max_cells(file: FeatureFile) -> int:
-    """Cells of a grid, of which each takes memory, whether it has a patch or not."""
+    """Return the maximum number of grid cells; empty cells take memory, too."""
     return min(_MOST_CELLS, max(_FEW_CELLS, _CELLS_PER_PATCH * file.n_rows))
 
 
 def _grid_of(settings: dict[str, Any], max_cells: int) -> PatchGrid:
-    """The grid that a file names; a ValueError says which of its fields makes no sense."""
+    """Return the grid in a file; raise ValueError for an invalid field."""
     grid = PatchGrid(**settings)
     for own in fields(grid):
         value = getattr(grid, own.name)

@@ -26,7 +26,7 @@ def read_surrounded(
 ) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     """Pixels that the surroundings of a chunk's patches cover, and those of the patches alone.
 
-    `source` begins where the grid does.
+    The origin of `source` is that of the grid.
     """
     p, stride = grid.patch_px, grid.stride_px
     before, after = overlap_px(p, context)

@@ -28,7 +28,7 @@ _LEAST_CONTRAST = 1 / 255
 class Tissue(Pixels, Protocol):
     """What vectors are cut from: an image as a recipe sees it.
 
-    content : the part over which the grid is laid; patches' surroundings are mirrored at its border
+    content : part covered by the grid; surroundings of patches are mirrored at its border
     context, turned : how much wider the surroundings are; whether patches are turned or mirrored
     border : what a network sees beyond it
     cache : keeps what is costly to compute; None keeps nothing

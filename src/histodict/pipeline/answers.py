@@ -211,7 +211,7 @@ def _whole_image_note(patch_map: PatchMap | None) -> str:
 
 
 def _quality_column(patch_map: PatchMap | None) -> Row:
-    """Return what of the tissue was left out, and whether all patches were used instead."""
+    """Return columns for excluded tissue and for the use of all patches."""
     if patch_map is None:
         return {}
     row: Row = {} if patch_map.left_out is None else {"left_out": patch_map.left_out}

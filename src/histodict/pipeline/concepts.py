@@ -36,7 +36,7 @@ from .extraction import recipe_for
 from .opening import open_view
 from .training_patches import for_every
 
-_FORM = 3  # goes up when concepts are learnt, or usage is counted, otherwise
+_FORM = 3  # increased when the computation of concepts or usage changes
 N_NONZERO = 8  # atoms of a patch, at most
 _MOST_VECTORS, _MOST_OF_IMAGE = 40_000, 1_000  # learnt from: they are held in memory
 
@@ -82,7 +82,7 @@ class Concepts:
 class Source:
     """Images to learn from: as a recipe sees them, at these pixel sizes.
 
-    `records` are sorted by content; `places`: where each stood in the list that was given.
+    `records` are sorted by content; `places` are their positions in the given list.
     """
 
     records: Sequence[Record]
@@ -113,7 +113,7 @@ class Source:
         return cls(records, recipe_for(vectors, {}), None, given, places)
 
     def as_listed(self, rows: list[Row]) -> list[Row]:
-        """Rows, one per record, in the order in which the images were given."""
+        """Return rows, one per record, in the order of the given list."""
         return [row for _, row in sorted(zip(self.places, rows, strict=True), key=itemgetter(0))]
 
     def size(self, record: Record) -> PixelSize:

@@ -160,10 +160,10 @@ class Estimator:
         raise ValueError("it finds regions: there is no line between classes of images to fit")
 
     def tuned_on(self, images: Iterable[Path]) -> Self:
-        """Copy whose last change of the decision names the images it was made on.
+        """Return a copy with these images added to the last change of the decision.
 
-        Call it on what `with_threshold`, `adapted_to` or `with_notes` returns, with the images
-        whose results led to the change, so that figures on these images are marked as tuned.
+        Call it on the result of `with_threshold`, `adapted_to` or `with_notes`, with the images
+        that were used for the change, so that scores on these images are marked as tuned.
         """
         changed = copy(self)
         changed.training_ = with_images(self.training_, images)

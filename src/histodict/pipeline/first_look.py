@@ -61,9 +61,9 @@ _BOXES: _Memory[Box] = _Memory()
 
 
 def content_of(source: ImageSource, least_side: float, image: Sequence[Any]) -> Source:
-    """Return the image without its uniform margins, or as it is without any. `image` as below.
+    """Return the image without its uniform margins. `image` as below.
 
-    An image whose content is smaller than `least_side` level-0 pixels is returned as it is, too.
+    An image whose content is smaller than `least_side` level-0 pixels is returned unchanged.
     """
     key = repr(image)
     box = _BOXES.get(key) if image else None
@@ -76,9 +76,9 @@ def content_of(source: ImageSource, least_side: float, image: Sequence[Any]) -> 
 
 
 def first_look(source: Source, stain: str, image: Sequence[Any]) -> FirstLook:
-    """Of an open image, or of its content.
+    """Return the overview of an open image, or of its content.
 
-    `image` is the image's key, empty where nothing is to be remembered of it.
+    `image` is the key of the image in the cache; empty to bypass the cache.
     """
     key = repr((image, stain, source.size))
     look = _MEMORY.get(key) if image else None

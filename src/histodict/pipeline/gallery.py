@@ -51,7 +51,7 @@ class Gallery:
         wanted = -(-n_patches // len(records))
         method = copy(model.method_).set_params(n_jobs=1)
 
-        order = content_order(records)  # not that of the rows: patches are drawn at random
+        order = content_order(records)  # as patches are drawn at random
 
         def work(rank: int) -> Gallery | None:
             rng, place = np.random.default_rng([seed, rank]), order[rank]

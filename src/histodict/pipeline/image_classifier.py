@@ -97,7 +97,7 @@ class ImageClassifier(Estimator):
     def _begin(
         self, manifest: Manifest, callback: Callback, executor: Executor | None
     ) -> tuple[Manifest, NDArray[np.int64]]:
-        """Start the record of the training; images in their order, and the index of each class."""
+        """Start the training record, with the images in order and the index of each class."""
         if executor is not None and not self.recipe.on_patches:
             raise ValueError(
                 f"the method {self.recipe.method!r} looks at the image as a whole and trains on "

@@ -17,9 +17,9 @@ from .answers import Answer
 
 
 def checked_training_images(manifest: Manifest, n_jobs: int | None, callback: Callback) -> Manifest:
-    """The images, sorted by content, so that the order of rows does not change the model.
+    """Return the images sorted by content, so that the order of rows does not change the model.
 
-    Refuses images that cannot be read, all at once, and one content under two labels.
+    Raises an error that lists all unreadable images, and one for equal images with two labels.
     """
     survey(manifest.records, n_jobs, callback).check()
     check_contents(manifest)
@@ -27,7 +27,7 @@ def checked_training_images(manifest: Manifest, n_jobs: int | None, callback: Ca
 
 
 def data_notes(manifest: Manifest) -> dict[str, Any]:
-    """For the record of a training: images left out as they cannot be read, and confounders."""
+    """Return unreadable images that were skipped, and confounders, for the training record."""
     notes = {
         "left_out": list(manifest.left_out),
         "confounders": [str(found) for found in find_confounders(manifest)],
@@ -36,7 +36,7 @@ def data_notes(manifest: Manifest) -> dict[str, Any]:
 
 
 def why_too_few_classes(manifest: Manifest) -> str:
-    """Why there is nothing to tell apart."""
+    """Return the error message for fewer than two classes."""
     classes = manifest.classes
     if any(record.is_mapped for record in manifest.records):
         return (

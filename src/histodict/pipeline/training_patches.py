@@ -36,7 +36,7 @@ class PatchSource:
 
     @classmethod
     def of(cls, record: Record, region: str) -> list[PatchSource]:
-        """Of an image for learning regions: inside and outside if it has a mask, else all of it."""
+        """Return the inside and outside of the mask of an image, or all of it if it has none."""
         if not record.is_mapped:
             return [cls(record, int(record.label == region))]
         return [cls(record, int(inside), inside, region) for inside in (False, True)]

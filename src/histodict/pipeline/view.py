@@ -37,12 +37,12 @@ _MANY_PIXELS = 8_000_000
 class View:
     """The patches and vectors of one open image.
 
-    clip_size : (width, height) to which outlines are clipped; None where no patch can lie beyond
-    uses_whole_image : whether hardly any tissue was found and all patches count instead
+    clip_size : (width, height) to which outlines are clipped; None if no patch extends beyond
+    uses_whole_image : whether all patches count, because hardly any tissue was found
     """
 
     clip_size: tuple[int, int] | None = None
-    uses_whole_image: bool = False  # of a feature file, which says where the patches are
+    uses_whole_image: bool = False  # always, for a feature file
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class View:
         self.offset = source.offset
         self.downsample = _downsample(source, recipe, trained_mpp)
         self._inside = within.region(source) if within else None
-        # Of a tile or photograph without its uniform margins, as an image of its own.
+        # A tile or photograph is cropped to its content.
         content = content_of(source, recipe.patch_px * self.downsample, self._image)
         self._box = content.box if isinstance(content, Crop) else (0, 0, *source.size)
         self.content: Pixels = content
@@ -206,7 +206,7 @@ def warn_of_glass(records: Sequence[Record]) -> None:
 
 
 def warn_whole_images(records: Sequence[Record]) -> None:
-    """Warn about training images that are used whole, as hardly any tissue was found in them."""
+    """Warn about training images used whole because hardly any tissue was found."""
     if records:
         names = some_of([record.path.name for record in records])
         warnings.warn(

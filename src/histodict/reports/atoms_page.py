@@ -88,7 +88,7 @@ def _knows_no_sites(found: AtomsInUse) -> bool:
 
 
 def leak_words(found: AtomsInUse, manifest: Manifest) -> str:
-    """Which atoms differ between sites, or why that cannot be tested."""
+    """Describe atoms that differ between sites, or why this cannot be tested."""
     n_sites = len({record.site for record in manifest.records if record.site})
     if n_sites == 0:
         return "Not tested: the table of images has no column site."
@@ -109,7 +109,7 @@ def leak_words(found: AtomsInUse, manifest: Manifest) -> str:
 
 
 def leak_rule(found: AtomsInUse) -> str:
-    """When an atom looks like a leak; empty where that was not tested."""
+    """Describe the criterion for site confounding of atoms; empty if it was not tested."""
     if _knows_no_sites(found):
         return ""
     return (

@@ -75,13 +75,13 @@ def scale_words(recipe: Recipe) -> str:
 
 
 def selection_words(done: Evaluation) -> list[str]:
-    """What makes figures too good where several methods are tested on the same images."""
+    """Return warnings about optimistic scores of methods tested on the same images."""
     found = []
     n_methods = len(done.methods)
     if n_methods > 1:
         found.append(
-            f"The best of these {n_methods} methods, chosen by these figures, looks better than it "
-            "is: quote a method that was chosen before, or test the chosen one on further patients."
+            f"The score of the best of these {n_methods} methods is too optimistic if these scores "
+            "are used to choose it: test the chosen method on further patients."
         )
     adapted = [name for name in done.methods if name.endswith(UNLABELLED)]
     if adapted:

@@ -81,7 +81,7 @@ def _before(call: Call, results: dict[str, Any] | None) -> Before | None:
 
 
 def figures_at_point(call: Call) -> dict[str, Any]:
-    """Figures with their intervals, with the operating point of the query."""
+    """Return scores with intervals at the operating point of the query."""
     results = _results(call)
     return dict(_figures_at_point(call.model_at_point(), results))
 
@@ -196,8 +196,10 @@ def download_model(call: Call) -> Response:
 
 
 def _tuned_model(call: Call) -> Model:
-    """The model to be downloaded; if its operating point was moved, it records the test images,
-    as the page shows their results where the point is moved.
+    """Return the model for download.
+
+    If its operating point was moved, it records the test images, as the page shows their results
+    beside the slider.
     """
     model, results = call.model_at_point(), call.job.results()
     if not _is_moved(model, results):
@@ -209,7 +211,7 @@ def _tuned_model(call: Call) -> Model:
 
 
 def _is_moved(model: Model, results: dict[str, Any] | None) -> bool:
-    """Whether the operating point is another than the one that was learnt."""
+    """Return whether the operating point differs from the trained one."""
     point, own = model.operating_point, (results or {}).get("operating_point")
     return point is not None and own is not None and not isclose(point.value, own["value"])
 

@@ -21,8 +21,8 @@ from .strokes import Polygon, Size, enclosed, fill_cost
 
 _OWN = uuid.UUID("6e0c6f52-5a1c-4f0e-9a53-6d6a1f0f7a11")  # shapes keep their id in QuPath
 _MOST_NAMED = 200  # letters of a file's name
-# Of outlines that cross themselves, which take 20 ms each or more: how many, and their edges, each
-# counted once per row that it runs through. Both limits are about 3 s.
+# Limits for self-intersecting outlines, which take 20 ms each or more: their number, and their
+# edges, counted once per pixel row. Each limit corresponds to about 3 s.
 _MOST_CROSSED = 150
 _MOST_FILL_COST = 5_000_000
 
@@ -58,22 +58,22 @@ class Brought:
 
 
 def _check_size(path: Path, found: Annotations) -> None:
-    """Refuse more than fits on an image before anything is computed from it."""
+    """Refuse too many outlines or corners before any computation."""
     n_corners = sum(len(ring) for outline in found.outlines for ring in outline.rings)
     if len(found.outlines) > MOST_SHAPES or n_corners > MOST_CORNERS:
         raise ValueError(
-            f"{path}: {len(found.outlines)} outlines with {n_corners} corners; there is room for "
-            f"{MOST_SHAPES} outlines with {MOST_CORNERS} corners on an image: export fewer objects "
-            "or simplify them"
+            f"{path}: {len(found.outlines)} outlines with {n_corners} corners; the maximum per "
+            f"image is {MOST_SHAPES} outlines and {MOST_CORNERS} corners: export fewer objects or "
+            "simplify them"
         )
 
 
 def _check_crossings(path: Path, found: Annotations) -> None:
-    """Refuse outlines that cross themselves so often that filling them would take very long."""
+    """Refuse self-intersecting outlines that would take too long to fill."""
     n = len({id(outline) for outline, *_ in found.crossings})
     if n > _MOST_CROSSED or sum(fill_cost(r) for _, r, _ in found.crossings) > _MOST_FILL_COST:
         raise ValueError(
-            f"{path}: {counted(n, 'outline')} crossing itself, too many or too often to be filled: "
+            f"{path}: {counted(n, 'self-intersecting outline')}, too many or too complex to fill: "
             "simplify them in the program that drew them, or export fewer"
         )
 

@@ -1,4 +1,4 @@
-"""Figures of the test images with intervals by patient, and whether a difference may be chance."""
+"""Scores of the test images with intervals by patient, and tests of differences."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def figures(classes: Sequence[str], rows: Rows, least: float | None = None) -> F
 
     Parameters
     ----------
-    least : of models that find regions, the connected patches from which a region counts
+    least : minimum number of connected patches of a region, for models that find regions
     """
     shares = {name: share for name in classes if (share := _share(name, rows))}
     known = [shares[name] for name in classes if name in shares]
-    # Images of other classes count in the mean, too, and none of them can be right.
+    # Images of unknown classes count in the mean; their predictions are always wrong.
     is_whole = {row["label"] for row in rows} == set(classes)
     balanced = mean_interval(known) if is_whole else None
     return {
@@ -38,7 +38,7 @@ def figures(classes: Sequence[str], rows: Rows, least: float | None = None) -> F
 
 
 def _share(name: str, rows: Rows) -> Proportion | None:
-    """How many images of a class were answered so."""
+    """Return the proportion of correctly classified images of a class."""
     own = [row for row in rows if row["label"] == name]
     if not own:
         return None
@@ -61,7 +61,7 @@ def _range(low: float, high: float) -> Range:
 
 
 def _overlaps(rows: Rows, least: float) -> dict[str, Range | None]:
-    """Intervals of Dice and IoU of all images together, for regions from so many patches on."""
+    """Return intervals of pooled Dice and IoU, for regions of at least `least` patches."""
     place, known = round(least) - 1, [row.get("overlap") for row in rows]
     patients = np.array([str(row["patient"]) for row in rows])
     if not known or any(one is None or not 0 <= place < len(one) for one in known):
@@ -76,13 +76,13 @@ def _bootstrap(metric: Metric, repeat: Repeat) -> Range | None:
         return None
     try:
         found = bootstrap_interval(metric, [repeat])
-    except ValueError:  # the measure has no value, or nearly no draw of patients has
+    except ValueError:  # the metric is undefined on these patients or on nearly all draws
         return None
     return _range(found.low, found.high)
 
 
 def describe_range(found: Range | None) -> str:
-    """An interval in words; a figure without one says so."""
+    """Describe an interval, or its absence."""
     if found is None:
         return "no interval can be given"
     return f"95 % interval by patient {found['low']:.2f} to {found['high']:.2f}"
@@ -92,7 +92,7 @@ def describe_range(found: Range | None) -> str:
 
 
 def difference(rows: Sequence[Compared], patients: Sequence[str]) -> Difference | None:
-    """How much more of the images are right now than before; None with too few patients."""
+    """Return the increase of the proportion of correct images; None with too few patients."""
     if len(set(patients)) < MIN_PATIENTS:
         return None
     owners, images = np.array(patients), np.full(len(rows), "image")

@@ -220,7 +220,7 @@ def find_job(user: User, job_id: str) -> Job:
 
 
 def n_tested_alike(user: User, job: Job) -> int:
-    """Number of finished trainings on the same data tested on the same patients, with this one."""
+    """Return the number of finished trainings with the same data and test patients as this one."""
     wanted = [job.summary[name] for name in ("kind", "data", "tested_on")]
     alike = (
         other

@@ -148,22 +148,24 @@ def write_report(
 
 
 def selection_words(n_models: int) -> str:
-    """Warning that the best of several models looks better than it is; empty for one alone."""
+    """Return a warning about choosing the best of several models; empty for a single one."""
     if n_models < 2:
         return ""
     return (
-        f"{n_models} models were tested on these patients. The best of them, chosen by these "
-        "figures, looks better than it is: test the chosen one on further patients"
+        f"{n_models} models were tested on these patients. The score of the best one is too "
+        "optimistic if these scores are used to choose it: test it on further patients"
     )
 
 
 def _figures(
     model: Model, rows: list[dict[str, Any]], *, is_tuned: bool = False
 ) -> list[dict[str, Any]]:
-    """Figures with intervals by patient; those of two classes say how well the class to be found is
-    found, those of regions how they overlap with the true ones.
+    """Return scores with intervals by patient.
 
-    is_tuned : the operating point was chosen on these images
+    For two classes they include sensitivity and specificity, for regions the overlap with the
+    true regions.
+
+    is_tuned : whether the operating point was chosen on these images
     """
     classes = model.classes_
     labels, answers = ([row[key] for row in rows] for key in ("label", "answer"))
@@ -197,7 +199,7 @@ def _answered(results: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _few_words(found: Figures) -> str:
-    """A warning of classes with too few patients; empty if there are none."""
+    """Return a warning about classes with too few patients; empty if there are none."""
     few = [one for one in found["classes"] if one["name"] in found["few"]]
     if not few:
         return ""
@@ -205,8 +207,8 @@ def _few_words(found: Figures) -> str:
         f"{counted(one['n_patients'], 'patient')} with {one['name']}" for one in few
     )
     return (
-        f"Tested on {counts} alone: how good the model is on other patients is hardly known, and "
-        f"no interval can be given. Test on {MIN_PATIENTS} patients of each class or more"
+        f"Tested on only {counts}: too few to estimate the accuracy on other patients or to give "
+        f"an interval. Test on at least {MIN_PATIENTS} patients of each class"
     )
 
 

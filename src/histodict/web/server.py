@@ -128,16 +128,16 @@ def serve(
     demo: bool = False,
     browser: bool = True,
 ) -> None:
-    """Serve the app until it is interrupted; prints the links to open, one per user.
+    """Serve the app until it is interrupted, and print one link per user.
 
-    Refused while another server uses the workspace.
+    Raises an error if another server uses the workspace.
     """
     folders = folders or ([] if demo else [Path()])
     base = f"http://{'[::1]' if host == '::1' else host}:{port}/"
     with locked_workspace(workspace.resolve(), base):
         _share_the_cores()
         app = make_app(folders, workspace, users=users, is_open=host not in OWN_NAMES, demo=demo)
-        # Before anybody is sent there with a token: it may be another user who listens.
+        # Before a token is printed: another user's server may listen at this address.
         listener = _listen(host, port, base)
         people: list[User] = app.state.users
         for user in people:
@@ -177,15 +177,15 @@ def _listen(host: str, port: int, base: str) -> socket.socket:
         listener.close()
         words = f"the server could not start at {base}: {one_line(error)}. "
         if _is_own_server(base):
-            words += "Another histodict server, with another workspace, listens there: open the "
-            words += "link that it printed, or give another --port"
+            words += "A histodict server with another workspace uses this address: open the link "
+            words += "that it printed, or give another --port"
         else:
             words += "If another program listens there, give another --port"
         raise OSError(words) from error
 
 
 def _is_own_server(base: str) -> bool:
-    """Whether a server of this program answers at an address."""
+    """Return whether a histodict server answers at an address."""
     try:
         with urllib.request.urlopen(base, timeout=2):
             return False  # it would ask for a token

@@ -130,7 +130,7 @@ def _n_corners(shapes: Sequence[Shape]) -> int:
 def _check_room(shapes: Sequence[Shape]) -> None:
     if len(shapes) > MOST_SHAPES or _n_corners(shapes) > MOST_CORNERS:
         raise ValueError(
-            f"there is room for {MOST_SHAPES} shapes of {MOST_CORNERS} corners on an image: "
+            f"the maximum per image is {MOST_SHAPES} shapes and {MOST_CORNERS} corners: "
             "remove some, or draw larger ones"
         )
 

@@ -131,7 +131,7 @@ def enclosed(rings: Sequence[Ring], size: Size) -> list[Polygon]:
 
 
 def fill_cost(ring: Ring) -> int:
-    """How many edges of a ring that crosses itself run through rows of its canvas."""
+    """Return the cost of filling a self-intersecting ring: edges, once per pixel row."""
     step = max(1.0, float(np.ptp(ring, axis=0).max()) / _CELLS_OF_CROSSED)
     heights = np.abs(np.diff(ring[:, 1], append=ring[:1, 1]))
     return int((heights / step).sum()) + len(ring)

@@ -74,7 +74,7 @@ class Range(TypedDict):
 
 
 class ClassFigure(TypedDict):
-    """Of the test images of a class, how many are right; `interval`: None with few patients."""
+    """Correct test images of a class; `interval` is None with too few patients."""
 
     name: str
     n_right: int
@@ -84,9 +84,9 @@ class ClassFigure(TypedDict):
 
 
 class Figures(TypedDict):
-    """How good answers are; `few`: classes with too few patients for an interval.
+    """Scores of the test images; `few`: classes with too few patients for an interval.
 
-    `balanced`: of the mean over the classes; `overlap`: of Dice and IoU, of regions alone.
+    `balanced`: interval of the balanced accuracy; `overlap`: those of Dice and IoU, for regions.
     """
 
     classes: list[ClassFigure]
@@ -96,7 +96,7 @@ class Figures(TypedDict):
 
 
 class Difference(Range):
-    """Share of images that are right now less the share that were before."""
+    """Increase of the proportion of correct images, with its interval."""
 
     value: float
 

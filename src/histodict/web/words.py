@@ -16,7 +16,7 @@ _FOR_THE_PAGE = (
     (r"say which, with --column \S+ \(in Python columns=\{[^}]*\}\)", "rename some of them"),
     (r"give --regions NAME \(in Python a RegionDetector\)", "ask where in the image it is"),
     (r", say so with --coordinates \(in Python [^()]*\)", " bring them in on the command line"),
-    (r", or go on as if they held the fill value: --allow-missing-chunks \(in Python [^()]*\)", ""),
+    (r", or read them as the fill value: --allow-missing-chunks \(in Python [^()]*\)", ""),
     (r" \(in Python [^()]*\)", ""),
 )
 

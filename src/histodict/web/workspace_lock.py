@@ -22,7 +22,7 @@ _MAX_BYTES = 10_000
 
 
 class WorkspaceInUseError(OSError):
-    """Another server uses the workspace; the message says where it is."""
+    """Another server uses the workspace; the message names its address."""
 
 
 @contextmanager
@@ -59,13 +59,13 @@ def _lock(descriptor: int, workspace: Path) -> None:
     except OSError as error:
         words = (
             f"{workspace}: this file system cannot lock files ({one_line(error)}): make sure that "
-            "no other server uses this workspace, or work is lost"
+            "no other server uses this workspace, as they would overwrite each other's work"
         )
         print(f"Warning: {words}", file=sys.stderr, flush=True)
 
 
 def _describe_owner(descriptor: int) -> str:
-    """Where the server that holds the lock is; empty if it has not written that yet."""
+    """Describe the server that holds the lock; empty if it is not known yet."""
     try:
         owner = json.loads(os.read(descriptor, _MAX_BYTES))
         where = f", {owner['address']} (process {owner['process']})"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-# Pairs of sides that are compared: of a ring that folds this often, nobody can say what is inside.
+# Maximum of compared pairs of sides; the interior of a more complex ring is not meaningful.
 _MOST_PAIRS = 20_000_000
 _CHUNK = 500_000  # pairs at a time
 
@@ -45,7 +45,7 @@ def first_crossing(ring: NDArray[np.float64]) -> tuple[float, float] | None:
 
 
 def _n_behind(sorted_low: NDArray[np.float64], high: NDArray[np.float64]) -> NDArray[np.int64]:
-    """How many sides begin at or before each of these ends."""
+    """Return the number of sides that begin at or before each of these ends."""
     return np.searchsorted(sorted_low, high, side="right").astype(np.int64)
 
 

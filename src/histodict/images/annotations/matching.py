@@ -52,7 +52,7 @@ def _stem(image: ImageFile) -> str:
 
 
 def files_in(folder: Path) -> list[Path]:
-    """Files of outlines below a folder, also what is called so and cannot be read."""
+    """Return the files of outlines below a folder, including unreadable ones."""
     found = (path for path in sorted(folder.rglob("*")) if not path.name.startswith("."))
     return [path for path in found if stem_of(path) and not os.path.isdir(path)]
 

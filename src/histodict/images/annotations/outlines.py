@@ -102,7 +102,7 @@ class Annotations:
 
     @cached_property
     def crossings(self) -> list[tuple[Outline, Ring, tuple[float, float]]]:
-        """Rings that cross themselves, each with its outline and one place where it does."""
+        """Return rings that cross themselves, with their outline and one crossing."""
         return [(o, r, at) for o in self.outlines for r in o.rings for at in _crossed(r)]
 
     def notes(self) -> list[str]:

@@ -6,7 +6,7 @@ const MOST_TILES = 160;
 const MOST_LOADING = 6;
 const LARGEST_ZOOM = 16; // screen pixels per image pixel
 
-/** A map's rows or columns, [first, how many, from, length]: those at the border reach up to it, at most by a patch. */
+/** Bands of rows or columns of a map, [first, count, from, length]; the outer ones extend to the border, by at most a patch. */
 function bands(count, corner, { shift, step, side }, length) {
   const [start, reach] = [corner + shift, Math.max(side, step)];
   const end = start + count * step;

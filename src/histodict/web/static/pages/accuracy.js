@@ -1,8 +1,8 @@
-// How good a model is on its test images: counts, intervals by patient, where the line is drawn.
+// Accuracy of a model on its test images: counts, intervals by patient, decision threshold.
 import { roc } from "../charts.js";
 import { classTag, count, get, guarded, h } from "../dom.js";
 
-const FIGURES_MS = 150; // that the slider rests before intervals are asked for
+const FIGURES_MS = 150; // delay after the last movement of the slider before intervals are requested
 
 const ROUNDING = 1e-9;
 
@@ -21,7 +21,7 @@ function answersAt(model, threshold) {
   }));
 }
 
-/** What is right or wrong: an image or, where it was tested on what is drawn, what is drawn of a class on one. */
+/** Whether a row is an annotated part of an image instead of a whole image. */
 const isPart = (row) => Boolean(row.look) && row.look !== row.image;
 const unit = (rows) => (rows.some(isPart) ? "part" : "image");
 
@@ -87,7 +87,7 @@ export function pooled(overlaps, least) {
   return union ? { dice: (2 * hits) / (union + hits), iou: hits / union } : null;
 }
 
-/** Figures on images that chose the threshold are no estimate: beside them stand those of the model as trained. */
+/** Warning about a threshold chosen on the test images, with the score at the trained threshold. */
 function tunedNote(model, given) {
   const rows = answersAt(model, given.value);
   const { mean, isWhole } = shareRight(model.classes, rows);
@@ -115,7 +115,7 @@ const NO_TISSUE = "no tissue found: background, or unstained mucin or lumen";
 
 const percent = (share) => `${Math.round(100 * share)} %`;
 
-/** ", 95 % interval 55 to 88 %"; nothing while it is on its way. */
+/** " (95 % interval by patient 55 to 88 %)"; empty while it is being computed. */
 function intervalOf(range, scale = 100, figures = true) {
   if (!figures || range === undefined) return "";
   if (range === null) return " (no interval)";
@@ -163,16 +163,16 @@ function patientCounts(truths, rows) {
 function fewPatients(classes, figures) {
   if (!figures?.few.length) return null;
   const counts = figures.classes.filter((one) => figures.few.includes(one.name)).map((one) => `${count(one.n_patients, "patient")} with ${one.name}`);
-  return h("p", { class: "changed", id: "few-patients" }, `Only ${counts.join(" and ")}: how good it is on others is hardly known, and no interval can be given. Test on 3 of each class or more.`);
+  return h("p", { class: "changed", id: "few-patients" }, `Only ${counts.join(" and ")}: too few to estimate the accuracy on other patients or to give an interval. Test on at least 3 of each class.`);
 }
 
-/** Of more than two classes, how many of each are found. */
+/** Recall of each class, for more than two classes. */
 function recalls(classes, figures) {
   return h("ul", { class: "plain", id: "recalls" }, (figures?.classes ?? []).map((one) => h("li", {}, classTag(classes, one.name),
     ` found in ${one.n_right} of ${one.n_images} (${percent(one.n_right / one.n_images)}`, intervalOf(one.interval), ")")));
 }
 
-/** How well the class to be found is found. */
+/** Sensitivity and specificity for the positive class. */
 function found(classes, rows, figures) {
   const share = (own, name) => `${own.filter((row) => row.answer === name).length} of ${own.length}`;
   const [others, own] = classes.map((name) => rows.filter((row) => row.label === name));

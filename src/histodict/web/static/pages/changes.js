@@ -1,4 +1,4 @@
-// What changed from one model to the next, on the images that both were tested on.
+// Comparison of a model with the previous one, on the images that both were tested on.
 import { count, h } from "../dom.js";
 import { imageLink, pooled } from "./accuracy.js";
 
@@ -30,7 +30,7 @@ export function changes(model) {
     h("p", {}, h("a", { href: `#/model/${before.id}` }, "The model before")));
 }
 
-/** Whether the difference may be chance: by an interval from draws of patients. */
+/** Whether the difference may be chance, by a bootstrap interval over patients. */
 function chance({ difference }, more) {
   if (!difference) return more ? "This difference may be chance: there are too few patients to tell." : "";
   if (!more) return "No more images are right than before.";
@@ -39,7 +39,7 @@ function chance({ difference }, more) {
   return difference.low <= 0 && difference.high >= 0 ? `This difference may be chance (${range}).` : `More than chance explains (${range}).`;
 }
 
-/** Right answers on images of which nobody changed the label. */
+/** Correct predictions of images whose label did not change. */
 function unchanged(rows) {
   const same = rows.filter((row) => row.label_before === row.label);
   const right = (key) => same.filter((row) => row[key] === row.label).length;

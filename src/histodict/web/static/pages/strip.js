@@ -11,10 +11,10 @@ function askFirst(url) {
   picture.src = url;
 }
 
-/** The image of an address, or the first one where the address names none; undefined if it is not there. */
+/** The image with this id, or the first one without an id; undefined if it does not exist. */
 export const imageOf = (data, id) => (id === undefined ? data.images[0] : data.images.find((image) => image.id === id));
 
-/** In place of an image that is not there: never another one. */
+/** Error page for an image that does not exist. */
 export function missingImage(data, job) {
   return h("div", { class: "missing", id: "missing-image" }, h("h1", {}, "This image does not exist"),
     h("p", {}, `There is no image with this address in ${data.name}: it may have been renamed, moved or deleted.`),
