@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from .files import written_whole
 
-_FORM = 2  # of the files
+_FORM = 3  # of the files
 _DIGEST = 32  # bytes
 _PART = 1 << 20
 _NAMES = f"{'[0-9a-f]' * 2}/{'[0-9a-f]' * 32}.npy"

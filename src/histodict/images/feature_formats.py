@@ -130,8 +130,7 @@ def open_zarr(path: Path) -> Iterator[Content]:
 @contextmanager
 def _zarr_in_words(path: Path) -> Iterator[None]:
     try:
-        with reading(path):
-            yield
+        yield
     except NoZarrError as error:
         raise ImageError(f"{path}: not a Zarr group ({error}): write it again") from error
     except UnfitError as error:

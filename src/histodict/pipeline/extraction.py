@@ -42,7 +42,7 @@ from .opening import open_view
 from .reach import Reach
 from .view import View
 
-_FORM = 1  # goes up when a file is written otherwise
+_FORM = 2  # goes up when a file is written otherwise
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ from .answers import NO_TISSUE, ImageAnswer, RegionAnswer
 # What decides the bits of a result beside the settings; reports name these versions, too.
 PACKAGES = ("histodict", "numpy", "scipy", "scikit-learn", "numba", "pillow")
 
-_FORM = 2  # increased when the same settings and images give another model
+_FORM = 3  # increased when the same settings and images give another model
 
 
 class Learner(Protocol):
