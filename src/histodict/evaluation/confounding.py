@@ -152,11 +152,9 @@ def associations(
 def _is_confounded(own: Values, labels: Sequence[str], n_units: int, accuracy: float) -> bool:
     """Return whether each value occurs with one label only, and patients share values."""
     n_values = len(set(own))
-    decides = len(set(zip(own, labels, strict=True))) == n_values
-    if isinstance(own[0], str):
-        return decides and n_values < n_units
-    # Values of a continuous property are unique, so each has a single label.
-    return (decides and n_values <= n_units / 2) or accuracy > 1 - _TOLERANCE
+    # Values that hardly any patients share, as of a continuous property, have one label by chance.
+    decides = len(set(zip(own, labels, strict=True))) == n_values <= n_units / 2
+    return decides or (not isinstance(own[0], str) and accuracy > 1 - _TOLERANCE)
 
 
 @dataclass(frozen=True)
