@@ -32,6 +32,7 @@ from histodict import (
     Recipe,
     RegionDetector,
     TissueClassifier,
+    allow_missing_chunks,
     atom_facts,
     by_outlines,
     load,
@@ -89,6 +90,8 @@ loaded = assert_type(load("tissue.histodict"), TissueClassifier | RegionDetector
 recipe = assert_type(Recipe("odl", {"n_atoms": 20}, stain="reinhard"), Recipe)
 plan = assert_type(Plan.named("default"), Plan)
 assert_type(plan.model(), TissueClassifier | RegionDetector | Panel)
+with allow_missing_chunks():
+    assert_type(loaded.predict("slide.zarr"), Any)
 outlined = assert_type(with_annotations("slides/", "outlines/"), Manifest)
 assert_type(by_outlines(outlined, ["tumour"]), Manifest)
 assert_type(Drawing(Path("a.geojson")).of("tumour"), Drawing)
