@@ -58,7 +58,7 @@ def test_all_seven_methods_are_compared_with_intervals(output):
         assert 0 <= float(row["low"]) <= float(row["accuracy"]) <= float(row["high"]) <= 100
     # Few small patches, no stain correction: not much, but more than chance.
     assert max(float(row["accuracy"]) for row in rows.values()) >= 80
-    assert np.mean([float(rows[name]["accuracy"]) for name in ("DFDL", "FDDL", "LC-KSVD")]) >= 60
+    assert np.mean([float(row["accuracy"]) for row in rows.values()]) >= 60
 
 
 @pytest.mark.parametrize("name", SWEEPS)

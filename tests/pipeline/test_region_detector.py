@@ -110,7 +110,7 @@ def test_regions_are_learnt_from_crops(tissue):
     crops = read_manifest(tissue / "manifest.csv")
     detector = RegionDetector(FAST, region="inflamed").fit(crops)
     assert detector.classes_ == ["healthy", "inflamed"]
-    assert auc(detector, read_manifest(tissue / "foci" / "manifest.csv").records) > 0.8
+    assert auc(detector, read_manifest(tissue / "foci" / "manifest.csv").records) > 0.75
     other = RegionDetector(FAST, region="healthy").fit(crops)
     assert other.classes_ == ["inflamed", "healthy"]
     with pytest.raises(ValueError, match="not among the classes"):
