@@ -143,7 +143,7 @@ def test_a_mask_that_is_gone_since_is_named_and_left_out_of_the_scores(tissue, t
     record = read_manifest(regions / "manifest.csv").records[0]
     record.mask.unlink()
     image = sorted((tissue / "healthy").iterdir())[0]
-    with pytest.warns(UserWarning, match="left out of the scores of patches"):
+    with pytest.warns(UserWarning, match="excluded from patch scores"):
         run = answer("detect", "regions", image, "-o", out)
     assert run.exit_code == 0, run.output
     scores = json.loads((out / "scores.json").read_text())

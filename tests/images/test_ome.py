@@ -190,7 +190,7 @@ def test_units_of_folders(tmp_path):
 
 
 def test_a_scale_without_a_unit_is_quoted_where_the_size_is_not_known(tmp_path):
-    pixels = np.zeros((8, 8, 3), np.uint8)
+    pixels = np.full((8, 8, 3), 7, np.uint8)
     path = save_ome_zarr(tmp_path / "a.ome.zarr", pixels, 0.5, None)
     size = GivenSize().at(path)
     assert (size.mpp, size.origin) == (None, "unknown")
