@@ -137,7 +137,7 @@ def test_a_file_does_not_lead_to_others(tmp_path, spoil):
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["coords"] = COORDS
         spoil(file, tmp_path)
-    with pytest.raises(ImageError, match=r"a\.h5: .*another file.*save all in one file"):
+    with pytest.raises(ImageError, match=r"a\.h5: .*another file.*save all data in one file"):
         check_features(tmp_path / "a.h5")
     with h5py.File(tmp_path / "a.h5", "r") as source, h5py.File(tmp_path / "b.h5", "w") as file:
         file["coords"] = source["coords"][...]

@@ -50,7 +50,7 @@ def test_a_table_of_two_levels_is_refused_by_their_names(tmp_path, pixels):
     save_dicom_slide(tmp_path, LEVELS, pixels, "1.2.3.1")
     table = tmp_path / "slides.csv"
     table.write_text("path,label,patient\n0.dcm,a,p1\n2.dcm,a,p2\n", encoding="utf-8")
-    words = r"0\.dcm \(line 2\) and .*2\.dcm \(line 3\) are files of one slide .*1\.2\.3\.1"
+    words = r"0\.dcm \(line 2\) and .*2\.dcm \(line 3\) are files of the same slide .*1\.2\.3\.1"
     with pytest.raises(ManifestError, match=words):
         read_manifest(table)
 
@@ -58,7 +58,7 @@ def test_a_table_of_two_levels_is_refused_by_their_names(tmp_path, pixels):
 def test_levels_in_two_folders_are_refused(tmp_path, pixels):
     save_dicom_level(tmp_path / "a" / "p1" / "0.dcm", pixels, "1.2.3.1")
     save_dicom_level(tmp_path / "b" / "p2" / "1.dcm", pixels, "1.2.3.1", level=1)
-    with pytest.raises(ManifestError, match=r"0\.dcm and .*1\.dcm are files of one slide"):
+    with pytest.raises(ManifestError, match=r"0\.dcm and .*1\.dcm are files of the same slide"):
         read_manifest(tmp_path)
 
 

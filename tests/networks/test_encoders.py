@@ -240,7 +240,7 @@ def test_arguments_stand_behind_a_question_mark(timm, tmp_path):
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("notamodel", r"Unknown model \(notamodel\)\. timm\.list_models\(\) has the names"),
+        ("notamodel", r"Unknown model \(notamodel\)\. timm\.list_models\(\) lists all names"),
         ("resnet81", r"did you mean resnet18"),
         ("resnet18.nosuchtag", "nosuchtag"),
         ("", "Unknown model"),
