@@ -254,9 +254,12 @@ def sampled_digest(path: Path) -> str:
 
     Files up to 1 MiB are read whole. Different large files may have the same digest, so it orders
     files but does not identify them: see `content_digest`. The digest of a folder covers the names
-    and sizes of its files and the first bytes of 16 of them. Empty for a file that cannot be read.
+    and sizes of its files and the first bytes of 16 of them. Empty for a file that cannot be read,
+    and for pipes and devices, which are never opened.
     """
     try:
+        if not (path.is_file() or path.is_dir()):
+            return ""
         return _sampled(str(path.absolute()), *file_state(path))
     except OSError:  # errors are reported when it is opened
         return ""
