@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,8 +25,9 @@ from .feature_sizes import MAX_CHUNK_BYTES, MAX_CHUNKS, check_chunk
 from .hdf5_checks import check_dataset, check_links, missing_chunks
 from .npz_file import NpzFile
 from .opened_slide import UnfitError
-from .zarr_metadata import ZarrArray
-from .zarr_store import NoZarrError, ZarrFolder
+
+if TYPE_CHECKING:
+    from .zarr_store import ZarrArray
 
 FEATURES, COORDS = "features", "coords"
 OWN = "histodict"  # of files that were made here: with which settings, as JSON
@@ -112,9 +113,11 @@ def opened_hdf5(path: Path) -> Iterator[Any]:
 @contextmanager
 def open_zarr(path: Path) -> Iterator[Content]:
     _library("zarr", path)
-    n_bytes = file_bytes(path)
+    from .zarr_store import ZarrFolder
+
+    check = partial(_check_pieces, file_bytes(path))
     with _zarr_in_words(path):
-        folder = ZarrFolder(path, partial(_check_pieces, n_bytes), MAX_CHUNK_BYTES)
+        folder = ZarrFolder(path, MAX_CHUNK_BYTES, check)
         names = folder.arrays
         opened = {name: folder.open(name) for name in (FEATURES, COORDS) if name in names}
         vectors, coords = (
@@ -131,8 +134,6 @@ def open_zarr(path: Path) -> Iterator[Content]:
 def _zarr_in_words(path: Path) -> Iterator[None]:
     try:
         yield
-    except NoZarrError as error:
-        raise ImageError(f"{path}: not a Zarr group ({error}): write it again") from error
     except UnfitError as error:
         raise ImageError(f"{path}: {error}") from error
     except (FileNotFoundError, PermissionError, MemoryError, ImageError):

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,10 +12,11 @@ from .decoding import plausible_mpp
 from .ngff import Multiscale, first_of_several, read_multiscale
 from .ome_channels import check_channels, check_one_plane
 from .ome_level import MAX_TILE_BYTES, OmeLevel, OmeSlide
-from .opened_slide import SCALE_WITHOUT_UNIT, NoLibraryError, UnfitError
+from .opened_slide import SCALE_WITHOUT_UNIT, NoLibraryError
 from .tiled_level import KeptTiles
-from .zarr_metadata import ZarrArray
-from .zarr_store import NoZarrError, OpenedArray, ZarrFolder
+
+if TYPE_CHECKING:
+    from .zarr_store import OpenedArray, ZarrFolder
 
 # Small chunks are asked for together, up to this side: each question takes a millisecond.
 _TILE_PX = 512
@@ -48,17 +48,10 @@ class OmeZarr(OmeSlide):
 
 def _folder(path: str) -> ZarrFolder:
     try:
-        import_module("zarr")
+        from .zarr_store import ZarrFolder
     except ImportError as error:
         raise NoLibraryError(str(error)) from error
-    try:
-        return ZarrFolder(Path(path), _check_pieces, MAX_TILE_BYTES)
-    except NoZarrError as error:
-        raise UnfitError(f"{error}: copy all of it") from error
-
-
-def _check_pieces(path: str, metadata: ZarrArray) -> None:
-    """Do nothing: levels are checked with their tiles."""
+    return ZarrFolder(Path(path), MAX_TILE_BYTES)
 
 
 def _checked(inside: str | None, path: str) -> str:
