@@ -6,7 +6,7 @@ import json
 import os
 from pathlib import Path
 
-from .ngff import is_image
+from .ome_metadata import is_image
 
 FOLDER_IMAGES = (".zarr",)
 _SURELY = (".ome.zarr",)
