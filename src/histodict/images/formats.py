@@ -137,7 +137,7 @@ def open_zarr(path: Path) -> Iterator[Content]:
     from .zarr_store import ZarrFolder
 
     check = partial(_check_pieces, file_bytes(path))
-    with _zarr_in_words(path):
+    with reading(path):
         folder = ZarrFolder(path, MAX_CHUNK_BYTES, check)
         names = folder.arrays
         opened = {name: folder.open(name) for name in (FEATURES, COORDS) if name in names}
@@ -151,20 +151,6 @@ def open_zarr(path: Path) -> Iterator[Content]:
     yield replace(content, missing=missing)
 
 
-@contextmanager
-def _zarr_in_words(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except UnfitError as error:
-        raise ImageError(f"{path}: {error}") from error
-    except (FileNotFoundError, PermissionError, MemoryError, ImageError):
-        raise
-    except Exception as error:  # zarr raises many types on damaged metadata
-        raise ImageError(
-            f"{path}: a part of it cannot be read ({one_line(error)}): compute its features again"
-        ) from error
-
-
 class _ZarrRows:
     """Zarr array whose errors name the file."""
 
@@ -173,7 +159,7 @@ class _ZarrRows:
         self.shape, self.dtype = array.shape, array.dtype
 
     def __getitem__(self, rows: Any) -> NDArray[Any]:
-        with _zarr_in_words(self._path):
+        with reading(self._path):
             return np.asarray(self._array[rows])
 
 
@@ -221,9 +207,11 @@ def reading(path: Path) -> Iterator[None]:
     """Convert errors of libraries on damaged files to an ImageError that names the file."""
     try:
         yield
-    except (ImageError, MemoryError):
+    except (FileNotFoundError, PermissionError, MemoryError, ImageError):
         raise
-    except Exception as error:
+    except UnfitError as error:
+        raise ImageError(f"{path}: {error}") from error
+    except Exception as error:  # libraries raise many types on damaged files
         raise ImageError(
             f"{path}: a part of it cannot be read ({type(error).__name__}: {one_line(error)}): "
             "compute its features again"

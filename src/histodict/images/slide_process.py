@@ -116,6 +116,9 @@ class SlideProcess:
     def _over_a_line(self, order: bytes) -> tuple[int, Bytes]:
         try:
             with self._line() as line:
+                # Unlike `settimeout`, the kernel gathers a whole answer while threads compute.
+                wait = struct.pack("ll", ANSWER_S, 0)
+                line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, wait)
                 line.sendall(ORDER.pack(len(order)) + order)
                 status, length = ANSWER.unpack(_received(line, ANSWER.size).data)
                 return status, _received(line, length)
@@ -149,9 +152,6 @@ class SlideProcess:
             raise
         finally:
             theirs.close()
-        # Unlike `settimeout`, the kernel gathers a whole answer while other threads compute.
-        wait = struct.pack("ll", ANSWER_S, 0)
-        line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, wait)
         return line
 
     def _lost(self, error: Exception) -> SlideLostError:
