@@ -19,7 +19,7 @@ import numpy as np
 import zarr
 from numpy.random import Generator
 
-from histodict.images.feature_formats import ATTRIBUTES, COORDS, FEATURES, OWN
+from histodict.images.formats import ATTRIBUTES, COORDS, FEATURES, OWN
 from histodict.spatial.h5ad import mark, write
 
 from . import json_edits

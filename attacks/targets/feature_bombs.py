@@ -14,7 +14,7 @@ from typing import Any
 
 from numpy.random import Generator
 
-from histodict.images import feature_probe
+from histodict.images import slide_process
 from histodict.images.errors import ImageError
 
 from .. import byte_edits
@@ -50,7 +50,7 @@ class FeatureBombs(Target):
             each.mkdir(exist_ok=True)
         self._bases = make_files(folder / "files")
         self._bombs: dict[tuple[str, int], dict[str, bytes]] = {}
-        feature_probe.ANSWER_S = 6.0
+        slide_process.ANSWER_S = 6
         for base, data in self._bases.items():  # libraries are loaded
             self.attempt(data, base)
 

@@ -115,7 +115,7 @@ class ServersTarget(Target):
                 os.dup2(file.fileno(), 1)
                 os.dup2(file.fileno(), 2)
             os.chdir(place)
-            from histodict.execution.leaving import end_with
+            from histodict.execution.child_process import end_with
             from histodict.web.server import serve
 
             end_with(os.getppid())  # also where a hang of the target ended its process

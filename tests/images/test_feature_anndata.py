@@ -10,8 +10,7 @@ from scipy.sparse import csr_array
 
 from histodict.demo.sets import write_synthetic_set
 from histodict.images.errors import ImageError
-from histodict.images.feature_attributes import Origin
-from histodict.images.feature_file import open_features
+from histodict.images.feature_file import Origin, open_features
 from histodict.images.manifest import read_manifest
 from histodict.pipeline import TissueClassifier
 from histodict.presets import PRESETS

@@ -144,7 +144,7 @@ def test_few_tiles_are_kept(drawn, monkeypatch):
     monkeypatch.setattr(tiled_level, "_KEPT_BYTES", 3 * 4 * 256**2)
     slides = opened(drawn)
     whole = slides.piece(*order(slides, 0, 0, 0, SIDE, SIDE))
-    assert len(slides._slide._tiles.levels[0]._kept._tiles) == 3
+    assert len(slides._slide._tiles.levels[0]._kept._held) == 3
     assert whole == opened(drawn, tiles=False).piece(*order(slides, 0, 0, 0, SIDE, SIDE))
 
 

@@ -149,10 +149,10 @@ def test_threads_that_lose_their_process_share_a_new_one(tmp_path, rng):
 
 @needs_proc
 def test_a_process_without_answer_is_ended(harmful, monkeypatch):
-    monkeypatch.setattr(slide_process, "ANSWER_S", 3)
     source = harmful("time.sleep(60)")
     source.close()
     pid = pid_of(source)
+    monkeypatch.setattr(slide_process, "ANSWER_S", 3)
     start = time.monotonic()
     with pytest.raises(ImageError, match=r"a\.tif: .*gave no answer for 3 s"):
         source.read(0, 0, 10, 10)

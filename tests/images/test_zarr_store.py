@@ -20,7 +20,7 @@ from attacks.zarr_files import (
 )
 from histodict.images.feature_file import check_features, open_features
 from histodict.images.readers import ImageError, open_image
-from histodict.images.zarr_codecs import CODECS_2, CODECS_3
+from histodict.images.zarr_store import CODECS_2, CODECS_3
 from tests.images.feature_files import some_vectors
 
 VECTORS, COORDS = some_vectors()

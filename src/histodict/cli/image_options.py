@@ -188,8 +188,8 @@ class PictureOptions:
     def find(self) -> list[Record]:
         """The images, each once, with what a table says of them."""
         from ..batch import find_images
+        from ..images.folder_images import in_brackets, is_closed, odd_kind
         from ..images.manifest import TABLES
-        from ..images.odd_files import in_brackets, is_closed, odd_kind
         from ..images.records import some_of
         from ..images.slide_sets import one_per_slide
 

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Generator, Iterable
 from typing import Any
 
-from .leaving import beyond_ctrl_c, end_with
+from .child_process import beyond_ctrl_c, end_with
 
 # Locks that a pool of processes needs, and some to spare.
 _LOCKS = 24

@@ -15,8 +15,7 @@ import numpy as np
 
 from ..execution.memory import available_bytes, in_words
 from .errors import ImageError, NoRoomError, UnknownImageError
-from .folder_images import is_zarr
-from .odd_files import NO_SUCH_FILE, is_closed, odd_kind
+from .folder_images import NO_SUCH_FILE, is_closed, is_zarr, odd_kind
 from .picture import Picture, orientation_of
 from .wide_pixels import (
     float_page,

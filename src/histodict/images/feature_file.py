@@ -1,26 +1,26 @@
-"""Vectors of a slide's patches that were computed before: a file of them, opened by its suffix.
+"""Feature files: precomputed vectors of the patches of a slide, with positions and no pixels.
 
-A feature file stands where an image stands: it holds what the patches look like to an encoder, and
-where they lie, but no pixels. FORMATS says how a file is opened, by its suffix; another format is
-a function more in it, which gives a `Content`. What a content must be is checked here, once.
+FORMATS has a function for each suffix that opens a file as `Content`; the content is checked here.
 
-    features   (n, length) or (1, n, length), of floating point
+    features   (n, length) or (1, n, length), floating point
     coords     (n, 2) or (1, n, 2): x and y of the patches' upper left corners, in level-0 pixels
-    attributes what else the file says, by the names that TRIDENT and CLAM have for it: patch_size,
-               patch_size_level0, overlap, target_magnification, level0_width, level0_height,
-               encoder; of CLAM patch_level and downsample
+    attributes by the names of TRIDENT and CLAM: patch_size, patch_size_level0, overlap,
+               target_magnification, level0_width, level0_height, encoder; of CLAM patch_level and
+               downsample
 
-Learnt from the source of TRIDENT (IO.py: coords_to_h5, save_h5; WSI.py: extract_patch_features),
-which writes None as the text 'None', and of CLAM (file_utils.py: save_hdf5; extract_features_fp.py:
-its features have no attributes; WholeSlideImage.py: its coords have).
+See the source of TRIDENT (IO.py: coords_to_h5, save_h5; WSI.py: extract_patch_features), which
+writes None as the text 'None', and of CLAM (file_utils.py: save_hdf5; extract_features_fp.py, whose
+features have no attributes; WholeSlideImage.py, whose coords have).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
+from reprlib import repr as short
 from typing import Any
 
 import numpy as np
@@ -28,38 +28,48 @@ from numpy.typing import NDArray
 
 from ..execution.files import file_bytes, file_key, is_there
 from ..execution.missing_chunks import check_missing_chunks
+from ..execution.texts import parse_json
+from ..parameters import check_kind
 from .errors import ImageError
-from .feature_anndata import open_h5ad
-from .feature_attributes import MAX_LENGTH, Metadata, Origin
-from .feature_formats import FEATURES, Content, open_hdf5, open_npz, open_zarr, reading
-from .feature_places import check_places, usual_step
-from .feature_sizes import check_whole
 from .folder_images import FOLDER_IMAGES
+from .formats import (
+    FEATURES,
+    MAX_LENGTH,
+    OWN,
+    Content,
+    open_hdf5,
+    open_npz,
+    open_zarr,
+    reading,
+    to_python,
+)
+from .hdf5_check import check_whole
 
-# How a file of features is opened, by its suffix.
+# Functions that open a feature file, by its suffix.
 FORMATS: dict[str, Callable[[Path], AbstractContextManager[Content]]] = {
     ".h5": open_hdf5,
-    ".h5ad": open_h5ad,
+    ".h5ad": open_hdf5,
     ".hdf5": open_hdf5,
     ".npz": open_npz,
     ".zarr": open_zarr,
 }
 _TENSORS = (".pt", ".pth")
-_USUAL_PX = 256  # side of a single patch of which nothing is known
+_DEFAULT_SIDE_PX = 256  # of a patch without metadata or neighbours
 _BLOCK_BYTES = 8 * 2**20
-_MOST_ROWS, _MOST_LENGTH = 10_000_000, 100_000  # what a damaged file says must not fill the memory
-_MAX_COORD = 2**40  # larger values are errors and would overflow in sums
-_MOST_GAP = 8  # rows that are read though nobody asked, rather than in two goes
+_MAX_ROWS, _MAX_COLUMNS = 10_000_000, 100_000  # larger shapes are damage
+_MAX_GAP = 8  # unneeded rows that are read with those before and after them
+_MAX_LETTERS = 300  # characters of a name
+_MAX_DIFFERENCE = 0.1  # relative, of magnifications, as pixel sizes of images differ
 
 
 class FeatureFile:
-    """An open feature file whose content is what it must be.
+    """Open feature file with checked content.
 
     coords : (n, 2) of int64, level-0 x and y
-    size : (width, height) of the slide in level-0 pixels, where the file says it
-    side, overlap : of patches in level-0 pixels; where the file does not say, as they lie
+    size : (width, height) of the slide in level-0 pixels, None if the file does not state it
+    side, overlap : of patches in level-0 pixels; derived from the coords if the file has none
     offset : position of the image's (0, 0) in the coords, in files written by histodict
-    settings : of a file that was made here, what it was made with; else empty
+    settings : settings of a file written by `histodict features`; else empty
     missing_chunks : number of missing chunks, read as their fill value
     """
 
@@ -69,8 +79,8 @@ class FeatureFile:
         self.n_rows, length = self._vectors.shape[-2:]
         _check_shape(path, content.coords, self.n_rows)
         self.missing_chunks = content.missing[0]
-        self._coords = content.coords
-        self._metadata = Metadata(path, content.attributes)
+        self._coords, self._are_centres = content.coords, content.are_centres
+        self._metadata = Metadata(path, content.attributes, content.names)
         self.settings = self._metadata.settings
         self.size = self._metadata.size
         self.mpp = self._metadata.mpp
@@ -86,6 +96,9 @@ class FeatureFile:
     def coords(self) -> NDArray[np.int64]:
         with reading(self.path):
             found = np.asarray(self._coords[...]).reshape(-1, 2)
+        if self._are_centres:
+            # A round spot may extend beyond the border of the image.
+            found = np.maximum(np.rint(found - (self._metadata.side or 0.0) / 2), 0)
         if not ((found >= 0) & (found <= MAX_LENGTH)).all():
             raise _no_pixels(self.path)
         placed = np.rint(found).astype(np.int64)
@@ -94,7 +107,7 @@ class FeatureFile:
 
     @cached_property
     def side(self) -> float:
-        return self._metadata.side or self.step or _USUAL_PX
+        return self._metadata.side or self.step or _DEFAULT_SIDE_PX
 
     @property
     def overlap(self) -> float:
@@ -102,13 +115,13 @@ class FeatureFile:
 
     @cached_property
     def step(self) -> float | None:
-        """The most frequent distance of neighbours in a row or a column; None if none has any."""
+        """Most frequent distance of neighbours in a row or a column; None without neighbours."""
         return usual_step(self.coords)[0]
 
     @property
     def extent(self) -> tuple[int, int]:
-        """(width, height) of the image: as the file says, else as far as there are patches."""
-        width, height = self.size or self._far()
+        """(width, height) of the image, from the file or from the extent of the patches."""
+        width, height = self.size or self._max_extent()
         extent = width - self.offset[0], height - self.offset[1]
         if min(extent) < 1:
             raise ImageError(
@@ -118,12 +131,12 @@ class FeatureFile:
             )
         return extent
 
-    def _far(self) -> tuple[int, int]:
+    def _max_extent(self) -> tuple[int, int]:
         x, y = (self.coords.max(axis=0, initial=0) + round(self.side)).tolist()
         return x, y
 
     def read(self, rows: slice) -> NDArray[np.float32]:
-        """Some vectors (n, length); refuses such as are no finite numbers."""
+        """Return vectors (n, length); refuse values that are not finite."""
         with reading(self.path):
             found = self._vectors[0, rows] if self._is_nested else self._vectors[rows]
             vectors = np.asarray(found).astype(np.float32)
@@ -137,35 +150,35 @@ class FeatureFile:
         return vectors
 
     def read_some(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
-        """The vectors of these rows, in this order; rows that lie together are read together."""
+        """Return the vectors of these rows, in this order; adjacent rows are read together."""
         found = np.empty((len(rows), self.origin.length), np.float32)
         order = np.argsort(rows, kind="stable")
-        ends = np.flatnonzero(np.diff(rows[order]) > _MOST_GAP) + 1
+        ends = np.flatnonzero(np.diff(rows[order]) > _MAX_GAP) + 1
         for own in np.split(order, ends) if len(rows) else ():
             first, last = int(rows[own[0]]), int(rows[own[-1]])
             found[own] = self.read(slice(first, last + 1))[rows[own] - first]
         return found
 
     def blocks(self) -> Iterator[slice]:
-        """All rows, a few megabytes at a time."""
+        """Yield all rows in slices of a few megabytes."""
         step = max(1, _BLOCK_BYTES // (4 * self.origin.length))
         for start in range(0, self.n_rows, step):
             yield slice(start, min(start + step, self.n_rows))
 
     def check(self) -> None:
-        """Reads all of it once; refuses what no model could learn from."""
+        """Read the whole file; raise ImageError if no model can learn from it."""
         if not self.n_rows:
             raise ImageError(
                 f"{self.path}: holds no vectors; no tissue was found when they were computed"
             )
-        assert self.coords is not None  # whoever reads them checks them
+        assert self.coords is not None  # reading them checks them
         for rows in self.blocks():
             self.read(rows)
 
 
 @contextmanager
 def open_features(path: Path) -> Iterator[FeatureFile]:
-    """The features in a file; raises ImageError if they cannot be read."""
+    """Open a feature file; raise ImageError if it cannot be read."""
     if not is_there(path):
         raise ImageError(f"{path}: there is no such file; check the name and the folder")
     with FORMATS[path.suffix.lower()](path) as content:
@@ -178,13 +191,13 @@ def open_features(path: Path) -> Iterator[FeatureFile]:
 
 
 def check_features(path: Path) -> None:
-    """Reads all of a file once; raises ImageError if no model could learn from it."""
+    """Read a whole file; raise ImageError if no model can learn from it."""
     with open_features(path) as file:
         file.check()
 
 
 def check_sized(path: Path) -> None:
-    """Refuses a feature file over which no mask can be laid."""
+    """Refuse a feature file without the size of its slide, which a mask needs."""
     with open_features(path) as file:
         if file.size is None:
             raise ImageError(
@@ -194,7 +207,7 @@ def check_sized(path: Path) -> None:
 
 
 def is_feature_file(path: object) -> bool:
-    """By its name; of Zarr, in which much else is kept, by whether there are features in it."""
+    """Return whether it is a feature file; of Zarr folders, those with an array `features`."""
     if not isinstance(path, Path) or path.suffix.lower() not in FORMATS:
         return False
     return path.suffix.lower() not in FOLDER_IMAGES or (path / FEATURES).is_dir()
@@ -212,9 +225,9 @@ def check_has_positions(path: Path) -> None:
 
 
 def common_origin(paths: Iterable[object]) -> Origin | None:
-    """How the vectors of all feature files among these were made; None if there is no such file.
+    """Return the common metadata of all feature files among the paths; None without such files.
 
-    Refuses a mixture, of which a model would learn who made the vectors.
+    Refuse vectors of different encoders, as a model would learn the difference between these.
     """
     first, found = None, None
     for path in paths:
@@ -240,11 +253,11 @@ def _origin_of(path: Path, state: str) -> Origin:
         return file.origin
 
 
-# --- what a content must be ---------------------------------------------------------------------
+# --- arrays -------------------------------------------------------------------------------------
 
 
 def _vectors_of(path: Path, vectors: Any) -> tuple[Any, bool]:
-    """The vectors, and whether they lie in one more bracket."""
+    """Return the vectors, and whether they have a leading axis of length 1."""
     shape = tuple(vectors.shape)
     is_nested = len(shape) == 3 and shape[0] == 1
     if len(shape) == 1:
@@ -252,7 +265,7 @@ def _vectors_of(path: Path, vectors: Any) -> tuple[Any, bool]:
             f"{path}: holds one vector of {shape[0]} numbers for the slide as a whole: the "
             "features of its patches are needed"
         )
-    if len(shape) >= 2 and (shape[-2] > _MOST_ROWS or shape[-1] > _MOST_LENGTH):
+    if len(shape) >= 2 and (shape[-2] > _MAX_ROWS or shape[-1] > _MAX_COLUMNS):
         raise ImageError(
             f"{path}: says that it holds {shape[-2]} vectors of {shape[-1]} numbers, more than "
             "any slide has: the file is damaged, or of something else"
@@ -291,3 +304,295 @@ def _no_pixels(path: Path) -> ImageError:
         f"{path}: its coords must be level-0 pixels, whole numbers from 0 on and at most "
         f"{MAX_LENGTH:,}"
     )
+
+
+def usual_step(coords: NDArray[np.int64]) -> tuple[float | None, float]:
+    """Return the most frequent distance of neighbours in a row or a column, and its frequency.
+
+    None without neighbours.
+    """
+    found = []
+    for along, across in ((0, 1), (1, 0)):
+        ordered = coords[np.lexsort((coords[:, along], coords[:, across]))]
+        in_line = np.diff(ordered[:, across]) == 0
+        found.append(np.diff(ordered[:, along])[in_line])
+    steps, counts = np.unique(np.concatenate(found), return_counts=True)
+    steps, counts = steps[steps > 0], counts[steps > 0]
+    if not len(steps):
+        return None, 0.0
+    most = int(np.argmax(counts))
+    return float(steps[most]), float(counts[most] / counts.sum())
+
+
+def check_places(
+    path: Path, coords: NDArray[np.int64], size: tuple[int, int] | None, told: float | None
+) -> None:
+    """Refuse coords that contradict the metadata, as maps would show patches elsewhere.
+
+    size : of the slide, told : distance of its patches; None if the file does not state them
+    """
+    if len(coords) > 1 and (coords == coords[0]).all():
+        raise ImageError(
+            f"{path}: all its {len(coords)} patches lie in one place, {tuple(coords[0].tolist())}: "
+            "its coords do not say where they lie"
+        )
+    if size is not None and (coords >= size).any():
+        x, y = coords.max(axis=0).tolist()
+        raise ImageError(
+            f"{path}: its patches lie up to ({x}, {y}), and its slide has {size[0]} x {size[1]} "
+            "pixels (level0_width, level0_height): are its coords level-0 pixels?"
+        )
+    step, share = usual_step(coords)
+    if told is not None and step is not None and step < told / 2 and share > 0.5:
+        raise ImageError(
+            f"{path}: says that its patches lie {told:g} pixels apart (patch_size_level0, overlap),"
+            f" and most lie {step:g} apart: are its coords level-0 pixels?"
+        )
+
+
+# --- attributes ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Known metadata of vectors, which must be equal for all files of a model.
+
+    length : of a vector
+    patch_px, magnification : side of a patch in pixels, and their magnification
+    """
+
+    length: int
+    encoder: str | None = None
+    patch_px: int | None = None
+    magnification: float | None = None
+
+    def differences(self, other: Origin) -> list[str]:
+        """Describe the differences of values that are known in both."""
+        pairs = [(f.name, getattr(self, f.name), getattr(other, f.name)) for f in fields(self)]
+        return [
+            f"{_WORDS[name]} {own}, not {known}"
+            for name, own, known in pairs
+            if own is not None and known is not None and not _alike(own, known)
+        ]
+
+    def filled_from(self, other: Origin) -> Origin:
+        """Return a copy with unknown values taken from the other."""
+        known = asdict(other) | self.to_dict()
+        return replace(self, **known)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Origin:
+        """Reverse `to_dict`; raise ValueError for invalid values."""
+        check_kind("vectors", values, "dict[str, Any]")
+        known = {own.name for own in fields(cls)}
+        if "length" not in values or set(values) - known:
+            raise ValueError(f"vectors are told of by {sorted(known)}, not {sorted(values)}")
+        made = cls(**values)
+        for own in fields(cls):
+            check_kind(own.name, getattr(made, own.name), str(own.type))
+        return made
+
+
+def _alike(own: Any, known: Any) -> bool:
+    """Compare values; magnifications derived from pixel sizes differ slightly between scanners."""
+    return abs(own / known - 1) <= _MAX_DIFFERENCE if isinstance(own, float) else bool(own == known)
+
+
+_WORDS = {
+    "length": "vectors of length",
+    "encoder": "the encoder",
+    "patch_px": "patches of so many pixels across:",
+    "magnification": "the magnification",
+}
+
+
+# --- the schema ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Range:
+    """Numbers from `low` to `high`; `whole`: without a fraction."""
+
+    low: float
+    high: float
+    whole: bool = False
+
+    def __str__(self) -> str:
+        kind = "a whole number" if self.whole else "a number"
+        return f"{kind} from {self.low:,.12g} to {self.high:,.12g}"
+
+    def __contains__(self, number: float) -> bool:
+        is_inside = self.low <= number <= self.high  # False for NaN
+        return is_inside and (not self.whole or number == round(number))
+
+
+# Ranges of attributes, all optional.
+_RANGES = {
+    "patch_size": _Range(1, MAX_LENGTH, whole=True),
+    "patch_size_level0": _Range(1, MAX_LENGTH),
+    "overlap": _Range(-MAX_LENGTH, MAX_LENGTH, whole=True),
+    "target_magnification": _Range(1e-3, 1e4),
+    "level0_width": _Range(1, MAX_LENGTH, whole=True),
+    "level0_height": _Range(1, MAX_LENGTH, whole=True),
+    "level0_mpp": _Range(1e-4, 1e4),
+    "patch_level": _Range(0, 100, whole=True),
+    "downsample": _Range(1e-3, 1e6),
+    "custom_downsample": _Range(1e-3, 1e6),
+}
+
+
+class Metadata:
+    """Validated attributes of a feature file.
+
+    Parameters
+    ----------
+    path : the file, for messages
+    attributes : by the names above; unknown names and missing values (None, or the text 'None' that
+        TRIDENT writes for it) are ignored
+    names : names of attributes in this file, for messages, if they differ from those above
+
+    Attributes
+    ----------
+    patch_px : side of a patch in pixels, at the magnification it was cut at
+    side : side of a patch in level-0 pixels
+    size : (width, height) of the slide in level-0 pixels
+    settings : settings of a file that `histodict features` wrote; else empty
+
+    Raises
+    ------
+    ImageError : an attribute violates the schema; the message names the file and the attribute
+    """
+
+    def __init__(
+        self, path: Path, attributes: Mapping[str, Any], names: Mapping[str, str] | None = None
+    ) -> None:
+        self._path, self._names = path, names or {}
+        plain = {name: to_python(value) for name, value in attributes.items()}
+        found = {
+            name: self._number(name, plain[name], allowed)
+            for name, allowed in _RANGES.items()
+            if plain.get(name) is not None
+        }
+        self._found = found
+        self.encoder = self._name("encoder", plain.get("encoder"))
+        self.settings = self._settings(plain.get(OWN))
+        self.mpp = found.get("level0_mpp")
+        self.magnification = found.get("target_magnification")
+        self.patch_px = round(found["patch_size"]) if "patch_size" in found else None
+        self.side = self._side()
+        self.size = self._size()
+        overlap = found.get("overlap", 0.0)
+        if self.patch_px is not None and overlap >= self.patch_px:
+            raise self._error("overlap", overlap, f"less than patch_size, which is {self.patch_px}")
+
+    @property
+    def offset(self) -> tuple[int, int]:
+        """Position of the image's (0, 0) in the coords."""
+        x, y = self.settings.get("offset", (0, 0))
+        return x, y
+
+    def overlap(self, side: float) -> float:
+        """Return the overlap of patches in level-0 pixels; attributes give it in patch pixels."""
+        overlap = self._found.get("overlap", 0.0)
+        return overlap * side / self.patch_px if self.patch_px else 0.0
+
+    @property
+    def step(self) -> float | None:
+        """Distance of neighbouring patches in level-0 pixels.
+
+        None unless the file states side and overlap; files of CLAM, with one grid per piece of
+        tissue, state no overlap.
+        """
+        if self.side is None or "overlap" not in self._found:
+            return None
+        return self.side - self.overlap(self.side)
+
+    def _side(self) -> float | None:
+        """Return the side of a patch; CLAM gives it in pixels of a level, with the downsample."""
+        side = self._found.get("patch_size_level0")
+        if side is None and self.patch_px is not None and "patch_level" in self._found:
+            reduced = self._found.get("downsample")
+            if reduced is None and self._found["patch_level"] == 0:
+                reduced = 1.0
+            if reduced is not None:
+                side = self.patch_px * reduced * self._found.get("custom_downsample", 1.0)
+                if side not in _RANGES["patch_size_level0"]:
+                    words = f"such that patches have a side of {_RANGES['patch_size_level0']}"
+                    raise self._error("downsample", reduced, f"{words} level-0 pixels")
+        return side
+
+    def _size(self) -> tuple[int, int] | None:
+        lengths = [self._found.get(name) for name in ("level0_width", "level0_height")]
+        if lengths[0] is None or lengths[1] is None:
+            return None
+        size = round(lengths[0]), round(lengths[1])
+        if self.offset[0] >= size[0] or self.offset[1] >= size[1]:
+            raise self._error(f"{OWN} (offset)", list(self.offset), f"inside of the slide, {size}")
+        return size
+
+    def _number(self, name: str, value: Any, allowed: _Range) -> float:
+        """Return a number in its range; CLAM gives one for x and one for y, which must agree."""
+        parts = value if isinstance(value, list) and len(value) in (1, 2) else [value]
+        numbers = [_as_number(part) for part in parts]
+        if any(number is None or number not in allowed for number in numbers):
+            raise self._error(name, value, str(allowed))
+        first, last = numbers[0], numbers[-1]
+        assert first is not None and last is not None
+        if abs(last - first) > _MAX_DIFFERENCE * abs(first):
+            raise self._error(name, value, "the same for x and y")
+        return first
+
+    def _text(self, name: str, value: Any) -> str | None:
+        value = value[0] if isinstance(value, list) and len(value) == 1 else value
+        if value is not None and not isinstance(value, str):
+            raise self._error(name, value, "text")
+        return value or None
+
+    def _name(self, name: str, value: Any) -> str | None:
+        """Return a short text of one line."""
+        text = self._text(name, value)
+        if text is not None and not (text.isprintable() and len(text) <= _MAX_LETTERS):
+            raise self._error(name, text, f"one line of at most {_MAX_LETTERS} characters")
+        return text
+
+    def _settings(self, value: Any) -> dict[str, Any]:
+        text = self._text(OWN, value)
+        if text is None:
+            return {}
+        try:
+            settings = parse_json(text)
+        except ValueError as error:
+            raise self._error(OWN, text, f"JSON ({error})") from error
+        if not isinstance(settings, dict):
+            raise self._error(OWN, text, "a JSON object")
+        if not _is_offset(settings.get("offset", [0, 0])):
+            words = f"two whole numbers from 0 to {MAX_LENGTH:,}"
+            raise self._error(f"{OWN} (offset)", settings["offset"], words)
+        for name in ("recipe", "grid"):
+            if not isinstance(settings.get(name, {}), dict):
+                raise self._error(f"{OWN} ({name})", settings[name], "a JSON object")
+        return settings
+
+    def _error(self, name: str, value: Any, words: str) -> ImageError:
+        shown = self._names.get(name, name)
+        return ImageError(
+            f"{self._path}: its attribute {shown} must be {words}, not {short(value)}: correct the "
+            "attribute, or compute the features again"
+        )
+
+
+def _as_number(value: Any) -> float | None:
+    if isinstance(value, bool):
+        return None
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def _is_offset(value: Any) -> bool:
+    is_pair = isinstance(value, list) and len(value) == 2
+    return is_pair and all(type(n) is int and 0 <= n <= MAX_LENGTH for n in value)

@@ -1,4 +1,4 @@
-"""A folder of feature files, of which each has the name of its slide."""
+"""Folders of feature files that have the names of their slides."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 
 from ..execution.files import is_there
 from .feature_file import FORMATS, check_has_positions, is_feature_file
-from .odd_files import odd_kind
+from .folder_images import odd_kind
 from .records import ManifestError, Record, some_of
 from .slide_names import slide_names, spelled
 
 
 class FeatureFolder:
-    """The feature files in a folder, by the names of their slides."""
+    """Feature files in a folder, by the names of their slides."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -41,9 +41,9 @@ class FeatureFolder:
         return found
 
     def standing_for(self, records: Iterable[Record]) -> tuple[Record, ...]:
-        """The same slides, by their feature files; who has none, or a doubtful one, is in trouble.
+        """Return records of the feature files of slides; missing ones have an error.
 
-        A record's path is the slide's image, or its name where there is no image.
+        The path of a record is the slide's image, or its name if there is no image.
         """
         made = [(record.path, self._of(record)) for record in records]
         slides: dict[Path, list[Path]] = {}
@@ -73,7 +73,7 @@ class FeatureFolder:
 
 
 def _alone(record: Record, slides: list[Path]) -> Record:
-    """Of several slides nobody knows whose the file is."""
+    """Return the record with an error if several slides have its feature file."""
     if len(slides) == 1 or record.trouble:
         return record
     names = " and ".join(str(slide) for slide in slides)

@@ -1,46 +1,86 @@
-"""Images that are folders: OME-Zarr. Wherever images are listed such a folder is one of them."""
+"""File types: images that are folders (OME-Zarr), and directory entries that are not files."""
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import stat
 from pathlib import Path
 
-from .ngff import is_image
+from .ome_metadata import is_image
 
 FOLDER_IMAGES = (".zarr",)
-_SURELY = (".ome.zarr",)
+_ALWAYS_IMAGES = (".ome.zarr",)
 _ATTRIBUTES = ("zarr.json", ".zattrs")
-_MOST_BYTES = 2**24
+_MAX_BYTES = 2**24
+NO_SUCH_FILE = "no such file"
+_KINDS = {
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+_ERRORS = {
+    errno.ELOOP: "a cycle of links",
+    errno.EACCES: "not readable",
+    errno.ENAMETOOLONG: "a name that is too long",
+}
 
 
 def is_folder_image(path: Path) -> bool:
-    """Whether a folder is meant as an image by its name; for a damaged one that is said later.
+    """Return whether a folder is an image by its name, also if it is damaged.
 
-    Tables and much else are kept in zarr, too: what is not called .ome.zarr is looked into.
+    Zarr folders may hold other data: those not called .ome.zarr are images by their attributes.
     """
     name = path.name.lower()
     if not name.endswith(FOLDER_IMAGES) or not os.path.isdir(path):
         return False
-    return name.endswith(_SURELY) or any(_has_image(path / file) for file in _ATTRIBUTES)
+    return name.endswith(_ALWAYS_IMAGES) or any(_has_image(path / file) for file in _ATTRIBUTES)
 
 
 def is_image_path(path: Path) -> bool:
-    """Whether there is a file, or a folder that is an image."""
+    """Return whether there is a file, or a folder that is an image."""
     return os.path.isfile(path) or is_folder_image(path)
 
 
 def is_zarr(path: Path) -> bool:
-    """Whether it is a folder of chunks, which is not looked through for images."""
+    """Return whether it is a Zarr folder by its name, which is not searched for images."""
     return path.name.lower().endswith(FOLDER_IMAGES)
 
 
 def _has_image(file: Path) -> bool:
     try:
-        if not file.is_file() or file.stat().st_size > _MOST_BYTES:
+        if not file.is_file() or file.stat().st_size > _MAX_BYTES:
             return False
         found = json.loads(file.read_bytes())
         attributes = found.get("attributes", {}) if file.name == _ATTRIBUTES[0] else found
         return isinstance(attributes, dict) and is_image(attributes)
     except (OSError, ValueError, TypeError, AttributeError, RecursionError):
         return False
+
+
+# --- entries that are neither files nor folders --------------------------------------------------
+
+
+def odd_kind(path: Path) -> str:
+    """Return what a path is if it is neither a file nor a folder; else an empty string.
+
+    The path is not opened, as opening a pipe blocks until another process writes to it.
+    """
+    try:
+        mode = os.stat(path).st_mode
+    except FileNotFoundError:
+        return "a dangling link" if path.is_symlink() else NO_SUCH_FILE
+    except OSError as error:
+        return _ERRORS.get(error.errno or 0, error.strerror or str(error))
+    return _KINDS.get(stat.S_IFMT(mode), "")
+
+
+def is_closed(folder: Path) -> bool:
+    """Return whether it is a folder without read permission."""
+    return os.path.isdir(folder) and not os.access(folder, os.R_OK | os.X_OK)
+
+
+def in_brackets(kind: str) -> str:
+    return f" ({kind})" if kind else ""

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from .folder_images import is_folder_image, is_zarr
-from .odd_files import in_brackets, is_closed, odd_kind
+from .folder_images import in_brackets, is_closed, is_folder_image, is_zarr, odd_kind
 from .readers import IN_OWN_FOLDER, READERS
 from .records import ManifestError, name_in, some_of
 from .slide_sets import other_parts

@@ -1,7 +1,8 @@
-"""OME-TIFF, read by tifffile tile by tile; its levels are the sub-directories of its pages.
+"""Read OME-TIFF tile by tile with tifffile; levels are the sub-directories of its pages.
 
-Colours may be interleaved, plane by plane in one page, or a page each. Tiles of JPEG are decoded as
-those of other slides are; for other compressions than deflate tifffile needs imagecodecs.
+Colours may be interleaved, plane by plane in one page, or one page each. JPEG tiles are decoded as
+in other slides; for compressions other than deflate tifffile needs imagecodecs. tifffile's own
+`aszarr` needs zarr and reads uncompressed images strip by strip, often the whole image at once.
 """
 
 from __future__ import annotations
@@ -16,9 +17,8 @@ from numpy.typing import NDArray
 
 from .decoding import plausible_mpp, tiff_mpp
 from .jpeg_tiles import JpegTiles, can_decode, is_plain
-from .ome_channels import check_channels, check_one_plane
-from .ome_level import OmeLevel, OmeSlide, check_kind
-from .ome_xml import OmeImage, read_ome_xml
+from .ome_metadata import OmeImage, check_channels, check_one_plane, read_ome_xml
+from .ome_pixels import OmeBackend, OmeLevel, check_kind
 from .opened_slide import UnfitError
 from .tiled_level import KeptTiles, Pixels
 
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 _NONE, _BLACK_IS_ZERO, _RGB, _YCBCR = 1, 1, 2, 6
 _SEPARATE = 2
-# What is read at once of an image that lies in rows, across and down.
+# Size of the parts (width, height) in which uncompressed images are read.
 _TILE = (1024, 128)
-# An image beside the first that has more of its pixels is no label or overview of it.
-_LARGE = 0.25
+# An image with a larger share of the first one's pixels is not its label or overview.
+_MAX_SHARE = 0.25
 
 
 def is_ome_tiff(path: str) -> bool:
-    """Whether a file is a TIFF with a description in OME-XML."""
+    """Return whether a file is a TIFF with a description in OME-XML."""
     from tifffile import TiffFile
 
     try:
@@ -42,17 +42,17 @@ def is_ome_tiff(path: str) -> bool:
             return bool(file.is_ome)
     except MemoryError:
         raise
-    except Exception:  # no TIFF, or a damaged one, of which it raises all sorts
+    except Exception:  # not a TIFF, or damaged: tifffile raises many types
         return False
 
 
-class OmeTiff(OmeSlide):
-    """One open file."""
+class OmeTiff(OmeBackend):
+    """Open OME-TIFF file."""
 
     def __init__(self, path: str) -> None:
         from tifffile import TiffFile
 
-        # What the description says of other files is not followed.
+        # References to other files are not followed.
         self._tiff = TiffFile(path, _multifile=False)
         try:
             self._file = _File(path)
@@ -72,7 +72,7 @@ class OmeTiff(OmeSlide):
 
 
 class _File:
-    """Bytes at places, for several threads at once."""
+    """File that several threads read at the same time."""
 
     def __init__(self, path: str) -> None:
         self.number = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
@@ -91,16 +91,16 @@ class _File:
             self.number = -1
 
 
-# --- which image, and what it says of itself ----------------------------------------------------
+# --- image and metadata -------------------------------------------------------------------------
 
 
 def _main(tiff: TiffFile) -> tuple[TiffPageSeries, OmeImage]:
-    """The first image; refuses files with others about as large."""
+    """Return the first image; refuse files with other images of about its size."""
     series = tiff.series
     if not series or not tiff.is_ome:
         raise ValueError("the description says of no image where it is")
     n_pixels = [each.sizes.get("width", 1) * each.sizes.get("height", 1) for each in series]
-    if any(n > _LARGE * n_pixels[0] for n in n_pixels[1:]):
+    if any(n > _MAX_SHARE * n_pixels[0] for n in n_pixels[1:]):
         raise UnfitError(
             f"holds {len(series)} images, and not only small ones beside the first: save each as "
             "a file of its own"
@@ -132,7 +132,7 @@ def _tagged_mpp(series: TiffPageSeries) -> float | None:
 
 
 def _number(value: Any) -> Any:
-    """A fraction, which is a pair, as a number."""
+    """Convert a fraction, given as a pair, to a number."""
     is_pair = isinstance(value, tuple) and len(value) == 2 and value[1]
     return value[0] / value[1] if is_pair else value
 
@@ -153,7 +153,7 @@ def _level(file: _File, series: TiffPageSeries, image: OmeImage, kept: KeptTiles
     if len(pages) == 1 and is_plain(first) and can_decode():
         return _JpegLevel(file, first, kept)
     _check_compression(first)
-    # Where nothing is compressed, any part can be read.
+    # Any part of uncompressed pixels can be read.
     kind = _Rows if first.compression == _NONE and first.is_contiguous else _Segments
     return kind(file, pages, kept)
 
@@ -174,12 +174,12 @@ def _check_compression(page: TiffPage) -> None:
 
 
 def _name(number: int) -> str:
-    """Of a tag's value, where it has one."""
+    """Return the name of a tag's value, or its number."""
     return str(getattr(number, "name", number))
 
 
 class _JpegLevel(OmeLevel):
-    """Tiles of JPEG."""
+    """Level of JPEG tiles."""
 
     def __init__(self, file: _File, page: TiffPage, kept: KeptTiles) -> None:
         self._tiles = JpegTiles(file.number, page, kept)
@@ -194,7 +194,7 @@ class _JpegLevel(OmeLevel):
 
 
 class _Segments(OmeLevel):
-    """Tiles or strips, compressed or not."""
+    """Level of tiles or strips, compressed or not."""
 
     def __init__(self, file: _File, pages: Sequence[TiffPage], kept: KeptTiles) -> None:
         page = pages[0]
@@ -240,7 +240,7 @@ class _Segments(OmeLevel):
 
 
 class _Rows(OmeLevel):
-    """Rows one after another as they are, of which any part can be read."""
+    """Level of consecutive uncompressed rows, of which any part can be read."""
 
     def __init__(self, file: _File, pages: Sequence[TiffPage], kept: KeptTiles) -> None:
         page = pages[0]

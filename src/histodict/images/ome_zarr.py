@@ -1,28 +1,33 @@
-"""OME-Zarr, a folder of chunks, read by zarr chunk by chunk."""
+"""Read OME-Zarr, a folder of chunks, with zarr."""
 
 from __future__ import annotations
 
-from importlib import import_module
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .decoding import plausible_mpp
-from .ngff import Multiscale, first_of_several, read_multiscale
-from .ome_channels import check_channels, check_one_plane
-from .ome_level import MAX_TILE_BYTES, OmeLevel, OmeSlide
-from .opened_slide import SCALE_WITHOUT_UNIT, NoLibraryError, UnfitError
+from .ome_metadata import (
+    Multiscale,
+    check_channels,
+    check_one_plane,
+    first_of_several,
+    read_multiscale,
+)
+from .ome_pixels import MAX_TILE_BYTES, OmeBackend, OmeLevel
+from .opened_slide import SCALE_WITHOUT_UNIT, NoLibraryError
 from .tiled_level import KeptTiles
-from .zarr_metadata import ZarrArray
-from .zarr_store import NoZarrError, OpenedArray, ZarrFolder
 
-# Small chunks are asked for together, up to this side: each question takes a millisecond.
+if TYPE_CHECKING:
+    from .zarr_store import OpenedArray, ZarrFolder
+
+# Small chunks are read together, up to this side, as each read takes about a millisecond.
 _TILE_PX = 512
 
 
-class OmeZarr(OmeSlide):
+class OmeZarr(OmeBackend):
     """One open folder."""
 
     def __init__(self, path: str) -> None:
@@ -43,22 +48,15 @@ class OmeZarr(OmeSlide):
             self.facts["properties"][SCALE_WITHOUT_UNIT] = repr(scale)
 
     def close(self) -> None:
-        """There is nothing open between two reads."""
+        """Do nothing: no file is open between two reads."""
 
 
 def _folder(path: str) -> ZarrFolder:
     try:
-        import_module("zarr")
+        from .zarr_store import ZarrFolder
     except ImportError as error:
         raise NoLibraryError(str(error)) from error
-    try:
-        return ZarrFolder(Path(path), _check_pieces, MAX_TILE_BYTES)
-    except NoZarrError as error:
-        raise UnfitError(f"{error}: copy all of it") from error
-
-
-def _check_pieces(path: str, metadata: ZarrArray) -> None:
-    """Do nothing: levels are checked with their tiles."""
+    return ZarrFolder(Path(path), MAX_TILE_BYTES)
 
 
 def _checked(inside: str | None, path: str) -> str:
@@ -70,7 +68,7 @@ def _checked(inside: str | None, path: str) -> str:
 
 
 class _ChunkLevel(OmeLevel):
-    """An array, of which the last two axes are y and x."""
+    """Level stored as an array whose last two axes are y and x."""
 
     def __init__(self, opened: OpenedArray, image: Multiscale, kept: KeptTiles) -> None:
         array, shape = opened.array, opened.metadata.shape
@@ -95,5 +93,5 @@ class _ChunkLevel(OmeLevel):
 
 
 def _together(chunk: int) -> int:
-    """The side of as many chunks as are read at once."""
+    """Return the side of the chunks that are read together."""
     return int(chunk) * max(1, round(_TILE_PX / max(1, int(chunk))))

@@ -1,10 +1,9 @@
-"""The process that opens slides; on a damaged file a library may abort, and ends it alone.
+"""Child process that opens slides and HDF5 files, on which a library may abort or hang.
 
-It serves one slide at a time, on as many lines as threads read at once: they share the library's
-cache of tiles. Orders come from `slide_process`, which started it. On the control socket (standard
-input) it is sent the sockets of new lines; on a line an order is a length and JSON, the answer a
-status, a length and bytes. It ends when the control socket does, when the parent has gone, and when
-it has long had nothing open.
+It serves one file at a time. `slide_process`, which starts it, sends sockets over the control
+socket (standard input), one for each thread that reads; the threads share the library's cache of
+tiles. On a socket a request is a length and JSON, an answer a status, a length and bytes. The
+process ends with its control socket or its parent, and after a time without an open slide.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 from .opened_slide import NoLibraryError, OpenedSlide, UnfitError
@@ -25,67 +25,61 @@ from .reduction import Piece
 ORDER = struct.Struct("<I")
 ANSWER = struct.Struct("<BQ")
 DONE, REFUSED, NO_LIBRARY, UNFIT = range(4)
-_MOST_WORDS = 300
+_MAX_WORDS = 300
 _TICK_S = 1.0
 _IDLE_S = 60.0
-# The library's cache and directories; and for each line a piece as it is decoded and reduced.
+# The library's cache and directories; and for each socket a decoded piece and its reduction.
 _BASE_BYTES = 2**30
 _LINE_BYTES = 128 * 2**20
 
 
-def _open_openslide(path: str) -> OpenedSlide:
+OPENSLIDE, OME_TIFF, OME_ZARR = "openslide", "ome-tiff", "ome-zarr"
+
+
+def _open_slide(path: str, library: str) -> OpenedSlide:
+    if library == OME_TIFF:
+        from .ome_tiff import OmeTiff
+
+        return OmeTiff(path)
+    if library == OME_ZARR:
+        from .ome_zarr import OmeZarr
+
+        return OmeZarr(path)
     from .openslide_slide import OpenSlideSlide
 
     return OpenSlideSlide(path)
 
 
-def _open_ome_tiff(path: str) -> OpenedSlide:
-    from .ome_tiff import OmeTiff
+def detect_library(path: str) -> str | None:
+    """Return the library that reads a TIFF as a slide; None if there is none.
 
-    return OmeTiff(path)
+    OpenSlide reads only the first channel of an OME-TIFF and none of its levels.
+    """
+    from .ome_tiff import is_ome_tiff
+    from .openslide_slide import is_slide
 
-
-def _open_ome_zarr(path: str) -> OpenedSlide:
-    from .ome_zarr import OmeZarr
-
-    return OmeZarr(path)
-
-
-OPENSLIDE, OME_TIFF, OME_ZARR = "openslide", "ome-tiff", "ome-zarr"
-# Who reads a slide, by name.
-LIBRARIES: dict[str, Callable[[str], OpenedSlide]] = {
-    OPENSLIDE: _open_openslide,
-    OME_TIFF: _open_ome_tiff,
-    OME_ZARR: _open_ome_zarr,
-}
+    return OME_TIFF if is_ome_tiff(path) else OPENSLIDE if is_slide(path) else None
 
 
 class OpenSlides:
-    """What the libraries are asked; one slide is open at a time."""
+    """Requests to the libraries; one slide is open at a time."""
 
     def __init__(self) -> None:
         self._slide: OpenedSlide | None = None
         self.idle_since: float | None = time.monotonic()
 
-    def detect(self, path: str) -> bytes:
-        """The library that takes a TIFF for a slide; null where none does.
-
-        OpenSlide sees of an OME-TIFF but the first channel, and none of its levels.
-        """
-        from .ome_tiff import is_ome_tiff
-        from .openslide_slide import is_slide
-
-        found = OME_TIFF if is_ome_tiff(path) else OPENSLIDE if is_slide(path) else None
-        return json.dumps(found).encode()
+    def call(self, module: str, function: str, path: str) -> bytes:
+        """Return the result of a function of a path."""
+        return json.dumps(getattr(import_module(module), function)(path)).encode()
 
     def open(self, path: str, library: str) -> bytes:
-        """What a slide says of itself."""
+        """Open a slide and return its facts."""
         self.idle_since = None
-        self._slide = LIBRARIES[library](path)
+        self._slide = _open_slide(path, library)
         return json.dumps(self._slide.facts).encode()
 
     def piece(self, corner: list[int], fields: list[Any]) -> bytes:
-        """The pixels of a piece, reduced; its corner is given in pixels of level 0."""
+        """Return the reduced pixels of a piece, whose corner is in pixels of level 0."""
         level, x, y, width, height, shape, box = fields
         piece = Piece(level, x, y, width, height, tuple(shape), box and tuple(box))
         if self._slide is None:
@@ -100,9 +94,9 @@ class OpenSlides:
         return b""
 
     def do(self, name: str, *arguments: Any) -> tuple[int, bytes]:
-        """An order's status and answer; whatever the library raises travels as words."""
+        """Return status and answer of a request; exceptions are answered as text."""
         orders: dict[str, Callable[..., bytes]] = {
-            "detect": self.detect,
+            "call": self.call,
             "open": self.open,
             "piece": self.piece,
             "close": self.close,
@@ -112,11 +106,11 @@ class OpenSlides:
         except Exception as error:
             status = {NoLibraryError: NO_LIBRARY, UnfitError: UNFIT}.get(type(error), REFUSED)
             words = " ".join(str(error).split())  # some have several lines
-            return status, (words[:_MOST_WORDS] or type(error).__name__).encode()
+            return status, (words[:_MAX_WORDS] or type(error).__name__).encode()
 
 
 def serve_line(slides: OpenSlides, line: socket.socket) -> None:
-    """Orders and answers in turn, until the line is closed."""
+    """Answer requests in turn until the socket is closed."""
     with line, line.makefile("rb") as orders:
         while head := orders.read(ORDER.size):
             (length,) = ORDER.unpack(head)
@@ -124,12 +118,12 @@ def serve_line(slides: OpenSlides, line: socket.socket) -> None:
             try:
                 line.sendall(ANSWER.pack(status, len(answer)))
                 line.sendall(answer)
-            except OSError:  # nobody waits for it any more
+            except OSError:  # the parent no longer waits
                 return
 
 
 def _limit_itself() -> None:
-    """A damaged file may ask for any memory; and what is left of an abort is of no use."""
+    """Limit memory, of which a damaged file may require any amount, and write no core dumps."""
     import resource
 
     n_lines = most_lines()
@@ -141,12 +135,12 @@ def _limit_itself() -> None:
 
 
 def most_lines() -> int:
-    """Lines at a time; network drives have slides, so more than one even for one core."""
+    """Return the maximum number of sockets; more than one even for one core, as drives are slow."""
     return max(4, os.cpu_count() or 1)
 
 
 def main() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interruption ends
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles interruptions
     _limit_itself()
     parent = os.getppid()
     slides = OpenSlides()
@@ -164,7 +158,7 @@ def main() -> None:
             break
         line = socket.socket(fileno=lines[0])
         threading.Thread(target=serve_line, args=(slides, line), daemon=True).start()
-    os._exit(0)  # also in the midst of a read
+    os._exit(0)  # even during a read
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""Slides opened in a process of their own, which a damaged file may kill.
+"""Slides and HDF5 files opened in child processes, which a damaged file may kill.
 
-A `Slide` asks a `SlideProcess`, from any number of threads at once. When the slide is closed the
-process waits for the next one; when a process dies, the order is tried once more in a new one, and
-a second death is the file's. Where sockets cannot be handed to another process (Windows), the
-library is asked in this one.
+Any number of threads read a `Slide` from a `SlideProcess`. When the slide is closed, the process
+waits for the next one. When a process dies, the request is repeated once in a new one, and a second
+death is reported as an error of the file. Answers are waited for ANSWER_S at most. Where sockets
+cannot be sent to another process (Windows), slides are read in this one.
 """
 
 from __future__ import annotations
@@ -18,43 +18,54 @@ import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .reduction import Piece
-from .slide_child import ANSWER, DONE, NO_LIBRARY, ORDER, UNFIT, OpenSlides, most_lines
+from .slide_child import (
+    ANSWER,
+    DONE,
+    NO_LIBRARY,
+    ORDER,
+    REFUSED,
+    UNFIT,
+    OpenSlides,
+    detect_library,
+    most_lines,
+)
 
 APART = hasattr(socket, "send_fds")
-# Network drives are slow, and a scanner's file server may be asleep.
+# In seconds: network drives are slow, and a scanner's file server may be asleep.
 ANSWER_S = 120
-_MOST_IDLE = 2
+_MAX_IDLE = 2
 
 Bytes = NDArray[np.uint8]
+Result = TypeVar("Result")
 
 
 class SlideRefusedError(Exception):
-    """The slide library says no, and why."""
+    """The library refuses the file, with this reason."""
 
 
 class SlideUnfitError(Exception):
-    """The slide is whole, and of a kind that is not read; the words say all that is to be said."""
+    """The slide is undamaged but of an unsupported kind, which the message describes."""
 
 
 class NoSlideLibraryError(Exception):
-    """What would read it is not installed."""
+    """The library that reads the slide is not installed."""
 
 
 class SlideLostError(Exception):
-    """The process that had the slide open is no more; the words say what became of it."""
+    """The process with the slide has ended, as the message describes."""
 
 
 class SlideHungError(SlideLostError):
-    """It gave no answer, and was ended."""
+    """The process gave no answer and was ended."""
 
 
 class _Opener(Protocol):
@@ -67,10 +78,10 @@ class _Opener(Protocol):
 
 
 class SlideProcess:
-    """A child process and the lines to it."""
+    """Child process and the sockets to it."""
 
     def __init__(self) -> None:
-        self.harmed = False  # by a file, or by an answer that nobody waited for
+        self.harmed = False  # by a damaged file, or by an answer that was not waited for
         self._control, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
@@ -91,20 +102,23 @@ class SlideProcess:
 
     @property
     def reusable(self) -> bool:
-        """For another slide, once this one is closed."""
+        """Whether another slide may be opened after this one is closed."""
         return not self.harmed and not self._busy
 
     def ask(self, name: str, *arguments: Any) -> Bytes:
-        """The answer's bytes. Waits while all lines are taken."""
+        """Return the bytes of an answer; wait while all sockets are in use."""
         with self._room:
             status, answer = self._over_a_line(json.dumps([name, *arguments]).encode())
-        # What decoders stumble over may have harmed more than this answer.
-        self.harmed |= name == "piece" and status != DONE
+        # An error of a decoder may have damaged the memory of the process.
+        self.harmed |= name in ("piece", "call") and status == REFUSED
         return _checked(status, answer)
 
     def _over_a_line(self, order: bytes) -> tuple[int, Bytes]:
         try:
             with self._line() as line:
+                # Unlike `settimeout`, the kernel gathers a whole answer while threads compute.
+                wait = struct.pack("ll", ANSWER_S, 0)
+                line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, wait)
                 line.sendall(ORDER.pack(len(order)) + order)
                 status, length = ANSWER.unpack(_received(line, ANSWER.size).data)
                 return status, _received(line, length)
@@ -113,7 +127,7 @@ class SlideProcess:
 
     @contextmanager
     def _line(self) -> Iterator[socket.socket]:
-        """A line for one order; where that failed, or was interrupted, it serves no other."""
+        """Yield a socket for one request; after an error or interruption it is not used again."""
         try:
             line = self._free.pop()
         except IndexError:
@@ -138,13 +152,10 @@ class SlideProcess:
             raise
         finally:
             theirs.close()
-        # Not `settimeout`: the kernel is to gather a whole answer while others compute.
-        wait = struct.pack("ll", ANSWER_S, 0)
-        line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, wait)
         return line
 
     def _lost(self, error: Exception) -> SlideLostError:
-        """Why it gave no answer; ends it if it still runs."""
+        """Return why there is no answer; end the process."""
         if isinstance(error, BlockingIOError):
             self.end()
             return SlideHungError(f"gave no answer for {ANSWER_S} s")
@@ -156,7 +167,7 @@ class SlideProcess:
         return SlideLostError(_end_in_words(code, error))
 
     def end(self) -> None:
-        """Kill it: it has nothing to lose."""
+        """Kill the process, which has no state to save."""
         self.harmed = True
         _LIVING.discard(self)
         self._process.kill()
@@ -166,22 +177,22 @@ class SlideProcess:
             self._free.pop().close()
 
     def forget(self) -> None:
-        """Let go of the lines, as a forked process must: they are its parent's."""
+        """Close the sockets, in a forked process, as they belong to its parent."""
         for line in (self._control, *self._free, *self._busy):
             line.close()
 
 
 def _environment() -> dict[str, str]:
     return {
-        # It must find what we have found, however we came by it.
+        # The child imports the same packages.
         "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path)),
-        # Of glibc: what one thread has freed serves the others. It halves the memory.
+        # glibc: threads share freed memory, which halves the memory of the process.
         "MALLOC_ARENA_MAX": "1",
     }
 
 
 class _InThisProcess:
-    """The library itself."""
+    """The libraries in this process."""
 
     def __init__(self) -> None:
         self._slides = OpenSlides()
@@ -224,14 +235,14 @@ def _end_in_words(code: int | None, error: Exception) -> str:
     return f"died (signal {-code})" if code < 0 else f"ended (code {code})"
 
 
-# --- processes at hand --------------------------------------------------------------------------
+# --- idle processes -----------------------------------------------------------------------------
 
 _LIVING: set[SlideProcess] = set()
 _IDLE: list[_Opener] = []
 
 
 def _leased(*, new: bool = False) -> _Opener:
-    """A process without a slide."""
+    """Return a process without a slide."""
     if not APART:
         return _InThisProcess()
     while _IDLE and not new:
@@ -241,7 +252,7 @@ def _leased(*, new: bool = False) -> _Opener:
 
 
 def _give_back(opener: _Opener) -> None:
-    if opener.reusable and len(_IDLE) < _MOST_IDLE:
+    if opener.reusable and len(_IDLE) < _MAX_IDLE:
         with suppress(SlideLostError, SlideRefusedError, SlideUnfitError, NoSlideLibraryError):
             opener.ask("close")
             _IDLE.append(opener)
@@ -250,14 +261,14 @@ def _give_back(opener: _Opener) -> None:
 
 
 def end_idle() -> None:
-    """End the processes that wait for a slide."""
+    """End the processes without a slide."""
     while _IDLE:
         _IDLE.pop().end()
 
 
 @atexit.register
 def end_all() -> None:
-    """End every process that has a slide open, or waits for one."""
+    """End all processes."""
     for process in list(_LIVING):
         process.end()
 
@@ -274,15 +285,20 @@ if hasattr(os, "register_at_fork"):
 
 
 def detect(path: Path) -> str | None:
-    """The library that takes a file for a slide."""
-    opener, answer = _ask_twice("detect", str(path))
+    """Return the library that reads a file as a slide; None if there is none."""
+    return call(detect_library, path)
+
+
+def call(function: Callable[[str], Result], path: Path) -> Result:
+    """Call a function of a module with a path in a child process; return its result from JSON."""
+    opener, answer = _ask_twice("call", function.__module__, function.__name__, str(path))
     _give_back(opener)
-    found: str | None = json.loads(answer.tobytes())
+    found: Result = json.loads(answer.tobytes())
     return found
 
 
 def _ask_twice(*order: str) -> tuple[_Opener, Bytes]:
-    """An answer about a file, and who gave it; the second time in a new process."""
+    """Return an answer and the process that gave it; the second attempt is in a new process."""
     opener = _leased()
     try:
         return opener, _ask_or_let_go(opener, *order)
@@ -302,7 +318,7 @@ def _ask_or_let_go(opener: _Opener, name: str, *arguments: Any) -> Bytes:
 
 
 class Slide:
-    """An open slide, for the process that opened it; it is closed when nobody holds it any more."""
+    """Open slide, for the process that opened it; it is closed when it is no longer referenced."""
 
     def __init__(self, path: Path, library: str) -> None:
         self._order = ("open", str(path), library)
@@ -313,7 +329,7 @@ class Slide:
         self.close = weakref.finalize(self, _let_go, self._opener, os.getpid())
 
     def piece(self, corner: tuple[int, int], piece: Piece) -> Bytes:
-        """Pixels (height, width, 3) of a piece, whose corner is given in pixels of level 0."""
+        """Return pixels (height, width, 3) of a piece, whose corner is in pixels of level 0."""
         order = ("piece", corner, piece)
         opener = self._opener[0]
         try:
@@ -325,7 +341,7 @@ class Slide:
         return answer.reshape(*piece.shape, 3)
 
     def _in_place_of(self, lost: _Opener) -> _Opener:
-        """A new process with the slide open; the first thread to come makes it."""
+        """Return a new process with the slide open, which the first thread starts."""
         with self._lock:
             if self._opener[0] is lost:
                 opener = _leased(new=True)
@@ -338,5 +354,5 @@ class Slide:
 
 
 def _let_go(opener: list[_Opener], owner: int) -> None:
-    if owner == os.getpid():  # a forked process has but a copy
+    if owner == os.getpid():  # a forked process has only a copy
         _give_back(opener[0])

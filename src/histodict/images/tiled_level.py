@@ -1,50 +1,32 @@
-"""A level of a slide that lies in tiles: a region of it from the tiles that it touches."""
+"""Tiled levels of slides: regions are composed of tiles."""
 
 from __future__ import annotations
 
-import threading
 from abc import ABC, abstractmethod
-from collections import OrderedDict
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..execution.memory_cache import BytesCache
+
 Pixels = NDArray[np.uint8]
 
-# Tiles at the rim of a region are needed again by the next, and by the one below.
+# Tiles at the border of a region are needed again by its neighbours.
 _KEPT_BYTES = 40 * 2**20
 _RIM = 2
 
 
-class KeptTiles:
-    """The tiles that were asked for last, of all levels together."""
+class KeptTiles(BytesCache[Pixels]):
+    """The most recently used tiles of all levels of a slide."""
 
     def __init__(self) -> None:
-        self._tiles: OrderedDict[tuple[int, int], Pixels] = OrderedDict()
-        self._n_bytes = 0
-        self._lock = threading.Lock()
-
-    def get(self, key: tuple[int, int]) -> Pixels | None:
-        with self._lock:
-            tile = self._tiles.get(key)
-            if tile is not None:
-                self._tiles.move_to_end(key)
-            return tile
-
-    def put(self, key: tuple[int, int], tile: Pixels) -> None:
-        with self._lock:
-            if key in self._tiles:  # another thread was faster
-                return
-            self._tiles[key] = tile
-            self._n_bytes += tile.nbytes
-            while self._n_bytes > _KEPT_BYTES:
-                self._n_bytes -= self._tiles.popitem(last=False)[1].nbytes
+        super().__init__(_KEPT_BYTES)
 
 
 class TiledLevel(ABC):
     """One level of a slide.
 
-    size, tile : (width, height) in pixels, of all and of a tile; the last ones may stand out
+    size, tile : (width, height) in pixels, of the level and of a tile; the last tiles may exceed it
     """
 
     def __init__(self, size: tuple[int, int], tile: tuple[int, int], kept: KeptTiles) -> None:
@@ -54,12 +36,12 @@ class TiledLevel(ABC):
 
     @abstractmethod
     def decode(self, place: int, out: Pixels) -> Pixels:
-        """A tile (height, width, 4), by its place row by row; `out` may be used for it."""
+        """Return a tile (height, width, 4) by its row-major index; `out` may be used for it."""
 
     def region(self, x: int, y: int, width: int, height: int) -> Pixels:
-        """Pixels (height, width, 4), of which the last is nothing; white beyond the level.
+        """Return pixels (height, width, 4), white beyond the level; the last channel is unused.
 
-        A ValueError says why a tile cannot be had.
+        A ValueError states why a tile cannot be decoded.
         """
         pixels = np.full((height, width, 4), 255, np.uint8)
         ends = min(x + width, self.size[0]), min(y + height, self.size[1])
@@ -78,18 +60,19 @@ class TiledLevel(ABC):
         return pixels
 
     def _tile_at(self, place: int, keep: bool, scratch: Pixels) -> Pixels:
-        """A tile; one that is not to be kept lies in the scratch."""
+        """Return a tile; one that is not cached may share memory with the scratch array."""
         key = id(self), place
-        tile = self._kept.get(key)
+        keep = keep and scratch.nbytes <= _KEPT_BYTES
+        tile = self._kept.find(key)
         if tile is None:
             tile = self.decode(place, np.empty_like(scratch) if keep else scratch)
             if keep:
-                self._kept.put(key, tile)
+                self._kept.put(key, tile, tile.nbytes)
         return tile
 
 
 def _overlap(place: int, side: int, start: int, end: int) -> tuple[slice, slice]:
-    """Of a row or column of tiles, what lies between start and end: in the tile, and from start."""
+    """Return the part of a tile between start and end, in the tile and in the region."""
     first, last = max(place * side, start), min((place + 1) * side, end)
     return slice(first - place * side, last - place * side), slice(first - start, last - start)
 

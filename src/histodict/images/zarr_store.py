@@ -1,7 +1,12 @@
-"""Zarr folders, opened by zarr through a read-only store that checks metadata and chunks.
+"""Read Zarr folders (versions 2 and 3) from untrusted sources.
 
-zarr receives only metadata accepted by `zarr_metadata` and chunks of the requested array, each
-checked before decompression. Consolidated metadata are not used.
+A Zarr array names the codecs that decode its chunks, and among those of numcodecs is `pickle`,
+which can run code. Only the codecs, data types and layouts listed here are accepted. zarr receives
+a document built from the checked metadata, never that of the file, and the chunks of one array,
+each checked before decompression. Links are refused, consolidated metadata are not used, and
+missing chunks are counted.
+
+zarr is optional: this module is imported where a Zarr folder is read.
 """
 
 from __future__ import annotations
@@ -11,28 +16,56 @@ import json
 import math
 import operator
 import os
+import re
 import stat
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache, cached_property, partial
-from importlib import import_module
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import zarr
+from zarr.abc.store import OffsetByteRequest, Store, SuffixByteRequest
+from zarr.core.buffer import default_buffer_prototype
 
 from ..execution.texts import one_line
 from .compressed_size import unpacked_bytes
 from .opened_slide import UnfitError
-from .zarr_metadata import ZarrArray, check_array
 
+# Accepted codecs and their parameters. At most one compressor decodes a chunk.
+_BOTH = {
+    "blosc": {"cname", "clevel", "shuffle", "blocksize", "typesize"},
+    "gzip": {"level"},
+    "zstd": {"level", "checksum"},
+}
+CODECS_2 = _BOTH | {"lz4": {"acceleration"}, "zlib": {"level"}}
+CODECS_3 = _BOTH | {"bytes": {"endian"}, "crc32c": set(), "transpose": {"order"}}
+_FILTERS_2 = {"delta": {"dtype", "astype"}, "shuffle": {"elementsize"}}
+_SHARDING = {"chunk_shape", "codecs", "index_codecs", "index_location"}
+_CHECKSUM_BYTES = 4
+_KEYS_3 = {
+    *("zarr_format", "node_type", "shape", "data_type", "chunk_grid", "chunk_key_encoding"),
+    *("fill_value", "codecs", "attributes", "dimension_names", "storage_transformers"),
+}
+_DTYPES = {f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)}
+_DTYPES |= {"bool", "float16", "float32", "float64"}
+_DTYPE_2 = re.compile(r"[<>|][biuf][1248]")
+_IS_INT = re.compile(r"[0-9]{1,19}").fullmatch
+_FILL = re.compile(r"NaN|-?Infinity|0x[0-9a-fA-F]{2,16}")
+_MAX_DIMENSIONS = 8
+_MAX_LENGTH = 2**40  # of an axis
+_MAX_INNER = 10**6  # chunks in a shard
 _MAX_METADATA_BYTES = 2**24
 _OVERHEAD_BYTES = 1024  # headers and checksums of a compressed piece
 _EMPTY = b"\xff" * 16  # of a shard's index: this chunk was not written
+_SAVE_AGAIN = "save it again with the codec zstd or blosc"
+
+Codec = tuple[str, dict[str, Any]]  # name and parameters
 
 
-class NoZarrError(Exception):
-    """A folder holds no Zarr group."""
+# --- folder -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -48,35 +81,40 @@ class OpenedArray:
 class ZarrFolder:
     """The groups and arrays in a folder.
 
-    check_pieces : raises an error if the pieces of an array are too large
+    Parameters
+    ----------
+    folder : path of the folder; without a Zarr group it raises UnfitError
     spare_bytes : chunks that decompress to at most this length are not checked further
+    check_metadata : raises an error if an array is too large
     """
 
     def __init__(
-        self, folder: Path, check_pieces: Callable[[str, ZarrArray], None], spare_bytes: int
+        self,
+        folder: Path,
+        spare_bytes: int,
+        check_metadata: Callable[[str, ZarrArray], None] | None = None,
     ) -> None:
-        self.folder = folder
-        self._check_pieces = check_pieces
-        self._spare_bytes = spare_bytes
+        self.folder, self.spare_bytes, self._check_metadata = folder, spare_bytes, check_metadata
         self._files = _files_below(folder)
         if not {"zarr.json", ".zgroup"} & self._files:
-            raise NoZarrError("there is no zarr group in this folder (zarr.json, or .zgroup)")
+            raise UnfitError("no zarr group in this folder (zarr.json, .zgroup): copy all of it")
 
     @cached_property
     def arrays(self) -> list[str]:
-        """Return the names of the arrays at the top level of the folder."""
+        """Names of the arrays at the top level of the folder."""
         found = [name.split("/") for name in self._files if name.count("/") == 1]
-        kept = [parent for parent, file in found if file == ".zarray"]
-        others = [parent for parent, file in found if file == "zarr.json"]
+        kept = [name for name, file in found if file == ".zarray"]
+        others = [name for name, file in found if file == "zarr.json"]
         kept += [name for name in others if self._document(name).get("node_type") == "array"]
         return sorted(set(kept))
 
     def attributes(self, path: str = "") -> dict[str, Any]:
         """Return the attributes of a group or array."""
-        if self._named(path, "zarr.json") in self._files:
+        start = f"{path}/" if path else ""
+        if f"{start}zarr.json" in self._files:
             found = self._document(path).get("attributes", {})
         else:
-            name = self._named(path, ".zattrs")
+            name = f"{start}.zattrs"
             found = _read_json(self.folder, name) if name in self._files else {}
         if not isinstance(found, dict):
             raise ValueError(f"the attributes of {path or 'the folder'!r} are not a JSON object")
@@ -88,44 +126,38 @@ class ZarrFolder:
             metadata = check_array(self._document(path))
         except ValueError as error:
             raise UnfitError(f"its array {path!r} is not supported: {one_line(error)}") from error
-        self._check_pieces(path, metadata)
+        if self._check_metadata is not None:
+            self._check_metadata(path, metadata)
         present = self._present(path, metadata)
         n_chunks = math.prod(metadata.grid)
         n_missing = n_chunks - len(present)
-        if metadata.index_bytes:
+        if metadata.index[1]:
             n_chunks, n_missing = self._count_pieces(metadata, present)
-        document = {f"{path}/{metadata.file}": metadata.document}
-        check = partial(_check_piece, metadata, self._spare_bytes)
-        store = _store_class()(self.folder, document, present, metadata, check)
-        array = import_module("zarr").open_array(store, path=path, mode="r")
+        store = _CheckedStore(self, path, metadata, present)
+        array = zarr.open_array(store, path=path, mode="r")
         return OpenedArray(array, metadata, n_missing, n_chunks)
 
     def _document(self, path: str) -> dict[str, Any]:
         for name in ("zarr.json", ".zarray"):
-            if self._named(path, name) in self._files:
-                found = _read_json(self.folder, self._named(path, name))
+            file = f"{path}/{name}" if path else name
+            if file in self._files:
+                found = _read_json(self.folder, file)
                 if isinstance(found, dict):
                     return found
                 break
         raise ValueError(f"there is no array {path!r} in this folder, or its metadata are damaged")
 
-    @staticmethod
-    def _named(path: str, name: str) -> str:
-        return f"{path}/{name}" if path else name
-
     def _present(self, path: str, metadata: ZarrArray) -> dict[str, tuple[int, ...]]:
         """Return the names of existing chunk files with the positions of the chunks."""
-        start = f"{path}/{metadata.key(())}"
-        n_before, grid = len(start), metadata.grid
+        start, grid = f"{path}/{metadata.key(())}", metadata.grid
         found = {}
         for name in self._files:
-            if name.startswith(start):
-                numbers = name[n_before:].replace("/", ".").split(".")
-                if len(numbers) == len(grid) and all(map(_is_number, numbers)):
-                    position = tuple(map(int, numbers))
-                    inside = all(map(operator.lt, position, grid))
-                    if inside and f"{path}/{metadata.key(position)}" == name:
-                        found[name] = position
+            numbers = name[len(start) :].replace("/", ".").split(".")
+            if name.startswith(start) and len(numbers) == len(grid) and all(map(_IS_INT, numbers)):
+                position = tuple(map(int, numbers))
+                is_inside = all(map(operator.lt, position, grid))
+                if is_inside and f"{path}/{metadata.key(position)}" == name:
+                    found[name] = position
         return found
 
     def _count_pieces(
@@ -133,15 +165,15 @@ class ZarrFolder:
     ) -> tuple[int, int]:
         """Return the numbers of all and of missing chunks of an array in shards."""
         total = math.prod(-(-a // b) for a, b in zip(metadata.shape, metadata.pieces, strict=True))
-        found = 0
+        found, (index_start, index_bytes) = 0, metadata.index
         for name, position in present.items():
-            index = _read(self.folder, name, *_index_place(metadata))
+            index = _read(self.folder, name, index_start, index_bytes)
             entries = np.frombuffer(index[: len(index) // 16 * 16], np.uint8).reshape(-1, 16)
             if len(entries) < math.prod(metadata.pieces_per_shard):
                 raise ValueError(f"the shard {name} is cut short: copy it again")
             there = (entries != 255).any(axis=1).reshape(metadata.pieces_per_shard)
             offsets = entries[there.ravel(), :8].copy().view("<u8")
-            if not metadata.index_at_end and (offsets < metadata.index_bytes).any():
+            if index_start == 0 and (offsets < index_bytes).any():
                 raise ValueError(f"chunks of the shard {name} overlap its index: it is damaged")
             # Chunks of the last shards may be outside the array.
             ends = zip(metadata.shape, position, metadata.chunks, metadata.pieces, strict=True)
@@ -150,20 +182,12 @@ class ZarrFolder:
         return total, total - found
 
 
-def _is_number(text: str) -> bool:
-    return text.isdecimal() and text.isascii() and len(text) < 20
-
-
-# --- files --------------------------------------------------------------------------------------
-
-
 def _files_below(folder: Path) -> set[str]:
     """Return the names of all files below the folder; raise an error if there is a link.
 
     A link could give access to files outside the folder.
     """
-    found: set[str] = set()
-    waiting = [""]
+    found, waiting = set[str](), [""]
     while waiting:
         above = waiting.pop()
         with os.scandir(folder / above) as entries:
@@ -191,7 +215,7 @@ def _read_json(folder: Path, name: str) -> Any:
         raise ValueError(f"{name} is damaged ({error})") from error
 
 
-def _read(folder: Path, name: str, start: int, length: int | None) -> bytes:
+def _read(folder: Path, name: str, start: int, length: int) -> bytes:
     """Read bytes of a regular file from a position; a negative one counts from the end."""
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
     with open(os.open(folder / name, flags | getattr(os, "O_NONBLOCK", 0)), "rb") as file:
@@ -199,139 +223,377 @@ def _read(folder: Path, name: str, start: int, length: int | None) -> bytes:
         if not stat.S_ISREG(found.st_mode):
             raise ValueError(f"{name} is not a regular file")
         file.seek(max(0, found.st_size + start) if start < 0 else start)
-        return file.read(-1 if length is None else length)
-
-
-def _index_place(metadata: ZarrArray) -> tuple[int, int]:
-    return (-metadata.index_bytes if metadata.index_at_end else 0), metadata.index_bytes
-
-
-def _max_bytes(metadata: ZarrArray) -> int:
-    """Return the largest possible length of a chunk file, for incompressible data."""
-    n_pieces = math.prod(metadata.pieces_per_shard)
-    return n_pieces * (metadata.stored_bytes * 11 // 10 + _OVERHEAD_BYTES) + metadata.index_bytes
+        return file.read(length)
 
 
 # --- store --------------------------------------------------------------------------------------
 
-
-def _check_piece(metadata: ZarrArray, spare: int, data: bytes) -> None:
-    """Refuse a compressed piece that would decompress to more than its array states."""
-    own = data[: len(data) - metadata.trailing_bytes]
-    n_bytes = unpacked_bytes(metadata.compressor, own, max(spare, metadata.stored_bytes))
-    most = metadata.stored_bytes
-    if metadata.compressor in ("gzip", "zlib", "zstd"):  # the result may be an upper bound
-        most = max(most, spare)
-    if n_bytes > most:
-        raise ValueError(
-            f"a chunk of {len(data)} bytes would decompress to {n_bytes} or more, its array states "
-            f"{metadata.stored_bytes}: it is damaged, copy it again"
-        )
+_Base: Any = Store  # its methods differ between versions of zarr
 
 
-def _check_shard(metadata: ZarrArray, check: Callable[[bytes], None], data: bytes) -> None:
-    """Check every piece of a shard."""
-    start, length = _index_place(metadata)
-    first = max(0, len(data) + start)
-    index = data[first : first + length][: length // 16 * 16]
-    for at in range(0, len(index) - 15, 16):
-        entry = index[at : at + 16]
-        if entry != _EMPTY:
-            offset, n_bytes = (int.from_bytes(entry[a : a + 8], "little") for a in (0, 8))
-            check(data[offset : offset + n_bytes])
+class _CheckedStore(_Base):
+    """Read-only store with the checked metadata and the chunks of one array."""
 
+    supports_writes = supports_deletes = supports_partial_writes = supports_listing = False
 
-@cache
-def _store_class() -> Any:
-    """Return the store class; importing zarr is deferred until it is needed."""
-    base: Any = import_module("zarr.abc.store").Store
+    def __init__(self, home: ZarrFolder, path: str, metadata: ZarrArray, chunks: Any) -> None:
+        super().__init__(read_only=True)
+        self._folder, self._spare_bytes = home.folder, home.spare_bytes
+        self._metadata, self._chunks = metadata, chunks
+        self._documents = {f"{path}/{metadata.file}": metadata.document}
+        # The largest possible file of a chunk, for incompressible data.
+        piece_bytes = metadata.stored_bytes * 11 // 10 + _OVERHEAD_BYTES
+        self._max_bytes = math.prod(metadata.pieces_per_shard) * piece_bytes + metadata.index[1]
 
-    class CheckedStore(base):
-        """Read-only store with the metadata and chunks of one array."""
+    def __eq__(self, other: object) -> bool:
+        return self is other
 
-        supports_writes = supports_deletes = supports_partial_writes = False
-        supports_listing = True
-
-        def __init__(
-            self,
-            folder: Path,
-            documents: Mapping[str, bytes],
-            chunks: Collection[str],
-            metadata: ZarrArray,
-            check: Callable[[bytes], None],
-        ) -> None:
-            super().__init__(read_only=True)
-            self._folder, self._documents, self._chunks = folder, documents, chunks
-            self._metadata, self._check = metadata, check
-
-        def __eq__(self, other: object) -> bool:
-            return self is other
-
-        async def get(self, key: str, prototype: Any = None, byte_range: Any = None) -> Any:
-            if prototype is None:
-                prototype = import_module("zarr.core.buffer").default_buffer_prototype()
-            if key in self._documents:
-                return prototype.buffer.from_bytes(self._documents[key])
-            if key not in self._chunks:
-                return None
+    async def get(self, key: str, prototype: Any = None, byte_range: Any = None) -> Any:
+        if key in self._documents:
+            data = self._documents[key]
+        elif key in self._chunks:
             data = await asyncio.to_thread(self._chunk, key, *_start_and_length(byte_range))
-            return prototype.buffer.from_bytes(data)
+        else:
+            return None
+        return (prototype or default_buffer_prototype()).buffer.from_bytes(data)
 
-        def _chunk(self, key: str, start: int, length: int | None) -> bytes:
-            most = _max_bytes(self._metadata)
-            data = _read(self._folder, key, start, min(most + 1, length or most + 1))
-            if len(data) > most:
-                raise ValueError(f"{key} is larger than its array states: it is damaged")
-            if not self._metadata.index_bytes:
-                self._check(data)
-            elif (start, length) == (0, None):
-                _check_shard(self._metadata, self._check, data)
-            elif (start, length) != _index_place(self._metadata):
-                self._check(data)
-            return data
+    async def get_partial_values(self, prototype: Any, key_ranges: Any) -> list[Any]:
+        return [await self.get(key, prototype, place) for key, place in key_ranges]
 
-        async def get_partial_values(self, prototype: Any, key_ranges: Any) -> list[Any]:
-            return [await self.get(key, prototype, place) for key, place in key_ranges]
+    async def exists(self, key: str) -> bool:
+        return key in self._documents or key in self._chunks
 
-        async def exists(self, key: str) -> bool:
-            return key in self._documents or key in self._chunks
+    async def _refuse(self, *arguments: Any) -> Any:
+        raise NotImplementedError("the store is read-only and lists nothing")
 
-        async def list(self) -> Any:
-            for key in (*self._documents, *self._chunks):
-                yield key
+    set = delete = set_partial_values = list = list_prefix = list_dir = _refuse
 
-        async def list_prefix(self, prefix: str) -> Any:
-            for key in (*self._documents, *self._chunks):
-                if key.startswith(prefix):
-                    yield key
+    def _chunk(self, key: str, start: int, length: int | None) -> bytes:
+        """Return a chunk, or the requested part of a shard."""
+        index, max_bytes = self._metadata.index, self._max_bytes
+        data = _read(self._folder, key, start, min(max_bytes + 1, length or max_bytes + 1))
+        if len(data) > max_bytes:
+            raise ValueError(f"{key} is larger than its array states: it is damaged")
+        if index[1] and (start, length) == (0, None):
+            self._check_shard(data, *index)
+        elif not index[1] or (start, length) != index:
+            self._check_piece(data)
+        return data
 
-        async def list_dir(self, prefix: str) -> Any:
-            start = f"{prefix.rstrip('/')}/" if prefix else ""
-            for name in {
-                key[len(start) :].split("/")[0]
-                for key in (*self._documents, *self._chunks)
-                if key.startswith(start)
-            }:
-                yield name
+    def _check_shard(self, data: bytes, start: int, length: int) -> None:
+        """Check every piece of a shard."""
+        first = max(0, len(data) + start) if start < 0 else 0
+        index = data[first : first + length][: length // 16 * 16]
+        for at in range(0, len(index) - 15, 16):
+            entry = index[at : at + 16]
+            if entry != _EMPTY:
+                offset, n_bytes = (int.from_bytes(entry[a : a + 8], "little") for a in (0, 8))
+                self._check_piece(data[offset : offset + n_bytes])
 
-        async def set(self, key: str, value: Any) -> None:
-            raise NotImplementedError("it is read-only")
-
-        async def delete(self, key: str) -> None:
-            raise NotImplementedError("it is read-only")
-
-        async def set_partial_values(self, key_start_values: Any) -> None:
-            raise NotImplementedError("it is read-only")
-
-    return CheckedStore
+    def _check_piece(self, data: bytes) -> None:
+        """Refuse a compressed piece that would decompress to more than its array states."""
+        compressor, stated = self._metadata.compressor, self._metadata.stored_bytes
+        own = data[: len(data) - self._metadata.trailing_bytes]
+        most = max(self._spare_bytes, stated)
+        n_bytes = unpacked_bytes(compressor, own, most)
+        # For some compressors the result may be an upper bound.
+        if n_bytes > (most if compressor in ("gzip", "zlib", "zstd") else stated):
+            raise ValueError(
+                f"a chunk of {len(data)} bytes would decompress to {n_bytes} or more, its array "
+                f"states {stated}: it is damaged, copy it again"
+            )
 
 
 def _start_and_length(byte_range: Any) -> tuple[int, int | None]:
     """Return start and length of a byte request of zarr; a negative start counts from the end."""
     if byte_range is None:
         return 0, None
-    if hasattr(byte_range, "suffix"):
-        return -byte_range.suffix, byte_range.suffix
-    if hasattr(byte_range, "offset"):
-        return byte_range.offset, None
+    match byte_range:
+        case SuffixByteRequest(suffix=length):
+            return -length, length
+        case OffsetByteRequest(offset=start):
+            return start, None
     return byte_range.start, byte_range.end - byte_range.start
+
+
+# --- metadata -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ZarrArray:
+    """Checked metadata of one array.
+
+    chunks : shape of the part in one file; pieces : shape of the part that is decoded at once,
+        smaller than `chunks` if the file is a shard
+    stored_bytes : length of a decompressed piece before its filters are reversed
+    compressor : name of the codec that compresses pieces, None if there is none
+    start, separator : of the names of chunk files
+    trailing_bytes : checksums that follow a compressed piece
+    index : start (negative: from the end) and length of a shard's index; length 0 without shards
+    file, document : file name and content of the metadata that zarr receives
+    """
+
+    shape: tuple[int, ...]
+    chunks: tuple[int, ...]
+    pieces: tuple[int, ...]
+    dtype: np.dtype[Any]
+    stored_bytes: int
+    compressor: str | None
+    start: str
+    separator: str
+    file: str
+    document: bytes
+    trailing_bytes: int = 0
+    index: tuple[int, int] = (0, 0)
+
+    def key(self, position: Sequence[int]) -> str:
+        """Return the name of a chunk's file by its position in the grid."""
+        return self.start + self.separator.join(map(str, position))
+
+    @property
+    def piece_bytes(self) -> int:
+        """Memory of a decoded piece."""
+        return math.prod(self.pieces) * self.dtype.itemsize
+
+    @property
+    def grid(self) -> tuple[int, ...]:
+        """Number of chunks along each axis."""
+        return tuple(-(-a // b) for a, b in zip(self.shape, self.chunks, strict=True))
+
+    @property
+    def pieces_per_shard(self) -> tuple[int, ...]:
+        return tuple(a // b for a, b in zip(self.chunks, self.pieces, strict=True))
+
+
+def check_array(document: Mapping[str, Any]) -> ZarrArray:
+    """Return the checked metadata of an array; raise ValueError for what is not accepted."""
+    version = document.get("zarr_format")
+    if version == 2:
+        return _version_2(document)
+    if version == 3:
+        return _version_3(document)
+    raise ValueError(f"its Zarr version is {version!r}; 2 and 3 are supported")
+
+
+def _version_2(document: Mapping[str, Any]) -> ZarrArray:
+    shape, chunks = _shapes(document.get("shape"), document.get("chunks"))
+    dtype = _dtype(document.get("dtype"), _DTYPE_2)
+    separator = _one_of(document.get("dimension_separator", "."), (".", "/"))
+    filters = document.get("filters") or []
+    compressor = document.get("compressor")
+    parsed = _codecs(filters, version=2)
+    _check_codecs(parsed, _FILTERS_2)
+    for _, parameters in parsed:
+        for name in {"dtype", "astype"} & parameters.keys():
+            _dtype(parameters[name])
+    if compressor is not None:
+        _check_codecs(_codecs([compressor], version=2), CODECS_2)
+    clean = {
+        "zarr_format": 2,
+        "shape": shape,
+        "chunks": chunks,
+        "dtype": document["dtype"],
+        "compressor": compressor,
+        "filters": filters or None,
+        "fill_value": _fill_value(document.get("fill_value")),
+        "order": _one_of(document.get("order"), ("C", "F")),
+        "dimension_separator": separator,
+    }
+    itemsize = 8 if filters else dtype.itemsize  # a filter may change the type
+    return ZarrArray(
+        shape=shape,
+        chunks=chunks,
+        pieces=chunks,
+        dtype=dtype,
+        stored_bytes=math.prod(chunks) * itemsize,
+        compressor=compressor and compressor["id"],
+        start="",
+        separator=separator,
+        file=".zarray",
+        document=json.dumps(clean).encode(),
+    )
+
+
+def _version_3(document: Mapping[str, Any]) -> ZarrArray:
+    for name in sorted(set(document) - _KEYS_3):
+        field = document[name]
+        if not isinstance(field, dict) or field.get("must_understand") is not False:
+            raise ValueError(f"its metadata have the unknown field {name!r}")
+    if document.get("node_type") != "array" or document.get("storage_transformers"):
+        raise ValueError("its metadata are not those of an array, or it has storage transformers")
+    grid = _configuration(document.get("chunk_grid"), "regular", {"chunk_shape"})
+    shape, chunks = _shapes(document.get("shape"), grid.get("chunk_shape"))
+    dtype = _dtype(document.get("data_type"))
+    encoding, separator = _key_encoding(document.get("chunk_key_encoding"))
+    inner = _codecs(document.get("codecs"))
+    pieces, index = chunks, (0, 0)
+    if any(name == "sharding_indexed" for name, _ in inner):
+        written, pieces, inner, index = _sharding(inner, chunks)
+    else:
+        written = _check_codecs(inner)
+    compressor, trailing_bytes = _compressor(inner)
+    clean = {
+        "zarr_format": 3,
+        "node_type": "array",
+        "shape": shape,
+        "data_type": dtype.name,
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": chunks}},
+        "chunk_key_encoding": {"name": encoding, "configuration": {"separator": separator}},
+        "fill_value": _fill_value(document.get("fill_value"), 0),
+        "codecs": written,
+        "attributes": {},
+    }
+    return ZarrArray(
+        shape=shape,
+        chunks=chunks,
+        pieces=pieces,
+        dtype=dtype,
+        stored_bytes=math.prod(pieces) * dtype.itemsize + _CHECKSUM_BYTES * len(inner),
+        compressor=compressor,
+        start=f"c{separator}" if encoding == "default" else "",
+        separator=separator,
+        file="zarr.json",
+        document=json.dumps(clean).encode(),
+        trailing_bytes=trailing_bytes,
+        index=index,
+    )
+
+
+def _sharding(
+    codecs: Sequence[Codec], chunks: tuple[int, ...]
+) -> tuple[list[dict[str, Any]], tuple[int, ...], list[Codec], tuple[int, int]]:
+    """Return checked metadata, shape and codecs of pieces, and place of the index."""
+    if len(codecs) != 1 or set(codecs[0][1]) - _SHARDING:
+        raise ValueError(f"its shards have further codecs, which is not supported: {_SAVE_AGAIN}")
+    given = codecs[0][1]
+    _, pieces = _shapes(chunks, given.get("chunk_shape"))
+    if any(a % b for a, b in zip(chunks, pieces, strict=True)):
+        raise ValueError("its shards are not divided into whole chunks")
+    n_pieces = math.prod(a // b for a, b in zip(chunks, pieces, strict=True))
+    if n_pieces > _MAX_INNER:
+        raise ValueError(f"its shards hold {n_pieces} chunks, more than {_MAX_INNER}")
+    index = _codecs(given.get("index_codecs"))
+    names = [name for name, _ in index]
+    if names not in (["bytes"], ["bytes", "crc32c"]) or index[0][1].get("endian") != "little":
+        raise ValueError("the index of its shards is compressed or not little-endian")
+    location = _one_of(given.get("index_location", "end"), ("start", "end"))
+    inner = _codecs(given.get("codecs"))
+    clean = {
+        "chunk_shape": pieces,
+        "codecs": _check_codecs(inner),
+        "index_codecs": _check_codecs(index),
+        "index_location": location,
+    }
+    n_bytes = 16 * n_pieces + _CHECKSUM_BYTES * (len(names) - 1)
+    written = [{"name": "sharding_indexed", "configuration": clean}]
+    return written, pieces, inner, (-n_bytes if location == "end" else 0, n_bytes)
+
+
+# --- codecs, shapes, types and names ------------------------------------------------------------
+
+
+def _codecs(listed: Any, version: int = 3) -> list[Codec]:
+    if not isinstance(listed, list):
+        raise ValueError("its codecs are not a list")
+    key = "id" if version == 2 else "name"
+    found = []
+    for each in listed:
+        codec = {"name": each} if isinstance(each, str) else each
+        if not isinstance(codec, dict) or not isinstance(codec.get(key), str):
+            raise ValueError("it has a codec without a name")
+        parameters = {name: value for name, value in codec.items() if name != key}
+        if version == 3:
+            others = set(parameters) - {"configuration"}
+            parameters = parameters.get("configuration") or {}
+            if not isinstance(parameters, dict) or others:
+                raise ValueError(f"its codec {codec[key][:60]!r} has unknown parameters")
+        found.append((codec[key], parameters))
+    return found
+
+
+def _check_codecs(
+    codecs: Sequence[Codec], known: Mapping[str, set[str]] = CODECS_3
+) -> list[dict[str, Any]]:
+    """Refuse unknown codecs and parameters; return metadata of version 3 for these codecs.
+
+    Values of parameters are numbers, strings or lists of numbers.
+    """
+    for name, parameters in codecs:
+        if name not in known:
+            raise ValueError(
+                f"it is stored with the codec {name[:60]!r}, which is not accepted: a file may "
+                f"name codecs that run code. Accepted are {', '.join(sorted(known))}: {_SAVE_AGAIN}"
+            )
+        for parameter, value in parameters.items():
+            is_plain = value is None or isinstance(value, bool | int | float | str)
+            is_order = isinstance(value, list) and all(type(n) is int for n in value)
+            if parameter not in known[name] or not (is_plain or (name == "transpose" and is_order)):
+                raise ValueError(f"its codec {name!r} has the unknown parameter {parameter[:60]!r}")
+    return [{"name": name, "configuration": parameters} for name, parameters in codecs]
+
+
+def _compressor(codecs: Sequence[Codec]) -> tuple[str | None, int]:
+    """Return the name of the compressor and the length of the checksums after its output."""
+    found, n_checksums = None, 0
+    for name, _ in codecs:
+        n_checksums += name == "crc32c"
+        if name in _BOTH:
+            if found is not None:
+                raise ValueError(f"it is compressed more than once: {_SAVE_AGAIN}")
+            found, n_checksums = name, 0
+    return found, _CHECKSUM_BYTES * n_checksums
+
+
+def _shapes(shape: Any, chunks: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    for lengths, least in ((shape, 0), (chunks, 1)):
+        is_list = isinstance(lengths, list | tuple) and 0 < len(lengths) <= _MAX_DIMENSIONS
+        if not is_list or not all(type(n) is int and least <= n <= _MAX_LENGTH for n in lengths):
+            raise ValueError("its shape, or that of its chunks, is not a list of lengths")
+    if len(shape) != len(chunks):
+        raise ValueError(f"it has {len(shape)} axes, and its chunks have {len(chunks)}")
+    return tuple(shape), tuple(chunks)
+
+
+def _dtype(name: Any, pattern: re.Pattern[str] | None = None) -> np.dtype[Any]:
+    found = None
+    if isinstance(name, str) and (pattern is None or pattern.fullmatch(name)):
+        with suppress(TypeError, ValueError):
+            found = np.dtype(name)
+    if found is None or found.name not in _DTYPES:
+        raise ValueError(
+            f"its data type is {str(name)[:60]!r}, but only numbers are supported, not objects or "
+            "texts: save it again as numbers"
+        )
+    return found
+
+
+def _fill_value(value: Any, default: Any = None) -> Any:
+    if value is None:
+        return default
+    if isinstance(value, bool | int | float) or (isinstance(value, str) and _FILL.fullmatch(value)):
+        return value
+    raise ValueError("its fill value is not a number")
+
+
+def _key_encoding(encoding: Any) -> tuple[str, str]:
+    """Return the name of a checked encoding of chunk names, and its separator."""
+    given = {"name": encoding} if isinstance(encoding, str) else encoding
+    separators = {"default": "/", "v2": "."}
+    name = given.get("name") if isinstance(given, dict) else None
+    if not isinstance(name, str) or name not in separators:
+        raise ValueError("its encoding of chunk names is unknown")
+    configuration = _configuration(given, name, {"separator"})
+    return name, _one_of(configuration.get("separator", separators[name]), (".", "/"))
+
+
+def _configuration(given: Any, name: str, known: set[str]) -> dict[str, Any]:
+    found = given.get("configuration") or {} if isinstance(given, dict) else None
+    if not isinstance(found, dict) or given.get("name") != name or set(found) - known:
+        raise ValueError(f"its chunks are not laid out as a {name} grid")
+    return found
+
+
+def _one_of(value: Any, known: Sequence[str]) -> str:
+    if value not in known:
+        raise ValueError(f"its metadata say {str(value)[:60]!r}, not {' or '.join(known)}")
+    return str(value)

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..images.errors import ImageError
-from ..images.feature_attributes import MAX_LENGTH
 from ..images.feature_file import FeatureFile
+from ..images.formats import MAX_LENGTH
 from ..parameters import check_kind, check_number, check_whole_number
 from .grid import PatchGrid
 

@@ -22,8 +22,7 @@ from ..execution.executor import Executor, Threads
 from ..execution.progress import Callback, Progress, ignore
 from ..execution.tables import Row
 from ..execution.texts import counted
-from ..images.feature_attributes import Origin
-from ..images.feature_file import common_origin, is_feature_file
+from ..images.feature_file import Origin, common_origin, is_feature_file
 from ..images.pixel_size import GivenSize, PixelSize, are_mixed
 from ..images.record_order import content_order
 from ..images.records import Record

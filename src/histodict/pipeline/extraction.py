@@ -27,9 +27,8 @@ from ..execution.local import map_blocks
 from ..execution.progress import Callback, Progress, ignore, shares
 from ..execution.texts import one_line, printable
 from ..images.errors import ImageError
-from ..images.feature_attributes import MAGNIFICATION_AT_1_UM
 from ..images.feature_file import open_features
-from ..images.feature_formats import COORDS, FEATURES, OWN, write_hdf5
+from ..images.formats import COORDS, FEATURES, MAGNIFICATION_AT_1_UM, OWN, write_hdf5
 from ..images.in_memory import image_bytes
 from ..images.manifest import Record
 from ..images.pixel_size import GivenSize, Mpp

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from ..images.annotations.drawing import Drawing
 from ..images.errors import ImageError
-from ..images.feature_attributes import Origin
-from ..images.feature_file import FeatureFile
+from ..images.feature_file import FeatureFile, Origin
 from ..networks import vectors_named
 from ..patches.grid import PatchGrid
 from ..patches.inside import HALF

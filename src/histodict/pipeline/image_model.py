@@ -19,8 +19,7 @@ from ..execution.array_cache import ArrayCache
 from ..execution.executor import Executor
 from ..execution.progress import Callback, ignore
 from ..images.annotations.drawing import Drawing
-from ..images.feature_attributes import Origin
-from ..images.feature_file import common_origin
+from ..images.feature_file import Origin, common_origin
 from ..images.in_memory import ImageFile
 from ..images.manifest import Manifest, Record
 from ..images.pixel_size import common_size

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from ..execution.array_cache import ArrayCache
 from ..images.annotations.drawing import Drawing
-from ..images.feature_attributes import Origin
-from ..images.feature_file import is_feature_file, open_features
+from ..images.feature_file import Origin, is_feature_file, open_features
 from ..images.in_memory import ImageFile, image_key, settled_key
 from ..images.readers import open_image
 from ..recipes import Recipe

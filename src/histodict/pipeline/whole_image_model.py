@@ -16,7 +16,7 @@ from ..execution.executor import Executor
 from ..execution.local import map_blocks
 from ..execution.progress import Callback, Progress, ignore
 from ..images.annotations.drawing import Drawing
-from ..images.feature_attributes import Origin
+from ..images.feature_file import Origin
 from ..images.in_memory import ImageFile
 from ..images.manifest import Manifest
 from ..images.readers import ImageError

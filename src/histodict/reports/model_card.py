@@ -9,7 +9,7 @@ from ..compare.evaluation import Evaluation
 from ..decisions.regions import decision_words
 from ..decisions.tuning import describe_tuning
 from ..execution.texts import counted
-from ..images.feature_attributes import Origin
+from ..images.feature_file import Origin
 from ..images.records import some_of
 from ..methods.registry import method_entry
 from ..networks import vectors_named

@@ -12,6 +12,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from ..decisions.tuning import NOTE, n_tuned_on
+from ..execution.memory_cache import Key
 from ..images.manifest import Record
 from ..images.pixel_size import PixelSize, size_hint, size_warnings
 from ..patches.patch_map import PatchMap
@@ -19,7 +20,6 @@ from ..patches.pictures import encode_png
 from ..pipeline.answers import Answer
 from .api_jobs import seconds_left, share_done
 from .api_model import describe_patch
-from .bytes_cache import Key
 from .calls import Call, endpoint, picture
 from .explain import explain
 from .jobs import DONE, Job, all_jobs, new_job

@@ -16,13 +16,13 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from ..execution.files import file_key, key_of_files
+from ..execution.memory_cache import Key
 from ..images.manifest import Manifest, Record
 from ..patches.pictures import encode_jpeg, encode_png, vector_picture
 from ..pipeline import Model, save_model
 from ..pipeline.gallery import Gallery
 from ..pipeline.image_model import Atoms
 from ..reports.patch_pictures import outlined, square_around
-from .bytes_cache import Key
 from .calls import Call, endpoint, picture
 from .class_list import drawn_colours
 from .comparison import model_before, used_corrections

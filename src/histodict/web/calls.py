@@ -16,13 +16,13 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
 from ..execution.files import file_key
+from ..execution.memory_cache import BytesCache, Key
 from ..execution.texts import one_line, parse_json
 from ..images.manifest import Manifest, Record
 from ..model_file import read_header
 from ..pipeline import Model, load_model
 from ..pipeline.gallery import Gallery
 from .bad_images import left_out
-from .bytes_cache import BytesCache, Key
 from .data_checks import Checks
 from .data_sources import RECORD_BYTES, DataSources
 from .datasets import Dataset, find_dataset

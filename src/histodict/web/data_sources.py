@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
+from ..execution.memory_cache import BytesCache
 from ..images.layout import FOLDER, Entry, class_folders, images_below, walk
 from ..images.manifest import (
     MANIFEST_NAME,
@@ -25,7 +26,6 @@ from ..images.manifest import (
     read_manifest,
 )
 from ..images.records import name_in, some_of
-from .bytes_cache import BytesCache
 from .folders import DataFolders, ForbiddenFileError
 from .workspace import short_id
 

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
+from ..execution.memory_cache import BytesCache, Key
 from ..patches.grid import PatchGrid
 from ..patches.patch_map import BLANK, PatchMap
 from ..patches.pictures import enlarged, png_uri, vector_picture
@@ -20,7 +21,6 @@ from ..pipeline import Model
 from ..pipeline.gallery import Gallery
 from ..pipeline.image_model import Atoms
 from ..pipeline.view import View
-from .bytes_cache import BytesCache, Key
 
 _N_ATOMS = 8
 NO_TISSUE_FOUND = "No tissue found here: background, or unstained mucin or lumen"

@@ -151,7 +151,7 @@ class JobQueue:
         (job.folder / "progress.jsonl").unlink(missing_ok=True)
         job.set_state(RUNNING, run)
         server = str(os.getpid())
-        command = [sys.executable, "-m", "histodict.execution.child", server, _WORKER]
+        command = [sys.executable, "-m", "histodict.execution.child_process", server, _WORKER]
         command += [str(job.folder), str(run), server]
         with (job.folder / "log.txt").open("wb") as log:
             self._processes[job.id] = subprocess.Popen(

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..execution.memory_cache import BytesCache
 from ..images.annotations.outlines import IGNORED, Outline
 from ..images.annotations.runs import PixelRuns
 from ..patches.inside import HALF
 from ..patches.pictures import png_uri
-from .bytes_cache import BytesCache
 from .class_list import DrawnClass
 from .sheets import Shape, polygons_of
 from .sights import Box, Field, Numbers, Sight

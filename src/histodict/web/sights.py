@@ -13,13 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
+from ..execution.memory_cache import BytesCache, Key
 from ..images.readers import ImageSource
 from ..networks import missing_module, vectors_named
 from ..patches.grid import PatchGrid
 from ..pipeline.view import View
 from ..presets import preset
 from ..recipes import Recipe
-from .bytes_cache import BytesCache, Key
 
 Field = tuple[slice, slice]
 Box = tuple[float, float, float, float]

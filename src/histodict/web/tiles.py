@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..execution.files import file_key, written_whole
+from ..execution.memory_cache import BytesCache, Key, KeyLocks
 from ..images.manifest import Record
 from ..images.readers import ImageSource, open_image
 from ..patches.pictures import encode_jpeg
-from .bytes_cache import BytesCache, Key, KeyLocks
 
 TILE_SIDE = 512
 _THUMBNAIL_SIDE = 220

@@ -21,8 +21,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ..execution.child_process import end_with
 from ..execution.failures import failure_reason
-from ..execution.leaving import end_with
 from ..execution.progress import Callback, Progress
 from ..execution.sealed import write_sealed
 from ..images.manifest import Manifest

@@ -1,20 +1,52 @@
-"""Checks of an HDF5 file before its values are read: links, storage, sizes, missing chunks."""
+"""Checks of feature files before their values are read: memory, links, storage, missing chunks.
+
+On a damaged HDF5 file the library may hang or abort: such files are first opened in a child
+process.
+"""
 
 from __future__ import annotations
 
 import math
+import threading
+from collections.abc import Callable
+from functools import lru_cache
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
+from ..execution.files import file_key
+from . import slide_process
 from .compressed_size import MAX_DEFLATE, deflated_bytes
-from .feature_sizes import check_chunk
+from .errors import ImageError
 
+MAX_CHUNK_BYTES = 2**24
+MAX_ARRAY_BYTES = 2**27
+MAX_CHUNKS = 100_000  # per array, as they are read one by one
+_MAX_RATIO = 4  # compression ratio of feature vectors
 # Filters of the HDF5 library by their numbers, then those of h5py and hdf5plugin. Others take as
 # much memory as their parameters in the file say (szip, nbit, scaleoffset).
 _DEFLATE = 1
 _FILTERS = {_DEFLATE: "gzip", 2: "shuffle", 3: "fletcher32"}
 _PLUGINS = {32000: "lzf", 32001: "blosc", 32004: "lz4", 32008: "bitshuffle", 32015: "zstd"}
 _SPARE_BYTES = 2**26
+
+
+def check_chunk(name: str, n_bytes: int, file_bytes: int) -> None:
+    """Raise an error if a chunk is much larger than its file."""
+    if n_bytes > max(MAX_CHUNK_BYTES, _MAX_RATIO * file_bytes):
+        raise ValueError(
+            f"a chunk of {name} takes {n_bytes >> 20} MiB of memory, and the file has "
+            f"{file_bytes} bytes: save it again in chunks of, say, 64 rows"
+        )
+
+
+def check_whole(name: str, n_bytes: int, file_bytes: int) -> None:
+    """Raise an error if an array that is read whole is much larger than its file."""
+    if n_bytes > max(MAX_ARRAY_BYTES, _MAX_RATIO * file_bytes):
+        raise ValueError(
+            f"{name} takes {n_bytes >> 20} MiB of memory, and the file has {file_bytes} bytes: it "
+            "is damaged, or compresses so well that it must be saved without compression"
+        )
 
 
 def check_links(file: Any) -> None:
@@ -93,3 +125,40 @@ def missing_chunks(dataset: Any) -> tuple[int, int]:
     grid = zip(dataset.shape, dataset.chunks, strict=True)
     n_chunks = math.prod(-(-length // chunk) for length, chunk in grid)
     return n_chunks - dataset.id.get_num_chunks(), n_chunks
+
+
+# --- child process ------------------------------------------------------------------------------
+
+_LOCK = threading.Lock()  # one file at a time, as each needs a process
+
+
+def check_in_subprocess(path: Path, read: Callable[[str], None]) -> None:
+    """Raise ImageError if a child process hangs or ends when it reads the file.
+
+    Each file is read once, as long as it stays as it is. Without child processes (Windows) nothing
+    is checked.
+
+    Parameters
+    ----------
+    path : the file
+    read : function of a module that opens the file; errors that it raises are ignored, as they are
+        raised again when the file is opened in this process
+    """
+    if slide_process.APART:
+        _check_in_subprocess(path, path.absolute(), repr(file_key(path)), read)
+
+
+@lru_cache(maxsize=100_000)
+def _check_in_subprocess(
+    path: Path, absolute: Path, state: str, read: Callable[[str], None]
+) -> None:
+    try:
+        with _LOCK:
+            slide_process.call(read, absolute)
+    except slide_process.SlideRefusedError:
+        pass
+    except slide_process.SlideLostError as error:
+        raise ImageError(
+            f"{path}: is damaged: the library for HDF5 hangs or ends on it. Compute its features "
+            "again"
+        ) from error

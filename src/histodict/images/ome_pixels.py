@@ -1,4 +1,4 @@
-"""One level of an OME image: tiles of grey, RGB or RGBA, of 8 or 16 bits, shown as 8-bit RGB."""
+"""Levels of OME images: tiles of grey, RGB or RGBA, of 8 or 16 bits, converted to 8-bit RGB."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from .reduction import Piece, over_white
 from .tiled_level import KeptTiles, Pixels, TiledLevel
 from .wide_pixels import to_8_bits, white_of
 
-# Of a tile as it is decoded: the process that does so may not take more than a gigabyte or so.
+# Of a decoded tile: the memory of the process that decodes is limited to about a gigabyte.
 MAX_TILE_BYTES = 256 * 2**20
 _KINDS = ("uint8", "uint16")
-# Levels whose sides are not reduced alike by more than this are no levels but other pictures.
-_MOST_SKEW = 1.05
+# Images reduced more unevenly than this are other images, not levels.
+_MAX_SKEW = 1.05
 
 
 class OmeLevel(TiledLevel):
-    """dtype : of the values; white : the number that is"""
+    """dtype : of the values; white : the value that is white"""
 
     def __init__(
         self, size: tuple[int, int], tile: tuple[int, int], dtype: Any, kept: KeptTiles
@@ -36,13 +36,13 @@ class OmeLevel(TiledLevel):
 
     @abstractmethod
     def values(self, place: int) -> NDArray[Any] | None:
-        """A tile (height, width, n_samples), cut off where the level ends; None: nothing is there.
+        """Return a tile (height, width, n_samples), cropped to the level; None if it is missing.
 
-        n_samples is 1 for grey, 3, or 4 with opacity.
+        n_samples is 1 for grey, 3 for RGB, 4 for RGBA.
         """
 
     def check_tile(self, n_samples: int) -> None:
-        """Refuse tiles too large to be decoded."""
+        """Refuse tiles that are too large to be decoded."""
         n_bytes = self.tile[0] * self.tile[1] * n_samples * self.dtype.itemsize
         if n_bytes > MAX_TILE_BYTES:
             raise UnfitError(
@@ -52,7 +52,7 @@ class OmeLevel(TiledLevel):
             )
 
     def largest(self) -> int:
-        """The largest value, tile by tile."""
+        """Return the largest value, reading tile by tile."""
         found = (self.values(place) for place in range(self.n_across * self.n_down))
         return max((int(tile.max(initial=0)) for tile in found if tile is not None), default=0)
 
@@ -77,13 +77,13 @@ def check_kind(dtype: np.dtype[Any]) -> None:
         )
 
 
-class OmeSlide:
-    """An open OME image of some levels, the finest first; `close` is left to the kinds of files."""
+class OmeBackend:
+    """Open OME image; `levels` begin with the finest. Subclasses define `close`."""
 
     def __init__(self, path: str, levels: Sequence[OmeLevel], mpp: float | None) -> None:
-        self.levels = _alike(levels)
+        self.levels = _true_levels(levels)
         if self.levels[0].dtype.itemsize > 1:
-            # Of the smallest level: all that could be brighter in the others is single pixels.
+            # From the smallest level: in the others only single pixels could be brighter.
             white = white_of(Path(path), 0, self.levels[-1].largest())
             for level in self.levels:
                 level.white = white
@@ -100,14 +100,14 @@ class OmeSlide:
         return Image.frombuffer("RGBX", (piece.width, piece.height), pixels, "raw", "RGBX", 0, 1)
 
 
-def _alike(levels: Sequence[OmeLevel]) -> list[OmeLevel]:
-    """Those that are the first one made smaller, each smaller than the one before."""
+def _true_levels(levels: Sequence[OmeLevel]) -> list[OmeLevel]:
+    """Return the levels that are the first one reduced, each smaller than the one before."""
     found = [levels[0]]
     for level in levels[1:]:
         across, down = (a / b for a, b in zip(levels[0].size, level.size, strict=True))
         is_smaller = level.size[0] < found[-1].size[0] and level.size[1] <= found[-1].size[1]
-        # Sides of a few pixels are rounded by much.
-        slack = _MOST_SKEW + 2 / min(level.size)
+        # Rounding changes the ratio of short sides.
+        slack = _MAX_SKEW + 2 / min(level.size)
         if is_smaller and 1 / slack < across / down < slack and level.dtype == found[0].dtype:
             found.append(level)
     return found

@@ -1,4 +1,4 @@
-"""What was used last, as long as there is room for it."""
+"""Caches in memory: the least recently used values are removed when there is no room."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ Key = tuple[object, ...]
 
 
 class KeyLocks:
-    """A lock for every key: who works on one thing waits for nobody who works on another."""
+    """One lock per key, so that work on different keys does not wait for each other."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
-        self._locks: dict[Key, tuple[threading.Lock, int]] = {}  # with how many hold or want it
+        self._locks: dict[Key, tuple[threading.Lock, int]] = {}  # and the number of its users
 
     @contextmanager
     def held(self, key: Key) -> Iterator[None]:
@@ -35,7 +35,7 @@ class KeyLocks:
 
 
 class BytesCache(Generic[Value]):
-    """The values used last, of at most so many bytes together; safe to use from threads."""
+    """Least-recently-used cache of at most `most_bytes`; safe to use from threads."""
 
     def __init__(self, most_bytes: int) -> None:
         self._most = most_bytes
@@ -50,30 +50,30 @@ class BytesCache(Generic[Value]):
         make: Callable[[], tuple[Value, int]],
         is_good: Callable[[Value], bool] = lambda value: True,
     ) -> Value:
-        """The value under this key; one that is not there, or not good any more, is made.
+        """Return the value of a key; make it if it is missing or no longer good.
 
-        `make` gives the value and its number of bytes.
+        `make` returns the value and its number of bytes.
         """
         found = self.find(key)
         if found is None or not is_good(found):
-            # Or the tiles of one screen would all decode the same file.
+            # Else the tiles of one screen would all decode the same file.
             with self._making.held(key):
                 found = self.find(key)
                 if found is None or not is_good(found):
                     found, n_bytes = make()
-                    self._put(key, found, n_bytes)
+                    self.put(key, found, n_bytes)
         return found
 
     def find(self, key: Key) -> Value | None:
-        """The value under this key, if it is there."""
+        """Return the value of a key; None if it is missing."""
         with self._lock:
             if key not in self._held:
                 return None
             self._held.move_to_end(key)
             return self._held[key][0]
 
-    def _put(self, key: Key, value: Value, n_bytes: int) -> None:
-        """The newest stays even if it alone is too large: it is in use."""
+    def put(self, key: Key, value: Value, n_bytes: int) -> None:
+        """Store a value; the newest is kept even if it alone is too large, as it is in use."""
         with self._lock:
             self._bytes += n_bytes - self._held.pop(key, (value, 0))[1]
             self._held[key] = value, n_bytes

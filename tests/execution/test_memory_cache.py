@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from histodict.web.bytes_cache import BytesCache
+from histodict.execution.memory_cache import BytesCache
 
 
 class Kept:
