@@ -20,7 +20,7 @@ from typing import Any
 
 from histodict.demo.sets import write_synthetic_set
 from histodict.execution.local import available_cores
-from histodict.execution.sealed import body_of
+from histodict.execution.sealed import read_sealed
 
 from . import report
 from .big_slide import CELL, tissue_cells, write_slide
@@ -80,8 +80,7 @@ def _measure(model: Path, slide: Path, folder: Path, jobs: int) -> dict[str, Any
     _run("-m", "benchmarks.stages", str(facts), *command)
     figures: dict[str, Any] = json.loads(facts.read_text(encoding="utf-8"))
     (done,) = (results / "done").glob("*.json")
-    text = done.read_text(encoding="utf-8")
-    row = json.loads(body_of(text) or text)["row"]
+    row = read_sealed(done)["row"]
     sizes = {path.suffix: path.stat().st_size / 2**20 for path in results.glob("*/*")}
     return figures | {
         "jobs": jobs,

@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -10,6 +11,9 @@ import pytest
 from histodict.execution import local
 from histodict.images import slide_process
 from tests.long_files import LONG, left_out, place_of
+
+if TYPE_CHECKING:
+    from tests.small_models import SmallModels
 
 N_SLOWEST = 40
 
@@ -63,6 +67,14 @@ def pytest_terminal_summary(terminalreporter):
 @pytest.fixture
 def rng() -> np.random.Generator:
     return np.random.default_rng(0)
+
+
+@pytest.fixture(scope="session")
+def small_models(tmp_path_factory) -> SmallModels:
+    """Model files of every kind, trained when a test first needs them."""
+    from tests.small_models import SmallModels
+
+    return SmallModels(tmp_path_factory.mktemp("small-models"))
 
 
 @pytest.fixture(scope="session")

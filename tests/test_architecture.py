@@ -32,7 +32,6 @@ LAYERS = (
     "recipes",
     "presets",
     "model_content",
-    "old_model_files",
     "model_file",
     "pipeline",
     "compare",

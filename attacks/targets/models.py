@@ -1,6 +1,6 @@
 """Model files: what is not the model that was saved never answers.
 
-Bases are models of today's schema and of schema 4, all tiny. A file is damaged in its bytes, in its
+Bases are tiny models of all kinds. A file is damaged in its bytes, in its
 words or in its arrays. Where words or arrays are changed, the digest is made anew in some files
 (their headers end in a mark), so that the schema alone must hold: then the file is refused, or
 what it holds gives finite answers.
@@ -28,13 +28,12 @@ from histodict.model_file import ModelFileError, digest, read_content, read_head
 from histodict.pipeline import load_model, save_model
 from histodict.recipes import Recipe
 from histodict.reports.model_card import describe_members, describe_model
+from tests.small_models import TRAIN
 
 from .. import byte_edits, json_edits
 from ..target import Case, Find, Target
 
-_OLD = Path(__file__).parents[2] / "tests" / "data" / "models"
-_ANEW = ("dfdl", "three", "regions", "calibrated", "lcksvd", "textures", "components")
-_AS_OLD = ("dfdl", "regions", "calibrated", "textures", "adapted")
+_KINDS = ("dfdl", "three", "regions", "calibrated", "lcksvd", "textures", "components", "adapted")
 _METHODS = ("odl", "fddl", "nayak", "src", "shirc", "nearest-mean", "nearest-patches")
 _WHOLE = ("mean-logistic", "src-image")
 _MARK = "  \n"  # at the end of the header: JSON passes over it
@@ -57,13 +56,10 @@ class Models(Target):
         self.path = folder / "model.histodict"
         self.image = folder / "tissue.png"
         warnings.simplefilter("ignore")
-        manifest = read_manifest(write_synthetic_set(folder / "set", 2, 2, size=(96, 64), seed=3))
+        manifest = read_manifest(write_synthetic_set(folder / "set", 6, 2, size=(96, 64), seed=3))
         with Image.open(manifest.records[0].path) as picture:
             picture.crop((0, 0, 48, 40)).save(self.image)
         self.files = {f"{name}.histodict": _made(folder, name, manifest) for name in _NAMES}
-        for name in _AS_OLD:
-            old = f"schema-4-{name}.histodict"
-            self.files[old] = (_OLD / old).read_bytes()
         self.bases = sorted(self.files)
         self.contents = {base: self._content(base) for base in self.bases}
         self.answers = {base: self._answer(base) for base in self.bases}
@@ -85,8 +81,7 @@ class Models(Target):
             edits = self._byte_edits(rng, kind, len(self.files[base]))
         else:
             kind, edits = self._content_edits(rng, base)
-        age = "old" if base.startswith("schema-4") else "today's"
-        return Case(f"{age}: {kind}", base, tuple(edits))
+        return Case(kind, base, tuple(edits))
 
     def _byte_edits(self, rng: Generator, kind: str, n: int) -> list[Any]:
         if kind == "spliced":
@@ -104,7 +99,7 @@ class Models(Target):
             else:
                 name, what = str(rng.choice(sorted(arrays))), str(rng.choice(_DAMAGE))
                 edits.append(["array", name, what, int(rng.integers(10**6))])
-        seal = bool(rng.random() < 0.75) and not base.startswith("schema-4")
+        seal = bool(rng.random() < 0.75)
         kind = ("words" if is_words else "arrays") + (" changed, resealed" if seal else " changed")
         return kind, [*edits, *([["seal"]] if seal else [])]
 
@@ -127,18 +122,15 @@ class Models(Target):
         self.path.write_bytes(data)
         self._look()
         try:
-            with warnings.catch_warnings(record=True) as said:
-                warnings.simplefilter("always")
-                content = read_content(self.path)
-                model = load_model(self.path, n_jobs=1)
+            content = read_content(self.path)
+            model = load_model(self.path, n_jobs=1)
         except ModelFileError as error:
             return self._refused(str(error), self.path)
         if _same(content, self.contents[base]):
             if self._said(model) != self.answers[base]:
                 raise Find("the same content answers otherwise")
             return "the same, answered"
-        is_old = any("cannot be checked" in str(w.message) for w in said)
-        if not is_old and not _parts(data)[0].endswith(_MARK):
+        if not _parts(data)[0].endswith(_MARK):
             raise Find("a model that was not saved is loaded without a word")
         return self._consistent(model)
 
@@ -177,13 +169,13 @@ class Models(Target):
         return [answer.label, [*scores, *chances, *margins, answer.value or 0.0]]
 
 
-_NAMES = (*_ANEW, *_METHODS, *_WHOLE)
+_NAMES = (*_KINDS, *_METHODS, *_WHOLE)
 
 
 def _made(folder: Path, name: str, manifest: Any) -> bytes:
-    """A file of today: of a model that is kept among the tests, or of one trained here."""
-    if name in _ANEW:
-        model = load_model(_OLD / f"schema-4-{name}.histodict")
+    """Return the bytes of a model file."""
+    if name in _KINDS:
+        model = TRAIN[name](manifest)
     else:
         parameters = {k: v for k, v in _SMALL.items() if Recipe(name).knows(k)}
         if name.endswith("-image"):

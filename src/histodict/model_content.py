@@ -1,11 +1,11 @@
-"""All there is of a fitted model: what it is made of, and what that must be.
+"""The content of a fitted model, and its validation.
 
-What models give and take; how it lies in a file is the affair of `model_file`.
+`model_file` writes it to a file and reads it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from reprlib import repr as short
 from typing import Any
@@ -16,9 +16,9 @@ from .decisions.atom_notes import check_notes
 from .decisions.image_rules import n_scores
 from .decisions.tuning import check_tuning
 from .learnt_arrays import Learnt, Sizes, check_arrays
-from .parameters import check_kind, check_number, check_whole_number
+from .parameters import check_choice, check_kind, check_number, check_whole_number
 
-# The numbers that an answer depends on beside the arrays, by the kind of model.
+# Parameters of the decision that are not arrays, by the kind of model.
 DECISIONS = {
     "tissue-classifier": ("shift",),
     "region-detector": ("least_patches", "cut"),
@@ -57,7 +57,7 @@ def arrays_of(*parts: str) -> dict[str, Learnt]:
 
 @dataclass(frozen=True)
 class ModelContent:
-    """All there is of a fitted model.
+    """The content of a fitted model.
 
     kind : "tissue-classifier", "region-detector" or "panel"
     classes : names in the order of scores; with two, the second scores positive
@@ -85,8 +85,8 @@ class ModelContent:
     arrays: dict[str, NDArray[Any]] = field(default_factory=dict)
 
     def header(self) -> dict[str, Any]:
-        words = {name: getattr(self, name) for name in _WORDS}
-        return words | {"members": [member.header() for member in self.members]}
+        fields = {name: getattr(self, name) for name in _FIELDS}
+        return fields | {"members": [member.header() for member in self.members]}
 
     def all_arrays(self) -> dict[str, NDArray[Any]]:
         found = dict(self.arrays)
@@ -97,7 +97,7 @@ class ModelContent:
 
     @classmethod
     def of(cls, header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> ModelContent:
-        """The reverse of `header` and `all_arrays`."""
+        """Make the content from a header and the arrays, as `header` and `all_arrays` give them."""
         own: dict[str, NDArray[Any]] = {}
         parts: dict[str, dict[str, NDArray[Any]]] = {
             f"member{place}": {} for place in range(len(header["members"]))
@@ -110,7 +110,7 @@ class ModelContent:
                 own[name] = array
         pairs = zip(header["members"], parts.values(), strict=True)
         members = [cls.of(words, theirs) for words, theirs in pairs]
-        return cls(**{name: header[name] for name in _WORDS}, members=members, arrays=own)
+        return cls(**{name: header[name] for name in _FIELDS}, members=members, arrays=own)
 
     def check_arrays(self, declared: Mapping[str, Learnt], sizes: Sizes) -> None:
         """Refuses arrays other than those declared; `sizes` beside those known of any model."""
@@ -127,134 +127,115 @@ class ModelContent:
         check_arrays(declared, self.arrays, known | dict(sizes))
 
 
-# --- words --------------------------------------------------------------------------------------
+# --- header -------------------------------------------------------------------------------------
+
+# Types of the header's fields.
+_FIELDS = {
+    "kind": "str",
+    "classes": "list[str]",
+    "recipe": "dict[str, Any]",
+    "mpp": "float | None",
+    "n_features": "int",
+    "weights": "str",
+    "decision": "dict[str, Any]",
+    "training": "dict[str, Any]",
+    "atoms": "list[Any]",
+}
+# Fields of an ensemble that must equal those of its first member.
+_OF_FIRST = ("recipe", "mpp", "n_features", "weights")
+_RECIPE = {"method_parameters": "dict[str, Any]", "vectors": "str"}
+# Of the record of the training: what every model has, and what some have.
+_TRAINING = {
+    "manifest_digest": "str",
+    "n_images": "int",
+    "n_patients": "int",
+    "random_state": "int | None",
+}
+_TRAINING_OF_SOME = {
+    "n_patches": "int",
+    "folds": "int",
+    "started_from": "dict[str, Any]",
+    "left_out": "list[str]",
+    "confounders": "list[str]",
+    "tuning": "list[Any]",
+    "members": "list[Any]",
+}
 
 
 def check_words(header: Mapping[str, Any]) -> None:
-    """Refuses a header that is none: its words, their types, and whether they fit each other.
+    """Validate the fields of a header, their types, and whether they fit each other.
 
-    What the settings of the recipe mean is looked at when the model is made.
+    The settings of the recipe are checked when the model is made.
     """
-    words = {*_WORDS, "members"}
-    for name in sorted(words ^ (set(header) - {"schema", "versions"})):
-        raise ValueError(f"{short(name)} is {'missing' if name in words else 'not known'}")
-    for name, check in _WORDS.items():
-        check(header[name])
-    kind, members = header["kind"], header["members"]
-    if set(header["decision"]) != set(DECISIONS[kind]):
-        raise ValueError(f"a {kind} decides by {DECISIONS[kind]}, not {short(header['decision'])}")
-    if kind == "region-detector":
-        check_whole_number("least_patches", header["decision"]["least_patches"], 1)
-        if len(header["classes"]) != 2:
-            raise ValueError("a region-detector has two classes")
-    _check_members(kind, header["classes"], members)
-    for name in _OF_FIRST if members else ():
-        if header[name] != members[0][name]:
-            raise ValueError(f"{name} of a panel must be that of its first member")
+    fields = {*_FIELDS, "members"}
+    for name in sorted(fields ^ (set(header) - {"schema", "versions"})):
+        raise ValueError(f"{short(name)} is {'missing' if name in fields else 'not known'}")
+    _check_fields("", header, _FIELDS)
+    check_choice("kind", header["kind"], DECISIONS)
+    _check_classes(header["classes"])
+    if header["mpp"] is not None:
+        check_number("mpp", header["mpp"], above=True)
+    check_whole_number("n_features", header["n_features"], 1)
+    _check_fields("recipe: ", header["recipe"], _RECIPE)
+    _check_decision(header["kind"], header["decision"])
+    _check_training(header["training"])
+    check_notes(header["atoms"])
+    if header["kind"] == "region-detector" and len(header["classes"]) != 2:
+        raise ValueError("a region-detector has two classes")
+    _check_members(header)
 
 
-def _check_members(kind: str, classes: list[str], members: object) -> None:
-    if not isinstance(members, list) or bool(members) != (kind == "panel"):
-        raise ValueError("members are a list of models, of a panel and of nothing else")
-    for member in members:
-        check_kind("a member", member, "dict[str, Any]")
-        if member.get("kind") != "tissue-classifier" or member.get("classes") != classes:
-            raise ValueError("members are tissue-classifiers of the panel's classes")
-        check_words(member)
+def _check_fields(where: str, values: Mapping[str, Any], kinds: Mapping[str, str]) -> None:
+    for name, kind in kinds.items():
+        if name not in values:
+            raise ValueError(f"{where}{name} is missing")
+        check_kind(f"{where}{name}", values[name], kind)
 
 
-def _check_kind_of_model(kind: object) -> None:
-    if not isinstance(kind, str) or kind not in DECISIONS:
-        raise ValueError(f"kind must be one of {sorted(DECISIONS)}, not {short(kind)}")
-
-
-def _check_classes(classes: object) -> None:
-    names = classes if isinstance(classes, list) else []
-    if not all(isinstance(name, str) and _is_text(name) for name in names) or not (
-        len(set(names)) == len(names) >= 2
-    ):
+def _check_classes(classes: list[str]) -> None:
+    if not all(map(_is_text, classes)) or not len(set(classes)) == len(classes) >= 2:
         raise ValueError(f"classes must be two different names or more, not {short(classes)}")
 
 
 def _is_text(name: str) -> bool:
-    """Letters that can be written: half of a pair of UTF-16 cannot."""
+    """Return whether a name is visible and valid Unicode, without lone surrogates."""
     return bool(name.strip()) and name == name.encode("utf-8", "replace").decode()
 
 
-def _check_mpp(mpp: object) -> None:
-    if mpp is not None:
-        check_number("mpp", mpp, above=True)
-
-
-def _check_decision(decision: object) -> None:
-    check_kind("decision", decision, "dict[str, Any]")
-    assert isinstance(decision, dict)
+def _check_decision(kind: str, decision: Mapping[str, Any]) -> None:
+    if set(decision) != set(DECISIONS[kind]):
+        raise ValueError(f"a {kind} decides by {DECISIONS[kind]}, not {short(decision)}")
     for name, value in decision.items():
         check_kind(name, value, "float")
         check_number(name, value, low=-float("inf"))
+    if "least_patches" in decision:
+        check_whole_number("least_patches", decision["least_patches"], 1)
 
 
-def _check_training(training: object) -> None:
-    check_kind("training", training, "dict[str, Any]")
-    assert isinstance(training, dict)
-    missing = sorted({n for n, (_, needed) in _TRAINING.items() if needed} - set(training))
-    if missing:
-        raise ValueError(f"training lacks {', '.join(missing)}")
-    for name, (annotation, _) in _TRAINING.items():
-        if name in training:
-            check_kind(f"training: {name}", training[name], annotation)
+def _check_training(training: Mapping[str, Any]) -> None:
+    _check_fields("training: ", training, _TRAINING)
+    known = {name: kind for name, kind in _TRAINING_OF_SOME.items() if name in training}
+    _check_fields("training: ", training, known)
     check_tuning(training.get("tuning", []))
-    for heard in _list(training.get("members", [])):
+    for heard in training.get("members", []):
         check_kind("training: a member", heard, "dict[str, Any]")
-        check_kind("unseen", heard.get("unseen"), "float | None")
-        check_kind("a member's recipe", heard.get("recipe"), "dict[str, Any]")
-        parameters = heard["recipe"].get("method_parameters")
-        check_kind("method_parameters", parameters, "dict[str, Any]")
+        own = {"unseen": "float | None", "recipe": "dict[str, Any]"}
+        # A member that could not be trained has no weight.
+        _check_fields(
+            "a member's ", heard, own if "failure" in heard else own | {"weight": "float"}
+        )
+        _check_fields("a member's recipe: ", heard["recipe"], _RECIPE)
 
 
-def _list(value: object) -> list[Any]:
-    if not isinstance(value, list):
-        raise ValueError(f"a list is expected, not {short(value)}")
-    return value
-
-
-def _check_recipe(recipe: object) -> None:
-    check_kind("recipe", recipe, "dict[str, Any]")
-    assert isinstance(recipe, dict)
-    check_kind("method_parameters", recipe.get("method_parameters"), "dict[str, Any]")
-    check_kind("vectors", recipe.get("vectors"), "str")
-
-
-def _check_weights(weights: object) -> None:
-    check_kind("weights", weights, "str")
-
-
-def _check_n_features(n_features: object) -> None:
-    check_whole_number("n_features", n_features, 1)
-
-
-# What a panel has from its first member, which is the one that is shown.
-_OF_FIRST = ("recipe", "mpp", "n_features", "weights")
-# Of what is known of a training: what it is, and whether any model has it.
-_TRAINING = {
-    "manifest_digest": ("str", True),
-    "n_images": ("int", True),
-    "n_patients": ("int", True),
-    "random_state": ("int | None", True),
-    "n_patches": ("int", False),
-    "folds": ("int", False),
-    "started_from": ("dict[str, Any]", False),
-    "left_out": ("list[str]", False),
-    "confounders": ("list[str]", False),
-}
-_WORDS: dict[str, Callable[[object], None]] = {
-    "kind": _check_kind_of_model,
-    "classes": _check_classes,
-    "recipe": _check_recipe,
-    "mpp": _check_mpp,
-    "n_features": _check_n_features,
-    "weights": _check_weights,
-    "decision": _check_decision,
-    "training": _check_training,
-    "atoms": check_notes,
-}
+def _check_members(header: Mapping[str, Any]) -> None:
+    members = header["members"]
+    if not isinstance(members, list) or bool(members) != (header["kind"] == "panel"):
+        raise ValueError("members are a list of models, of a panel and of nothing else")
+    for member in members:
+        check_kind("a member", member, "dict[str, Any]")
+        if member.get("kind") != "tissue-classifier" or member.get("classes") != header["classes"]:
+            raise ValueError("members are tissue-classifiers of the panel's classes")
+        check_words(member)
+    for name in _OF_FIRST if members else ():
+        if header[name] != members[0][name]:
+            raise ValueError(f"{name} of a panel must be that of its first member")

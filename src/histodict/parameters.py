@@ -76,6 +76,7 @@ _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
         lambda value: isinstance(value, list) and all(isinstance(part, str) for part in value),
         "a list of words",
     ),
+    "list[Any]": (lambda value: isinstance(value, list), "a list"),
     "Any": (lambda value: True, "anything"),
 }
 

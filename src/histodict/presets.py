@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
 from typing import Any
@@ -79,9 +78,6 @@ _FOR_REGIONS: dict[str, dict[str, Any]] = {
     }
 }
 
-# What presets of one model were called.
-_FORMER = {"default": "fast"}
-
 
 def preset(name: str, method: str | None = None, *, regions: bool = False) -> Recipe:
     """A preset, for any method: with that method's own parameters and, if it has one, rule.
@@ -91,12 +87,6 @@ def preset(name: str, method: str | None = None, *, regions: bool = False) -> Re
     of a network are told apart so well on the images learnt from that a margin fitted there misses
     much on others: the class that is closest wins them.
     """
-    if name in _FORMER:
-        warnings.warn(
-            f"of one model, the preset {name!r} is called {_FORMER[name]!r} now; {name} is a panel",
-            stacklevel=3,
-        )
-        name = _FORMER[name]
     if name not in PRESETS:
         raise ValueError(
             f"preset must be one of {sorted(PRESETS)}, not {name!r}; Panel also knows default and "

@@ -23,7 +23,6 @@ from histodict.images.manifest import read_manifest
 from histodict.pipeline import Plan, load_model, save_model
 from histodict.recipes import Recipe
 
-OLD = Path(__file__).parents[1] / "data" / "models"
 FAST = Recipe(method="nearest-mean", patch_px=12, patches_per_class=200, rule="margin")
 
 
@@ -130,8 +129,8 @@ def test_images_that_cannot_be_read_are_named_together(planted, tmp_path):
     assert len(load_model(output).training_["tuning"][-1]["left_out"]) == 2
 
 
-def test_what_finds_regions_has_no_threshold_to_move(manifest, tmp_path):
-    finder, image = OLD / "schema-4-regions.histodict", manifest.records[0].path
+def test_what_finds_regions_has_no_threshold_to_move(manifest, small_models, tmp_path):
+    finder, image = small_models.path("regions"), manifest.records[0].path
     arguments = ["adapt", str(finder), str(image), "-o", str(tmp_path / "a.histodict")]
     run = CliRunner().invoke(app, arguments)
     assert run.exit_code == 2 and "finds regions" in run.output

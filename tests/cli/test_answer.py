@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from typer.testing import CliRunner
 
 from histodict.cli import app
 
-DATA = Path(__file__).parents[1] / "data" / "models"
 
+@pytest.fixture
+def answer(small_models):
+    """Run `predict` or `detect` with a small model."""
 
-def answer(command, kind, *words):
-    model = DATA / f"schema-4-{kind}.histodict"
-    return CliRunner().invoke(app, [command, str(model), *map(str, words)])
+    def run(command, kind, *words):
+        return CliRunner().invoke(app, [command, str(small_models.path(kind)), *map(str, words)])
+
+    return run
 
 
 @pytest.mark.parametrize(
@@ -25,8 +26,8 @@ def answer(command, kind, *words):
         ("detect", "regions", "detections.csv"),
     ],
 )
-def test_every_kind_of_model_answers(command, kind, table, tmp_path):
-    images = DATA / "images"
+def test_every_kind_of_model_answers(answer, small_models, command, kind, table, tmp_path):
+    images = small_models.tissue / "inflamed"
     run = answer(command, kind, images, "-o", tmp_path)
     assert run.exit_code == 0, run.output
     lines = (tmp_path / table).read_text(encoding="utf-8").splitlines()
@@ -42,12 +43,12 @@ def test_every_kind_of_model_answers(command, kind, table, tmp_path):
         ("detect", "panel", "predict"),
     ],
 )
-def test_the_other_command_is_named(command, kind, other, tmp_path):
-    run = answer(command, kind, DATA / "images", "-o", tmp_path)
+def test_the_other_command_is_named(answer, small_models, command, kind, other, tmp_path):
+    run = answer(command, kind, small_models.tissue, "-o", tmp_path)
     assert run.exit_code == 2 and f"histodict {other}" in run.output
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_without_images_is_said(tmp_path):
+def test_a_folder_without_images_is_said(answer, tmp_path):
     run = answer("predict", "dfdl", tmp_path, "-o", tmp_path / "out")
     assert run.exit_code == 2 and "no images found" in run.output

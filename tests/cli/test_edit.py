@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -26,7 +25,6 @@ SMALL = Recipe(
     rule="margin",
 )
 TEXTURES = Recipe(method="lbp-colour")
-MODELS = Path(__file__).parents[1] / "data" / "models"
 
 
 @pytest.fixture(scope="module")
@@ -159,13 +157,6 @@ def test_why_in_words_and_on_a_page(folder, tmp_path):
     assert "<script" not in text and "http" not in text and ", because " in text
 
 
-def test_a_model_of_before_says_what_it_does_not_know(folder):
-    image = next((folder / "set" / "inflamed").iterdir())
-    done = run("why", MODELS / "schema-4-dfdl.histodict", image, "--mpp", 0.5)
-    assert done.exit_code == 0, done.output
-    assert "is from before" in done.output
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -216,16 +207,6 @@ def test_the_line_needs_images_of_the_models_classes(folder, tmp_path):
     done = run("edit", folder / "m.histodict", "--line", other, "-o", tmp_path / "n.histodict")
     assert done.exit_code != 0 and "not 'fat'" in done.output
     assert not (tmp_path / "n.histodict").exists()
-
-
-def test_every_view_of_a_panel_is_asked_whether_it_knows_what_is_usual(folder, tmp_path):
-    panel = Panel([SMALL, SMALL], folds=2).fit(folder / "set" / "manifest.csv")
-    panel.members_[1].model_.typical_ = None  # as in a file of before
-    file, image = tmp_path / "p.histodict", next((folder / "set" / "inflamed").iterdir())
-    panel.save(file)
-    done = run("why", file, image, "--mpp", 0.5)
-    assert done.exit_code == 0, done.output
-    assert "not known (of view 2)" in " ".join(done.output.split())
 
 
 def test_regions_say_how_much_of_them_uses_what_was_named(folder):

@@ -6,7 +6,6 @@ import json
 import shutil
 import sys
 import warnings
-from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -22,7 +21,6 @@ from histodict.model_file import read_header
 from histodict.pipeline import Plan, load_model
 from histodict.pipeline.whole_image_model import WholeImageModel
 
-MODELS = Path(__file__).parents[1] / "data" / "models"
 SMALL = ["--method", "nearest-mean", "--set", "patch_px=8", "--set", "patches_per_class=100"]
 
 
@@ -147,8 +145,8 @@ def test_names_that_do_not_tell_are_warned_of(tissue, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["regions", "panel"])
-def test_a_model_of_another_kind_is_not_gone_on_from(tissue, tmp_path, kind):
-    start = MODELS / f"schema-4-{kind}.histodict"
+def test_a_model_of_another_kind_is_not_gone_on_from(tissue, small_models, tmp_path, kind):
+    start = small_models.path(kind)
     run = train(tissue, tmp_path / "m.histodict", *SMALL, "--start-from", start)
     assert run.exit_code == 2
     assert "a tissue-classifier cannot go on from it" in " ".join(run.output.split())

@@ -115,7 +115,7 @@ def test_what_is_no_map_is_said(tmp_path):
         (tmp_path / "a.npz").write_bytes(content)
         with pytest.raises(ValueError, match="not a patch map"):
             PatchMap.load(tmp_path / "a.npz")
-    np.savez(tmp_path / "a.npz", winners=np.zeros((2, 2)))  # of an earlier version
+    np.savez(tmp_path / "a.npz", winners=np.zeros((2, 2)))  # without facts
     with pytest.raises(ValueError, match="not a patch map"):
         PatchMap.load(tmp_path / "a.npz")
 

@@ -19,7 +19,7 @@ from histodict.pipeline.stability import measure_stability
 from histodict.recipes import Recipe
 
 CLASSES = ["a", "b"]
-ATOMS = Atoms(np.eye(4), np.array([0, 0, 1, 1]), None)
+ATOMS = Atoms(np.eye(4), np.array([0, 0, 1, 1]), None, np.ones(4))
 
 
 def planted(n_patients=12, n_patches=20, seed=0):

@@ -25,7 +25,7 @@ CODES = np.array(
         [0.0, 0.0, 0.0, 0.0, 0.0, 0.0],
     ]
 )
-ATOMS = Atoms(np.eye(6), np.array([0, 0, 0, 1, 1, 1]), None)
+ATOMS = Atoms(np.eye(6), np.array([0, 0, 0, 1, 1, 1]), None, np.ones(6))
 
 
 def gallery_of(codes=CODES, corners=None):

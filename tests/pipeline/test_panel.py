@@ -257,19 +257,6 @@ def test_of_a_slide_some_tissue_stands_for_all(tmp_path, monkeypatch, rng):
         whole._vectors({tmp_path / "glass.png": None}, None)
 
 
-def test_a_model_of_wnd_charms_features_of_before_is_refused(rng):
-    model = whole_image_model.WholeImageModel(Recipe(method="wndcharm"), ["a", "b"], 0, 1)
-    model.method_ = model.new_method().fit(rng.standard_normal((12, 40)), np.arange(12) % 2)
-    model.mpp_ = None
-    content = model.content("tissue classifier", {}, {})
-    model.restore(content)
-    named = {"least_": "mean_", "span_": "scale_"}
-    arrays = {named.get(n[7:], n[7:]): array for n, array in content.arrays.items()}
-    before = replace(content, arrays={f"method.{name}": a for name, a in arrays.items()})
-    with pytest.raises(ValueError, match=r"as they were before.*train the model again"):
-        model.restore(before)
-
-
 def test_training_goes_on_from_a_cache(manifest, tmp_path):
     arguments = ["train", str(manifest.root), "--preset", "pixels", "--method", "nearest-mean"]
     arguments += ["--set", "patch_px=8", "--set", "patches_per_class=200", "--json"]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from typer.testing import CliRunner
@@ -15,7 +13,6 @@ from histodict.images.manifest import read_manifest
 from histodict.pipeline import Panel, load_model, save_model
 from histodict.recipes import Recipe
 
-MODELS = Path(__file__).parents[1] / "data" / "models"
 SMALL = Recipe(
     method_parameters={"n_atoms": 12, "n_iter": 30, "tol": 1e-3},
     patch_px=10,
@@ -78,9 +75,9 @@ def test_on_the_command_line(manifest, tmp_path):
     assert run.exit_code == 2 and "same settings" in run.output
 
 
-def test_a_panel_is_not_gone_on_from(manifest, tmp_path):
+def test_a_panel_is_not_gone_on_from(manifest, small_models, tmp_path):
     """Or its other views would be lost without a word."""
-    one = str(MODELS / "schema-4-panel.histodict")
+    one = str(small_models.path("panel"))
     two = ["-o", str(tmp_path / "two.histodict")]
     run = CliRunner().invoke(app, ["train", str(manifest.root), *two, "--start-from", one])
     assert run.exit_code == 2 and "is a panel, which starts afresh" in " ".join(run.output.split())

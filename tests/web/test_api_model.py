@@ -1,7 +1,5 @@
 """The model page's figures follow the operating point, whatever kind of model it is."""
 
-from pathlib import Path
-
 import pytest
 
 from .conftest import MISSING
@@ -10,8 +8,6 @@ pytest.importorskip("starlette", reason=MISSING)
 
 from histodict.pipeline import load_model
 from histodict.web.api_model import _answers_at_point
-
-MODELS = Path(__file__).parents[1] / "data" / "models"
 
 
 @pytest.mark.parametrize(
@@ -23,8 +19,8 @@ MODELS = Path(__file__).parents[1] / "data" / "models"
         ("regions", "patches", 3),
     ],
 )
-def test_answers_are_judged_at_another_point(name, kind, value):
-    model = load_model(MODELS / f"schema-4-{name}.histodict")
+def test_answers_are_judged_at_another_point(small_models, name, kind, value):
+    model = load_model(small_models.path(name))
     first, second = model.classes_
     rows = [{"answer": first, "value": value + step} for step in (-0.1, 0.1)]
     results = {"operating_point": None, "images": [*rows, {"answer": None, "value": None}]}
@@ -34,8 +30,8 @@ def test_answers_are_judged_at_another_point(name, kind, value):
     assert found["operating_point"]["value"] == pytest.approx(value)
 
 
-def test_more_than_two_classes_have_no_point():
-    model = load_model(MODELS / "schema-4-three.histodict")
+def test_more_than_two_classes_have_no_point(small_models):
+    model = load_model(small_models.path("three"))
     results = {"operating_point": None, "images": [{"answer": "a", "value": 1.0}]}
     assert _answers_at_point(model, results) is results
     with pytest.raises(ValueError, match="more than two classes"):

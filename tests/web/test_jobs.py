@@ -204,6 +204,7 @@ def test_trainings_come_before_maps(tmp_path, monkeypatch):
     user = User.of(tmp_path, "ann")
     common = {"name": "n", "data": "d", "root": "", "model": "", "folder": ""}
     training = {"recipe": {}, "seed": 0, "n_images": 0, "test_patients": [], "corrections": []}
+    training["n_shapes"] = 0
     maps = [
         new_job(user, common | {"kind": "map", "records": [{"path": str(n)}]}) for n in range(2)
     ]

@@ -2,7 +2,6 @@
 
 import shutil
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,8 +22,6 @@ from histodict.web.maps import (
     stored_map,
 )
 from histodict.web.workspace import read_json
-
-MODELS = Path(__file__).parents[1] / "data" / "models"
 
 
 @pytest.fixture(scope="module")
@@ -150,9 +147,9 @@ def test_every_flipped_bit_of_a_map_is_refused_in_words_or_read(patch_map, tmp_p
 
 
 @pytest.mark.parametrize("name", ["dfdl", "textures", "panel", "regions", "three"])
-def test_a_kept_answer_is_redrawn_as_the_model_would_answer(name, manifest, tmp_path):
+def test_a_kept_answer_is_redrawn_as_the_model_would_answer(name, small_models, manifest, tmp_path):
     """Whatever kind of model it is, and wherever its line was moved; as it is, nothing changes."""
-    model = load_model(MODELS / f"schema-4-{name}.histodict")
+    model = load_model(small_models.path(name))
     record = manifest.records[0]
     kept = answer_image(model, record, tmp_path)
     patch_map = stored_map(tmp_path, record) if kept["grid"] else None

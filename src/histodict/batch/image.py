@@ -142,6 +142,7 @@ def facts_of(record: Record) -> Content:
         "label": record.label,
         "mpp": record.mpp,
         "mask": str(record.mask) if record.mask else None,
+        "drawn": None,
     }
     drawn = record.drawn
     if drawn is not None:
@@ -154,12 +155,12 @@ def record_of(content: Content) -> Record:
     """The reverse, of an image whose content has it."""
     row, known = content["row"], content["known"]
     mask = Path(known["mask"]) if known["mask"] else None
-    path, drawn = Path(known["path"]), known.get("drawn")
+    path, drawn = Path(known["path"]), known["drawn"]
     record = Record(path, known["label"], row["patient"], mpp=known["mpp"], mask=mask)
     if not drawn:
         return record
-    file, names, coordinates, *over = drawn  # earlier versions wrote three
-    image = Path(over[0]) if over and over[0] else None
+    file, names, coordinates, over = drawn
+    image = Path(over) if over else None
     return replace(record, drawn=Drawing(Path(file), tuple(names), coordinates, image))
 
 

@@ -303,12 +303,6 @@ def why(
                 found.append(one)
         if output is not None:
             write_why_page(output, model, found, records, n_parts=n_shown)
-    views = [view_of(model, number + 1).model_ for number in range(model.n_members)]
-    unknown = [n for n, view in enumerate(views, 1) if view.typical_ is None and view.atoms()]
-    if unknown:
-        which = f" (of view {', '.join(map(str, unknown))})" if len(views) > 1 else ""
-        words = f"this model is from before: what is usual in its classes is not known{which}"
-        warn(words, "Note")
     if as_json:
         print_json({"images": [each.to_dict() for each in found]})
         return

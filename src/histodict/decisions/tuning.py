@@ -112,7 +112,7 @@ def _describe(change: Record) -> str:
     n_images = change["n_images"]
     where = "with" if change["source"] == _ADAPTED else "on"
     words += f" {where} {counted(n_images, 'image')}" if n_images else ", images not recorded"
-    words += f" ({change['date']})" if change["date"] else ""
+    words += f" ({change['date']})"
     return f"{words}: scores on these images are not an estimate for unseen patients"
 
 

@@ -8,7 +8,6 @@ they were made alike: rows of two models or settings in one table could not be t
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Collection, Mapping
 from contextlib import suppress
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from .files import content_digest
-from .sealed import body_of, write_sealed
+from .sealed import read_sealed, write_sealed
 
 Content = dict[str, Any]
 
@@ -45,15 +44,12 @@ class RunFolder:
     def _take(self, place: Path) -> bool:
         """Keep what a file holds, if it is whole; refuses what was made otherwise."""
         try:
-            text = place.read_text(encoding="utf-8")
-            body = body_of(text)
-            content = json.loads(text if body is None else body)
-        except (OSError, ValueError, RecursionError):  # who asks for it is told
+            content = read_sealed(place)
+        except (OSError, ValueError):  # who asks for it is told
             return False
-        if not isinstance(content, dict) or "row" not in content:
+        if not isinstance(content, dict) or not {"row", "settings", "options"} <= set(content):
             return False
-        # An earlier version wrote its answers without a digest.
-        self._check(content.get("settings", {}) if body else {}, self.settings)
+        self._check(content["settings"], self.settings)
         self.kept[place.stem] = content
         return True
 
@@ -62,22 +58,17 @@ class RunFolder:
         self.options = dict(options)
         for key, content in self.kept.items():
             if key not in keys:
-                self._check_options(content)
-
-    def _check_options(self, content: Content) -> None:
-        """An option that came later was not given before."""
-        self._check(dict.fromkeys(self.options) | content.get("options", {}), self.options)
+                self._check(content["options"], self.options)
 
     def _check(self, before: Mapping[str, Any], today: Mapping[str, Any]) -> None:
         """Refuses answers that were made otherwise; the message says what differs."""
         if before == today:
             return
-        others = [
-            f"{name} was {_short(before[name])}, is {_short(value)}"
-            for name, value in today.items()
-            if name in before and before[name] != value
-        ]
-        what = "; ".join(others) or "an earlier version made them"
+        what = "; ".join(
+            f"{name} was {_short(before.get(name))}, is {_short(today.get(name))}"
+            for name in dict.fromkeys([*today, *before])
+            if before.get(name) != today.get(name)
+        )
         raise ValueError(
             f"{self.folder}: holds answers that were made otherwise ({what}): choose another "
             "folder (--output), or remove this one"
@@ -123,7 +114,7 @@ class RunFolder:
             if place.stem in self.kept or place.stem in keys:
                 continue
             if self._take(place):
-                self._check_options(self.kept[place.stem])
+                self._check(self.kept[place.stem]["options"], self.options)
             else:
                 words = f"{place}: is damaged: give its image once more, and it is in the table"
                 warnings.warn(words, stacklevel=3)

@@ -1,9 +1,9 @@
-"""JSON files of finished work that tell whether they are still what was written.
+"""JSON files with a checksum.
 
     {"sha256": "…", "content": …}
 
-The digest is that of the content's text, as it stands in the file: one flipped bit is noticed
-wherever it is, before anything is made of it.
+The SHA-256 is computed over the text of the content, so any changed byte is detected before the
+content is parsed.
 """
 
 from __future__ import annotations
@@ -15,34 +15,31 @@ from pathlib import Path
 from typing import Any
 
 from .files import written_whole
+from .texts import parse_json
 
 _BEGIN, _BETWEEN, _END = '{"sha256": "', '", "content": ', "}"
 _LETTERS = 64
 
 
 def write_sealed(path: Path, content: Any) -> None:
-    """Complete or not there. In ASCII, for names may hold bytes that are no characters."""
+    """Write a file atomically, in ASCII because file names may not be valid UTF-8."""
     with written_whole(path) as partial:
         partial.write_text(_sealed(json.dumps(content, default=os.fspath)), encoding="ascii")
 
 
 def read_sealed(path: Path) -> Any:
-    """What was written; a ValueError says that it is not, and an OSError that there is nothing."""
+    """Return the content of a file after verifying its checksum.
+
+    Raises
+    ------
+    ValueError : the checksum is missing or does not match the content
+    OSError : the file cannot be read
+    """
     text = path.read_text(encoding="utf-8")
-    body = body_of(text)
-    if body is None:
-        raise ValueError("it has no digest of its content: an earlier version wrote it, or nobody")
-    return json.loads(body)
-
-
-def body_of(text: str) -> str | None:
-    """The content's text, checked; None of what was never sealed."""
-    if not text.startswith(_BEGIN):
-        return None
     body = text[len(_BEGIN) + _LETTERS + len(_BETWEEN) : -len(_END)]
     if text != _sealed(body):
         raise ValueError("its content is not what was written")
-    return body
+    return parse_json(body, allow_nan=True)
 
 
 def _sealed(body: str) -> str:

@@ -14,10 +14,10 @@ MOST_LINES = 10  # of a list in a message
 _MOST_LETTERS, _SHOWN = 500, 150  # in a message; of more than that, at the start and at the end
 
 
-def parse_json(text: str | bytes) -> Any:
-    """JSON as its standard has it: without NaN and Infinity, and not without end in depth."""
+def parse_json(text: str | bytes, *, allow_nan: bool = False) -> Any:
+    """Parse JSON of limited depth; without `allow_nan` NaN and Infinity are errors."""
     try:
-        value = json.loads(text, parse_constant=_refuse)
+        value = json.loads(text, parse_constant=None if allow_nan else _refuse)
     except RecursionError:
         raise ValueError("lists within lists without end") from None
     _check_depth(value)

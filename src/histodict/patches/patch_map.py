@@ -289,10 +289,10 @@ class PatchMap:
             "path": str(self.path),
             "mpp": self.mpp,
             "offset": self.offset,
-            **({} if self.left_out is None else {"left_out": self.left_out}),
-            **({} if self.size is None else {"size": self.size}),
-            **({"concepts": list(self.concepts)} if self.concepts else {}),
-            **({"whole_image": True} if self.whole_image else {}),
+            "left_out": self.left_out,
+            "size": self.size,
+            "concepts": list(self.concepts),
+            "whole_image": self.whole_image,
         }
         used: dict[str, Any] = (
             {"concepts": np.stack(list(self.concepts.values()))} if self.concepts else {}
@@ -310,11 +310,11 @@ class PatchMap:
 
     @classmethod
     def load(cls, path: Path) -> PatchMap:
-        """A ValueError says what is damaged, or was written by an earlier version."""
+        """Read a patch map; a ValueError names a damaged file."""
         try:
             with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
                 facts = json.loads(str(arrays["facts"]))
-                names = facts.get("concepts", [])
+                names = facts["concepts"]
                 used = arrays["concepts"].astype(bool) if names else ()
                 return cls(
                     PatchGrid(**facts["grid"]),
@@ -324,15 +324,15 @@ class PatchMap:
                     Path(facts["path"]),
                     facts["mpp"],
                     tuple(facts["offset"]),
-                    facts.get("left_out"),
+                    facts["left_out"],
                     dict(zip(names, used, strict=True)),
-                    facts.get("whole_image", False),
-                    tuple(facts["size"]) if "size" in facts else None,
+                    facts["whole_image"],
+                    tuple(facts["size"]) if facts["size"] else None,
                 )
         except (FileNotFoundError, PermissionError):
             raise
         except DAMAGED_ARRAYS as error:
-            raise ValueError(f"{path}: not a patch map of this version") from error
+            raise ValueError(f"{path}: not a patch map, or a damaged one") from error
 
 
 def _held(margins: NDArray[np.float64]) -> NDArray[np.float32]:

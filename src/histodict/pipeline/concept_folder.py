@@ -55,7 +55,7 @@ def read_concepts(folder: Path) -> tuple[Concepts, Usage, dict[str, Any]] | None
         return made[0], made[1], header["settings"]
     except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
         raise ValueError(
-            f"{file}: is damaged, or not of this version ({error}): remove it to learn again"
+            f"{file}: is damaged, or has another format ({error}): remove it to learn again"
         ) from error
 
 

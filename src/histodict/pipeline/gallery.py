@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array, vstack
 
-from ..decisions.atom_evidence import signs_of
 from ..execution.executor import Threads
 from ..execution.files import DAMAGED_ARRAYS, written_whole
 from ..execution.progress import Callback, ignore
@@ -148,10 +147,6 @@ class Gallery:
         n_users = len(np.unique(owners[self.images[weights != 0]]))
         most = min(2, -(-n_patches // max(1, n_users)))
         return self._first(order, weights, n_patches, owners[self.images], most)
-
-    def signs(self) -> NDArray[np.float64]:
-        """Per atom the sign in which these patches use it."""
-        return signs_of(np.asarray(self.codes.sum(axis=0), np.float64).ravel())
 
     def like(self, code: csr_array, n_patches: int = 6) -> list[tuple[int, float]]:
         """Patches whose codes point the same way as this one (1, n_codes), with the cosine."""

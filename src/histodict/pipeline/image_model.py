@@ -49,13 +49,13 @@ class Atoms:
     """The atoms that codes are over, where the method has such: D (n, n_features), their classes.
 
     `patch_px` is the side of the pictures that they are; None for vectors that are no pictures.
-    `signs`: in which training patches of its class use an atom, where that is known.
+    `signs`: in which training patches of its class use an atom.
     """
 
     D: NDArray[Any]
     classes: NDArray[np.int64]
     patch_px: int | None
-    signs: NDArray[np.float64] | None = None
+    signs: NDArray[np.float64]
 
     def digest(self, atom: int) -> str:
         """Tells an atom from those of other models that go by the same label."""
@@ -65,7 +65,7 @@ class Atoms:
     @property
     def as_used(self) -> NDArray[Any]:
         """The atoms as they are to be drawn: turned round where they are used so."""
-        return self.D if self.signs is None else self.D * self.signs[:, None].astype(self.D.dtype)
+        return self.D * self.signs[:, None].astype(self.D.dtype)
 
 
 class ImageModel:
@@ -79,8 +79,8 @@ class ImageModel:
     rule_ : from the patches' answers to the image's; None for a method of the whole image
     codes_to : who hears of the codes of an image's patches, which nobody keeps
     notes : what people have said of its atoms
-    typical_ : per class what its training patches say, atom by atom; None of models of before, and
-        of those that have no patches
+    typical_ : per class what its training patches say, atom by atom; empty for a method of the
+        whole image
     """
 
     method_: Any
@@ -89,7 +89,7 @@ class ImageModel:
     rule_: ImageRule | None = None
     codes_to: CodesTo | None = None
     notes: AtomNotes = AtomNotes()
-    typical_: list[AtomEvidence] | None = None
+    typical_: Sequence[AtomEvidence] = ()
 
     def __init__(
         self,

@@ -51,10 +51,6 @@ from .tissue_classifier import TissueClassifier
 from .trials import Trials
 from .views import panel_recipe, views
 
-# How members are weighed and joined, and the line drawn: to be raised when that changes, so that
-# trials of panels of before are not taken for today's.
-_JOINED = 2
-
 
 class Panel(ImageClassifier):
     """Answers "which class?" by several models, and says how sure it is.
@@ -305,7 +301,7 @@ class Panel(ImageClassifier):
     def decided_by(self) -> list[Any]:
         """All that decides what it learns from the same images, before it has learnt."""
         members = [self._member(recipe).decided_by() for recipe in self.recipes]
-        return [self.kind, members, self.folds, self.random_state, _JOINED]
+        return [self.kind, members, self.folds, self.random_state]
 
     # --- for a model file -----------------------------------------------------------------------
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from ..decisions.atom_evidence import signs_of
 from ..decisions.atom_notes import atom_labels
 from ..execution.texts import percent
 from .spoken import Spoken
@@ -82,7 +81,6 @@ def parts_of(own: Spoken, classes: Sequence[str], of_panel: bool) -> list[Part]:
         whole = own.model.why_no_atoms()
         return [Part(name, "", adds, view=own.view, of_panel=of_panel, why_whole=whole)]
     labels, evidence = atom_labels(atoms.classes, classes), own.look.evidence
-    signs = signs_of(evidence.leaning) if atoms.signs is None else atoms.signs
     found = []
     for concept in own.model.notes.concepts(labels):
         places = [a for a in concept.atoms if a not in own.model.method_.off_]
@@ -101,7 +99,7 @@ def parts_of(own: Spoken, classes: Sequence[str], of_panel: bool) -> list[Part]:
                 concept.artefact,
                 concept.is_named,
                 tuple(places),
-                float(signs[places[0]]),
+                float(atoms.signs[places[0]]),
                 own.view,
                 of_panel,
             )
@@ -114,16 +112,15 @@ def _use(
 ) -> tuple[float, dict[str, float], dict[str, NDArray[np.float64]]]:
     """Use of a concept, and what is usual, by class: of several atoms, at most their sum."""
     assert own.look is not None
-    typical = own.model.typical_ or []
     alone = float(own.look.evidence.shares[places].max())
     use = own.look.together.get(tuple(sorted(places)), alone)
     usual_use = {
         name: min(1.0, float(of_class.shares[places].sum()))
-        for name, of_class in zip(classes, typical, strict=False)
+        for name, of_class in zip(classes, own.model.typical_, strict=True)
     }
     usual = {
         name: own.factor * parts[:, places].sum(axis=1)
-        for name, parts in zip(classes, own.usual or [], strict=False)
+        for name, parts in zip(classes, own.usual, strict=True)
     }
     return use, usual_use, usual
 

@@ -310,7 +310,7 @@ class PatchModel(ImageModel):
         return found | typical_arrays(self.typical_)
 
     def learnt(self) -> dict[str, Learnt]:
-        return arrays_of("projection") if self.recipe.components else {}
+        return arrays_of("use", *["projection"] * bool(self.recipe.components))
 
     def rule_arrays(self) -> dict[str, Learnt]:
         """What the arrays of the rule must be."""
@@ -326,8 +326,7 @@ class PatchModel(ImageModel):
         return sizes
 
     def restore(self, content: ModelContent, others: Mapping[str, Learnt] | None = None) -> None:
-        known = arrays_of("use") if "use.shares" in content.arrays else {}
-        super().restore(content, known | dict(others or {}))
+        super().restore(content, others)
         self.method_.check_features(content.n_features)
         arrays = content.arrays
         self.projection_ = None

@@ -14,7 +14,7 @@ from ..recipes import Recipe, read_setting
 from .panel import Panel
 from .region_detector import RegionDetector
 from .tissue_classifier import TissueClassifier
-from .views import FORMER_PIXELS, panel_recipe, views
+from .views import panel_recipe, views
 
 Model = TissueClassifier | RegionDetector | Panel
 
@@ -52,7 +52,7 @@ class Plan:
         """
         if name in PRESETS:
             return cls(preset(name, method, regions=regions))
-        if name in (*PANELS, FORMER_PIXELS):
+        if name in PANELS:
             return cls(panel_recipe(name, method), calibration_folds=_FOLDS, panel=True)
         if not name.endswith(".json"):
             check_choice("preset", name, {*PRESETS, *PANELS})
@@ -80,8 +80,6 @@ class Plan:
         check_kind("a plan", values, "dict[str, Any]")
         own = {name: values[name] for name in _OWN if name in values}
         rest = {name: value for name, value in values.items() if name not in _OWN}
-        if rest.pop("candidates", 0) not in (0, 1):
-            raise ValueError("recipes are no longer chosen among candidates: take a panel")
         return cls(Recipe.from_dict(rest), **own)
 
     def knows(self, setting: str) -> bool:

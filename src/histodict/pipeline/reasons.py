@@ -160,12 +160,9 @@ class Reasons:
 
     def _ground(self, part: Part) -> str:
         rival = self.classes[self.rival]
-        usual = part.usual_use.get(rival)
         assert part.use is not None
         share = f"{percent(part.use)} of its tissue is {part.quoted}"
-        if usual is None:
-            return share
-        only = "only " * (part.use < usual and len(part.atoms) == 1)
+        only = "only " * (part.use < part.usual_use[rival] and len(part.atoms) == 1)
         return f"{only}{share} ({rival} {part.usual_words(rival)})"
 
     def change_words(self) -> str:
@@ -187,8 +184,7 @@ class Reasons:
             names = " and ".join(part.quoted for part in atoms)
             if len(atoms) > _MOST_NAMED:
                 names = f"the {len(atoms)} atoms that speak most for {self.classes[self.winner]}"
-            as_usual = f"as usual in {rival}" if atoms[0].usual else "not there"
-            conditions.append(f"{names} {'was' if len(atoms) == 1 else 'were'} {as_usual}")
+            conditions.append(f"{names} {'was' if len(atoms) == 1 else 'were'} as usual in {rival}")
         return f"It would be called {rival} if {' and '.join(conditions)}."
 
     # --- for programs ---------------------------------------------------------------------------

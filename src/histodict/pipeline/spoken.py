@@ -47,7 +47,7 @@ class Spoken:
     """What one model says; scores, parts and usual parts are its own, before `factor`.
 
     parts : (n_scores, n_codes); None where the model has no atoms, and speaks as a whole
-    usual : per class, the parts of its typical training patches; None where not known
+    usual : per class, the parts of its typical training patches; empty without parts
     factor : (n_scores,), how much it counts where several decide
     view : its place among them
     """
@@ -56,7 +56,7 @@ class Spoken:
     scores: NDArray[np.float64]
     look: AtomLook | None = None
     parts: NDArray[np.float64] | None = None
-    usual: list[NDArray[np.float64]] | None = None
+    usual: list[NDArray[np.float64]] = field(default_factory=list)
     factor: NDArray[np.float64] = field(default_factory=lambda: np.ones(1))
     view: int = 0
 
@@ -133,9 +133,8 @@ def speak_of_regions(
 def _in_parts(
     model: ImageModel, scores: NDArray[np.float64], look: AtomLook, parts: Parts
 ) -> Spoken:
-    typical = model.typical_
-    usual = None if typical is None else [parts(of_class).copy() for of_class in typical]
-    for of_class in usual or ():
+    usual = [parts(of_class).copy() for of_class in model.typical_]
+    for of_class in usual:
         of_class[:, list(model.method_.off_)] = 0
     return Spoken(model, scores, look, parts(look.evidence), usual)
 

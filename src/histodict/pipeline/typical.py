@@ -40,31 +40,25 @@ def typical_use(
     return found
 
 
-def typical_arrays(typical: Sequence[AtomEvidence] | None) -> dict[str, NDArray[Any]]:
-    """For a model file."""
-    if not typical:
-        return {}
+def typical_arrays(typical: Sequence[AtomEvidence]) -> dict[str, NDArray[Any]]:
+    """Return the arrays for a model file."""
     return {f"use.{name}": np.stack([getattr(each, name) for each in typical]) for name in _NAMES}
 
 
-def read_typical(arrays: Mapping[str, NDArray[Any]]) -> list[AtomEvidence] | None:
-    """The reverse of `typical_arrays`; None of models of before."""
-    if "use.shares" not in arrays:
-        return None
+def read_typical(arrays: Mapping[str, NDArray[Any]]) -> list[AtomEvidence]:
+    """Return the class statistics from the arrays of a model file."""
     by_name = [arrays[f"use.{name}"] for name in _NAMES]
     return [AtomEvidence(*of_class) for of_class in zip(*by_name, strict=True)]
 
 
 def usual_signs(
-    typical: Sequence[AtomEvidence] | None, atom_classes: NDArray[np.int64]
-) -> NDArray[np.float64] | None:
+    typical: Sequence[AtomEvidence], atom_classes: NDArray[np.int64]
+) -> NDArray[np.float64]:
     """Per atom the sign of the sum of its codes in patches of its own class; 1 where it is 0.
 
     Training leaves an atom in the sign in which codes over its own class's atoms have it more
     often; here all classes' atoms compete, and weights count.
     """
-    if typical is None:
-        return None
     leaning = np.stack([of_class.leaning for of_class in typical])
     own = leaning[atom_classes, np.arange(len(atom_classes))]
     return signs_of(own)

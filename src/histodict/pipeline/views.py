@@ -13,7 +13,6 @@ What was changed in the recipe is changed in the others, where they have it.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
 from itertools import product
@@ -36,7 +35,6 @@ _OF_VECTORS = ("vectors", "patch_px", "stride_px", "context", "components", "whi
 _FINER = {"patch_px": 20, "context": 1, "penalty": 0.2, "downsample": 1.0}
 PIXELS = PRESETS["fast"].with_changes(rule="margin-and-codes").with_known(_FINER)
 NETWORK = PRESETS["embeddings"]
-FORMER_PIXELS = "auto"  # what the preset pixels was called
 
 
 def panel_recipe(
@@ -46,9 +44,6 @@ def panel_recipe(
 
     `settings` that will be changed in it decide with whether it may be of a network.
     """
-    if given == FORMER_PIXELS:
-        warnings.warn(f"the preset {given!r} is called 'pixels' now", stacklevel=3)
-        given = "pixels"
     if given == "features":
         return recipe_of("given", method)
     if given not in ("default", "pixels"):

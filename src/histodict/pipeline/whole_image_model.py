@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -20,9 +19,7 @@ from ..images.feature_file import Origin
 from ..images.in_memory import ImageFile
 from ..images.manifest import Manifest
 from ..images.readers import ImageError
-from ..learnt_arrays import Learnt
 from ..methods.registry import MEAN_VECTOR, method_entry
-from ..model_content import ModelContent
 from ..patches.grid import PatchGrid
 from ..recipes import Recipe
 from .image_model import ImageModel, Look
@@ -32,8 +29,6 @@ from .view import View, nothing_found, warn_of_glass
 _MOST_PIXELS = 50_000_000
 # Of an image with more pixels, so many squares of tissue stand for all of it.
 _N_SQUARES, _SQUARE_PX = 64, 512
-# An array that only models of other features had, by method.
-_FORMER = {"wndcharm": "method.mean_", "wnd-neighbours": "method.mean_"}
 
 
 class WholeImageModel(ImageModel):
@@ -89,15 +84,6 @@ class WholeImageModel(ImageModel):
                 f"{path}: the method {self.recipe.method!r} looks at the image as a whole, and not "
                 f"at what {within.path} outlines: use a method that works on patches"
             )
-
-    def restore(self, content: ModelContent, others: Mapping[str, Learnt] | None = None) -> None:
-        """The reverse of `content`; a model of features as they were before is refused."""
-        if _FORMER.get(self.recipe.method, "") in content.arrays:
-            raise ValueError(
-                "it was trained on WND-CHARM's features as they were before, which an image no "
-                "longer has: train the model again"
-            )
-        super().restore(content, others)
 
     def _vectors(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -51,8 +51,6 @@ class AtomsInUse:
         stability: Stability | None = None,
     ) -> AtomsInUse:
         atoms, labels = _atoms(model), patch_labels(model, gallery, records)
-        if atoms.signs is None:  # a model of before does not know them
-            atoms = replace(atoms, signs=gallery.signs())
         owners, names = owners_of(records), model.classes_
         shown = partial(most_used, atoms, gallery, labels, names, owners=owners)
         notes = model.model_.notes

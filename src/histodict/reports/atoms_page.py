@@ -244,7 +244,6 @@ def _row(
     found: AtomsInUse, line: AtomUse, uris: Mapping[int, str], names: Sequence[str]
 ) -> dict[str, Any]:
     side, fact = found.atoms.patch_px, found.facts[line.atom]
-    assert found.atoms.signs is not None
     sign, atom = float(found.atoms.signs[line.atom]), found.atoms.as_used[line.atom]
     return {
         "label": fact.label,

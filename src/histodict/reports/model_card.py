@@ -72,7 +72,7 @@ def describe_members(header: Mapping[str, Any]) -> list[Fact]:
         value = "-----" if heard.get("unseen") is None else f"{heard['unseen']:.3f}"
         if "failure" in heard:
             words += f"; left out: {heard['failure']}"
-        elif "weight" in heard:  # before, all had the same
+        else:
             words = f"{heard['weight']:4.0%}  {words}"
         members.append((value, words))
     return members

@@ -128,10 +128,10 @@ class _Table:
         atoms, names = self.model.model_.atoms(), self._atom_names()
         sizes = np.bincount(winners, minlength=n_classes)
         write_frame(file, "var", Names(len(names), lambda rows: names[rows]), self._var(use, sizes))
-        atom_rows = {} if atoms is None else {"atoms": np.asarray(atoms.D)}
-        typical = self.model.model_.typical_
-        if atoms is not None and typical is not None:
-            atom_rows["usual_use"] = np.stack([each.shares for each in typical], axis=1)
+        atom_rows: dict[str, NDArray[Any]] = {}
+        if atoms is not None:
+            shares = [each.shares for each in self.model.model_.typical_]
+            atom_rows = {"atoms": np.asarray(atoms.D), "usual_use": np.stack(shares, axis=1)}
         write(atom_rows, file, "varm")
         write(self._uns(), file, "uns")
         for part in _EMPTY:

@@ -126,9 +126,7 @@ def _request(call: Call, record: Record, mpp: float | None) -> dict[str, Any]:
 
 
 def _map_job(call: Call) -> Job | None:
-    """The job that makes it or gave it up; of one that is done, the answer is an earlier version's
-    or was lost, or it would have been found.
-    """
+    """Return the unfinished or failed job for this map; the map of a finished job is stored."""
     wanted = "map", str(call.job.model_file), str(call.record.path), call.dataset.about.mpp
     for job in all_jobs(call.user):
         found = tuple(job.summary[name] for name in ("kind", "model", "image", "mpp"))

@@ -59,6 +59,7 @@ _REQUESTS: dict[str, dict[str, Any]] = {
         "n_images": int,
         "test_patients": list,
         "corrections": list,
+        "n_shapes": int,
         "regions": (str, type(None)),
     },
     MAP: {"model": str, "folder": str},

@@ -27,7 +27,7 @@ from .about import About
 from .workspace import DamagedFileError, read_fields, say_once, short_id
 
 _MOST_OUTLINES = 400
-_FORM = 7  # of these files; those of earlier versions are made anew
+_FORM = 7  # increased when the content of these files changes, so that stored ones are not used
 _FACTS: dict[str, Any] = {
     "answer": object,
     "score": object,
@@ -100,9 +100,7 @@ def _state(record: Record, mpp: float | None) -> list[Any]:
 
 
 def stored_answer(folder: Path, record: Record, mpp: float | None = None) -> dict[str, Any] | None:
-    """What `answer_image` gave; None if it was not asked yet of this image as it is now, in another
-    version, or is damaged.
-    """
+    """Return what `answer_image` stored; None if there is nothing for the image as it is now."""
     path = _file(folder, record, "json")
     try:
         facts = read_fields(path, _FACTS) if path.exists() else {}

@@ -61,7 +61,7 @@ def model_card(
         "Tested on": counted(n_tested, "other patient") if n_tested else _UNTESTED,
         "Corrections": _corrected(used_corrections(request)),
     }
-    if request.get("n_shapes"):  # of requests of earlier versions nobody knows
+    if request["n_shapes"]:
         n_images = request_manifest(request).n_images
         card["Drawn by the user"] = (
             f"{counted(request['n_shapes'], 'shape')} on {counted(n_images, 'image')}, and nothing "
@@ -99,7 +99,7 @@ class KeptAnswers:
 
 def size_words(model: Model, rows: list[dict[str, Any]]) -> list[str]:
     """In a line, where pixel sizes of tested images were taken for granted."""
-    # Results of earlier versions, and images without an answer, do not say.
+    # Rows of images without an answer have no pixel size.
     sizes = [PixelSize(row["mpp"], row["mpp_from"]) for row in rows if "mpp_from" in row]
     found = size_warnings(sizes, model.model_.mpp_, model.recipe.mpp)
     return [for_the_page(words) for words in found]
@@ -215,7 +215,7 @@ def _few_words(found: Figures) -> str:
 def _overlap_figures(
     model: Model, rows: list[dict[str, Any]], found: Figures, point: float
 ) -> dict[str, str]:
-    """Results of earlier versions do not have it."""
+    """Return Dice and IoU of the regions found; empty if no image has true regions."""
     shares = pooled([row.get("overlap") for row in rows], point)
     if shares is None:
         return {}

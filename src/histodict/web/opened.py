@@ -76,4 +76,5 @@ def _request(path: Path, model: Model) -> dict[str, Any]:
         "recipe": {"method": model.recipe.method},
         "regions": model.classes_[1] if model.finds_regions else None,
         "parent": None,
+        "n_shapes": 0,
     }

@@ -147,7 +147,7 @@ def request_manifest(request: Mapping[str, Any]) -> Manifest:
         records = tuple(map(_record, request["records"]))
     except (KeyError, TypeError) as error:
         raise ValueError(f"the list of this training's images is damaged ({error})") from error
-    # Requests of earlier versions do not have the class to be found: its name tells.
+    # A request for a map names no class: none is to be found.
     return Manifest(records, (), Path(request["root"]), request.get("positive"))
 
 

@@ -150,7 +150,8 @@ def _parent(job: Job, model: Model, learn: Manifest) -> Any:
         return None
     try:
         parent = load_model(path)
-    except ModelFileError:  # of an earlier version
+    except ModelFileError as error:
+        warnings.warn(f"{error}; the training does not continue from it", stacklevel=2)
         return None
     same = parent.kind == model.kind and model.recipes == [parent.recipe]
     same = same and (parent.finds_regions or parent.classes_ == learn.classes)

@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from ..execution.files import written_whole
-from ..execution.sealed import body_of
-from ..execution.texts import one_line, parse_json
+from ..execution.sealed import read_sealed
+from ..execution.texts import one_line
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
 _ID = re.compile(r"[0-9a-f]{12}")
@@ -39,9 +39,7 @@ class DamagedFileError(ValueError):
 def read_json(path: Path, kind: Kind = object) -> Any:
     """The content of a file, which must be of this kind."""
     try:
-        text = path.read_text(encoding="utf-8")
-        body = body_of(text)  # earlier versions wrote theirs without a digest
-        content = parse_json(text if body is None else body)
+        content = read_sealed(path)
     except (OSError, ValueError) as error:
         raise damage(path, one_line(error)) from error
     if not isinstance(content, kind):
