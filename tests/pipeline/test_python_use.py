@@ -159,9 +159,10 @@ def test_a_bar_shows_how_far_it_is(tissue, capsys):
     TissueClassifier("paper", verbose=True, **SMALL).fit(tissue).predict([tissue / "healthy"])
     out, err = capsys.readouterr()
     assert out == ""
-    for stage in ("Cutting patches", "Training", "Fitting the rule", "Answering"):
-        assert f"\r{stage}" in err
-    assert "[##############################] 8/8\n" in err
+    lines = err.splitlines()
+    for stage, count in (("Cutting patches", "8/8"), ("Fitting the rule", "8/8"), ("Training", "")):
+        assert any(line.startswith(stage) and count in line for line in lines)
+    assert any(line.startswith("Answering") and "4/4" in line for line in lines)
     TissueClassifier("paper", **SMALL).fit(tissue)
     assert capsys.readouterr() == ("", "")
 

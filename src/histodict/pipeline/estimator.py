@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from copy import copy
 from html import escape
 from inspect import signature
@@ -16,8 +17,7 @@ from sklearn.exceptions import NotFittedError
 from ..decisions.atom_notes import AtomNotes
 from ..decisions.tuning import with_images
 from ..evaluation.metrics import balanced_accuracy
-from ..execution.progress import Callback, Progress, ignore
-from ..execution.watching import bar_in_a_line
+from ..execution.progress import Callback, Progress, ignore, progress_bar
 from ..images.annotations.drawing import Drawing
 from ..images.in_memory import ImageFile
 from ..images.manifest import Record
@@ -234,21 +234,28 @@ class Estimator:
         self.__dict__ |= learnt.__dict__
         return self
 
-    def _watch(self, callback: Callback | None = None) -> Callback:
-        return callback or (bar_in_a_line() if self.verbose else ignore)
+    def _progress_callback(
+        self, callback: Callback | None = None
+    ) -> AbstractContextManager[Callback]:
+        """Return a context with the callback given, else with progress bars if verbose."""
+        if callback is None and self.verbose:
+            return progress_bar()
+        return nullcontext(callback or ignore)
 
     def _predict(self, images: Any, mpp: Mpp, within: Drawn | None = None, **how: Any) -> Any:
         """One answer for one image; `Answers` for several."""
         self._check_fitted()
-        found, watch = asked(images, within), self._watch()
+        found = asked(images, within)
         for words in found.left_out:
             warnings.warn(words, stacklevel=3)  # to whoever called predict
         answers, given = [], GivenSize.of(mpp)
-        watch(Progress("answer", 0, len(found.images)))
-        for place, (image, table_mpp, inside) in enumerate(found.images):
-            size = given.with_table(table_mpp)
-            answers.append(self.answer(image, mpp=size, callback=watch, within=inside, **how))
-            watch(Progress("answer", place + 1, len(found.images)))
+        with self._progress_callback() as callback:
+            callback(Progress("answer", 0, len(found.images)))
+            for place, (image, table_mpp, inside) in enumerate(found.images):
+                size = given.with_table(table_mpp)
+                answer = self.answer(image, mpp=size, callback=callback, within=inside, **how)
+                answers.append(answer)
+                callback(Progress("answer", place + 1, len(found.images)))
         warn_of_sizes(answers, self)
         return answers[0] if found.is_one else Answers(answers, self.columns)
 
