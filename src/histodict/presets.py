@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 from .images.quality import NONE
@@ -98,17 +98,6 @@ def preset(name: str, method: str | None = None, *, regions: bool = False) -> Re
         return made
     rule = "margin" if vectors_named(made.vectors).are_pictures else "proportion"
     return replace(made, neighbours=max(made.neighbours, 1), rule=rule)
-
-
-def shown(recipe: Recipe, *, regions: bool = False) -> str:
-    """In a line: the preset that it is, or all that differs from the plainest recipe."""
-    for name in PRESETS:
-        if preset(name, regions=regions) == recipe:
-            return repr(name)
-    plain = Recipe()
-    own = ((f.name, getattr(recipe, f.name)) for f in fields(recipe))
-    apart = (f"{name}={value!r}" for name, value in own if value != getattr(plain, name))
-    return f"Recipe({', '.join(apart)})"
 
 
 def takes_network(settings: Mapping[str, Any], methods: Iterable[str] = ()) -> tuple[bool, str]:

@@ -23,7 +23,7 @@ _OF_PIXELS = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Recipe:
     """How images become patches, patches vectors, and vectors an answer.
 
@@ -118,6 +118,12 @@ class Recipe:
     @property
     def grid_stride_px(self) -> int:
         return self.stride_px or self.patch_px
+
+    def __repr__(self) -> str:
+        """Like scikit-learn's estimators, only with parameters that differ from their defaults."""
+        mine, default = self.to_dict(), Recipe().to_dict()
+        changed = (f"{name}={mine[name]!r}" for name in mine if mine[name] != default[name])
+        return f"Recipe({', '.join(changed)})"
 
     def differences(self, other: Recipe) -> str:
         """Settings in which two recipes differ, those of this one first."""

@@ -105,7 +105,8 @@ def test_every_point_of_the_roc_curve_is_what_its_threshold_gives(scored, positi
     labels, scores = scored
     (other,) = set(labels.tolist()) - {positive}
     curve = roc_curve(labels, scores, positive=positive, threshold=0.33)
-    points = [*zip(curve.thresholds, curve.false_alarm, curve.miss, strict=True)]
+    below = [*np.unique(scores)[::-1], -np.inf]  # each has one more score above it
+    points = [*zip(below, curve.false_alarm, curve.miss, strict=True)]
     for threshold, false_alarm, miss in [*points, (0.33, *curve.operating)]:
         said = np.where(scores > threshold, positive, other)
         assert 1 - miss == pytest.approx(sensitivity(labels, said, positive=positive))

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from histodict.cli import app
 from histodict.demo.sets import write_synthetic_set
-from histodict.execution.pace import PANEL_STAGES
+from histodict.execution.progress import PANEL_STAGES
 from histodict.images.manifest import read_manifest
 from histodict.images.readers import ImageError
 from histodict.pipeline import (

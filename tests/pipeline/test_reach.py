@@ -1,42 +1,31 @@
-"""How far a slide is done: by its tissue, whatever of the glass is passed over."""
+"""Progress within a large image: by windows that may show tissue."""
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
-from histodict.patches.grid import PatchGrid
-from histodict.pipeline.reach import Reach
+from histodict.pipeline.reach import report_windows
+
+LARGE, SMALL = (20_000, 10_000), (2_000, 1_000)
+WINDOWS = [
+    (slice(0, 10), slice(0, 10)),
+    (slice(10, 20), slice(0, 10)),
+    (slice(0, 20), slice(10, 20)),
+]
 
 
-def told(size, tissue, chunks=lambda grid: list(grid.chunks())):
-    grid, heard = PatchGrid.over(size, 20, 10, 2.0), []
-    reach = Reach(size, lambda: tissue, grid, heard.append)
-    for rows, columns in chunks(grid):
-        reach.add(rows, columns)
-    reach.end()
-    return heard
+def test_windows_count_by_their_patches():
+    reports, seen = [], []
+    for result in report_windows(iter("abc"), WINDOWS, LARGE, reports.append):
+        seen.append((result, len(reports)))
+    assert seen == [("a", 1), ("b", 2), ("c", 3)]  # reported once the result is used
+    assert [(p.stage, p.done, p.total) for p in reports] == [("slide", n, 3) for n in range(4)]
+    assert [p.work for p in reports] == pytest.approx([0, 0.25, 0.5, 1])
 
 
-def test_the_share_of_tissue_that_is_done():
-    tissue = np.zeros((100, 200), bool)
-    tissue[50:] = True  # the lower half of 20,000 x 10,000 pixels
-    heard = told((20_000, 10_000), tissue)
-    work = np.array([progress.work for progress in heard])
-    assert {progress.total for progress in heard} == {100}  # megapixels of tissue
-    assert work[0] == 0 and work[-1] == 1 and heard[-1].done == 100
-    n_half = len(work) // 2
-    assert work[n_half - 10] < 0.1 and (np.diff(work) >= 0).all()
-    assert work[n_half + n_half // 2] == pytest.approx(0.5, abs=0.1)
-
-
-def test_chunks_of_glass_that_are_passed_over_change_nothing():
-    tissue = np.zeros((100, 200), bool)
-    tissue[50:] = True
-    lower = told((20_000, 10_000), tissue, lambda g: [c for c in g.chunks() if c[0].stop > 250])
-    assert lower[-2].work == pytest.approx(1, abs=0.02)
-
-
-def test_of_a_small_image_or_of_glass_nothing_is_told():
-    assert told((2_000, 1_000), np.ones((100, 200), bool)) == []
-    assert told((20_000, 10_000), np.zeros((100, 200), bool)) == []
+@pytest.mark.parametrize(("windows", "size"), [(WINDOWS, SMALL), ([], LARGE)])
+def test_small_or_empty_images_report_nothing(windows, size):
+    reports = []
+    results = report_windows(range(len(windows)), windows, size, reports.append)
+    assert list(results) == list(range(len(windows)))
+    assert reports == []

@@ -78,43 +78,19 @@ def _with_less() -> str:
 
 @contextmanager
 def progress_bars(weights: Mapping[str, float] | None = None) -> Iterator[Callback]:
-    """A callback that gives every stage a bar of its own; they go when the work is done.
+    """Yield a callback that shows a bar per stage in a terminal, until the work is done.
 
-    `weights`: of stages that follow each other, about how long they take.
+    `weights`: relative durations of stages that follow each other.
     """
-    from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, Task, TextColumn
-    from rich.progress import Progress as Bars
-    from rich.text import Text
+    from ..execution.progress import progress_bar
 
-    from ..execution.watching import Paces
+    with progress_bar(weights, console=_errors(), transient=True) as show:
 
-    tasks: dict[str, Any] = {}
-    paces = Paces(weights)
+        def tell(progress: Progress) -> None:
+            _told[progress.stage] = progress
+            show(progress)
 
-    def show(progress: Progress) -> None:
-        _told[progress.stage] = progress
-        paces.hear(progress)
-        if progress.stage not in tasks:
-            name = STAGES.get(progress.stage, progress.stage)
-            tasks[progress.stage] = bars.add_task(name, total=progress.total, stage=progress.stage)
-        bars.update(tasks[progress.stage], completed=progress.done)
-
-    class PaceColumn(ProgressColumn):
-        """Asked for many times a second, so that the time left runs down between two steps."""
-
-        def render(self, task: Task) -> Text:
-            return Text(paces.words(task.fields["stage"]), style="progress.remaining")
-
-    with Bars(
-        TextColumn("{task.description:20s}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        PaceColumn(),
-        console=_errors(),
-        transient=True,
-        disable=not _errors().is_terminal,  # a file would get an empty line in their place
-    ) as bars:
-        yield show
+        yield tell
 
 
 def say_stopped(by: str) -> None:

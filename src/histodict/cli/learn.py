@@ -186,7 +186,7 @@ def train(
 
 def _stages(model: Model) -> dict[str, float] | None:
     """Of a training, with their weights where these are known: of a panel, of one DFDL."""
-    from ..execution.pace import PANEL_STAGES, PATCH_STAGES
+    from ..execution.progress import PANEL_STAGES, PATCH_STAGES
 
     if len(model.recipes) > 1:
         return PANEL_STAGES

@@ -111,7 +111,7 @@ def patch_roc(counts: NDArray[np.int64]) -> RocCurve:
     inside, outside = np.split(counts[:, _N_TABLE:].sum(axis=0), 2)
     miss, below = (np.cumsum([0, *kind]) / max(1, kind.sum()) for kind in (inside, outside))
     operating = alarms / max(1, alarms + rest), misses / max(1, hits + misses)
-    return RocCurve(np.arange(-1.0, len(miss) - 1), 1 - below, miss, 0.0, operating)
+    return RocCurve(1 - below, miss, operating)
 
 
 def _share(

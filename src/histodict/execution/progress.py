@@ -1,17 +1,32 @@
-"""What long work tells whoever watches it."""
+"""Progress of long work: reports to a callback, remaining time, and progress bars.
+
+Rates and remaining times are those of `rich.progress`, which is imported on first use.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from itertools import accumulate
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress as Bars
+    from rich.progress import Task
+
+_BAR_WIDTH = 20  # characters
 
 
 @dataclass(frozen=True)
 class Progress:
     """`done` of `total` steps of a stage; `objective`: the latest value per class, if any.
 
-    `work`: how much of all the work of the stage is done, from 0 to 1, where steps are not alike.
+    `work`: share of the stage's work that is done, from 0 to 1, where steps differ in size.
     """
 
     stage: str
@@ -22,14 +37,14 @@ class Progress:
 
     @property
     def share(self) -> float:
-        """Of the work of the stage."""
+        """Share of the stage's work that is done."""
         return self.done / max(1, self.total) if self.work is None else self.work
 
 
 Callback = Callable[[Progress], None]
 
 
-# What a user is told of the stages.
+# Displayed names of the stages.
 STAGES = {
     "look": "Looking at images",
     "patches": "Cutting patches",
@@ -48,18 +63,24 @@ STAGES = {
     "gallery": "Looking at patches",
     "cut-outs": "Cutting them out",
 }
-# What is counted in them, where it is not steps.
-COUNTED = {
+# Units of their steps; "steps" for all others.
+STAGE_UNITS = {
     **dict.fromkeys(
         ("look", "patches", "features", "rule", "answer", "vectors", "gallery"), "images"
     ),
-    "slide": "megapixels",
+    "slide": "windows",
     **dict.fromkeys(("evaluate", "unseen patients", "views", "models"), "trainings"),
 }
 
+# Stages of a training and of the steps after it, in order, with their relative durations: those of
+# the preset fast on the demonstration's images.
+PATCH_STAGES = dict(look=2, patches=18, initialise=22, train=46, rule=11, gallery=8, answer=10)
+PANEL_STAGES: dict[str, float] = {"unseen patients": 72, "views": 28}
+IMAGE_STAGES = dict(look=2, features=60, train=45, answer=10)
+
 
 def shares(weights: Sequence[float]) -> list[float]:
-    """How much of the work is done after 0, 1, 2, … steps that take about so long each."""
+    """Return the share of the work that is done after 0, 1, 2, … steps of these durations."""
     total = sum(weights)
     if not total:
         return [done / max(1, len(weights)) for done in range(len(weights) + 1)]
@@ -67,4 +88,116 @@ def shares(weights: Sequence[float]) -> list[float]:
 
 
 def ignore(progress: Progress) -> None:
-    """The callback of those who do not watch."""
+    """Do nothing: the default callback."""
+
+
+class TimeEstimator:
+    """Estimate the remaining time of work in stages.
+
+    Parameters
+    ----------
+    weights : mapping of str to float, optional
+        Relative durations of the stages, in order. The time that stages have taken so far tells
+        how long a weight of 1 takes.
+    bars : rich.progress.Progress, optional
+        Display with one task per stage; by default nothing is displayed.
+    clock : callable
+        Time in seconds.
+    """
+
+    def __init__(
+        self,
+        weights: Mapping[str, float] | None = None,
+        bars: Bars | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        from rich.progress import Progress as Bars
+
+        # Rates are means over all (at most the last 1000) steps, as one step may take minutes.
+        self._bars = bars or Bars(disable=True, get_time=clock, speed_estimate_period=math.inf)
+        self._weights = weights or {}
+        self._tasks: dict[str, Task] = {}
+        self._stage = ""  # the latest one that has a weight
+
+    def update(self, progress: Progress) -> None:
+        name = progress.stage
+        if name not in self._tasks:
+            label = STAGES.get(name, name)
+            task_id = self._bars.add_task(label, total=progress.total, count="", rate="", later="")
+            self._tasks[name] = next(task for task in self._bars.tasks if task.id == task_id)
+        if name in self._weights:
+            self._stage = name
+        task, completed = self._tasks[name], progress.share * progress.total
+        if completed < task.completed:  # the same stage of another model
+            self._bars.reset(task.id)
+        self._bars.update(task.id, total=progress.total, completed=completed)
+        task.fields["count"] = f"{progress.done}/{progress.total}"
+        task.fields["rate"] = _format_rate(task.speed, STAGE_UNITS.get(name, "steps"))
+        left, total_left = task.time_remaining, self.seconds_left()
+        is_followed = name == self._stage and left and total_left and total_left > left + 1
+        later = f"{timedelta(seconds=round(total_left or 0))} in total" if is_followed else ""
+        task.fields["later"] = later
+
+    def seconds_left(self) -> float | None:
+        """Return the remaining seconds of all weighted stages, None if not known yet."""
+        if not self._stage:
+            return None
+        task, names = self._tasks[self._stage], list(self._weights)
+        left = task.time_remaining
+        if left is None:
+            return None
+        begun = [name for name in names if name in self._tasks]
+        started = min(self._tasks[name].start_time or 0.0 for name in begun)
+        seconds = task.get_time() - started + left
+        later = set(names[names.index(self._stage) + 1 :]) - set(begun)
+        return left + seconds * self._weight(later) / self._weight(begun)
+
+    def _weight(self, names: Iterable[str]) -> float:
+        return sum(self._weights[name] for name in names)
+
+
+def _format_rate(steps_per_second: float | None, unit: str) -> str:
+    """Format a rate per second, or per minute or hour if it is below 1."""
+    if not steps_per_second:
+        return ""
+    rates = {"s": steps_per_second, "min": steps_per_second * 60, "h": steps_per_second * 3600}
+    per = next((per for per, rate in rates.items() if rate >= 1), "h")
+    return f"{rates[per]:.{0 if rates[per] >= 10 else 1}f} {unit}/{per}"
+
+
+@contextmanager
+def progress_bar(
+    weights: Mapping[str, float] | None = None,
+    *,
+    console: Console | None = None,
+    transient: bool = False,
+) -> Iterator[Callback]:
+    """Show one progress bar per stage, and yield the callback that updates them.
+
+    Parameters
+    ----------
+    weights : mapping of str to float, optional
+        Relative durations of stages that follow each other, see `TimeEstimator`.
+    console : rich.console.Console, optional
+        Where to show them; stderr by default.
+    transient : bool
+        Whether to remove the bars at the end. Output that is not a terminal then gets nothing;
+        otherwise it gets the final state of the bars.
+    """
+    from rich.console import Console
+    from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bars
+
+    console = console or Console(stderr=True)
+    with Bars(
+        "{task.description}",
+        BarColumn(_BAR_WIDTH),
+        *("{task.fields[count]}", "{task.fields[rate]}"),
+        TimeRemainingColumn(compact=True, elapsed_when_finished=True),
+        TextColumn("{task.fields[later]}", style="progress.remaining"),
+        console=console,
+        transient=transient,
+        disable=transient and not console.is_terminal,
+        speed_estimate_period=math.inf,
+    ) as bars:
+        yield TimeEstimator(weights, bars).update

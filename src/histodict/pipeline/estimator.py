@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from copy import copy
 from html import escape
 from inspect import signature
@@ -16,8 +17,7 @@ from sklearn.exceptions import NotFittedError
 from ..decisions.atom_notes import AtomNotes
 from ..decisions.tuning import with_images
 from ..evaluation.metrics import balanced_accuracy
-from ..execution.progress import Callback, Progress, ignore
-from ..execution.watching import bar_in_a_line
+from ..execution.progress import Callback, Progress, ignore, progress_bar
 from ..images.annotations.drawing import Drawing
 from ..images.in_memory import ImageFile
 from ..images.manifest import Record
@@ -25,7 +25,7 @@ from ..images.pixel_size import GivenSize, Mpp
 from ..model_content import ModelContent
 from ..model_file import write_content
 from ..parameters import check_kind, check_names
-from ..presets import recipe_of, shown
+from ..presets import recipe_of
 from ..recipes import Recipe
 from .image_model import CodesTo
 from .inputs import Drawn, Labelled, asked, labelled
@@ -39,12 +39,22 @@ if TYPE_CHECKING:
 
     from .reasons import Reasons
 
+    class BaseEstimator:  # scikit-learn has no types: all attributes of models would be Any
+        pass
+
+else:
+    from sklearn.base import BaseEstimator
+
 # Parameters that are kept as they are given, under their own names.
 _PLAIN = ("region", "folds", "random_state", "n_jobs", "verbose")
 
 
-class Estimator:
-    """Parameters by name, files, answers for images of all sorts, and pictures of the atoms."""
+class Estimator(BaseEstimator):
+    """Base class of all models: parameters, files, predictions, and plots of the atoms.
+
+    Constructors take settings of the recipe as `**settings`, and resolve presets, so that
+    `get_params` returns the stored arguments rather than attributes of the same names.
+    """
 
     kind: ClassVar[str]
     columns: ClassVar[tuple[str, ...]]
@@ -60,14 +70,14 @@ class Estimator:
     # --- parameters -----------------------------------------------------------------------------
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """What the constructor was given; if `deep`, also all settings of the recipe in effect."""
+        """Return the constructor's arguments; if `deep`, also all settings of the recipe."""
         now = {name: getattr(self, name) for name in _PLAIN if name in self._given}
         return (self._settings() if deep else {}) | self._given | now
 
     def set_params(self, **params: Any) -> Self:
-        """Changes what the constructor takes; what was learnt stays as it is until the next fit.
+        """Change parameters; a fitted model stays as it is until the next fit.
 
-        Only `n_jobs` and `verbose` make a difference to a model that has learnt already.
+        Of a fitted model, only `n_jobs` and `verbose` take effect at once.
         """
         wanted = self.get_params(deep=False) | params
         type(self)(**wanted)  # refused before anything has changed
@@ -100,26 +110,8 @@ class Estimator:
         found = recipe_of(given, method, regions=self.finds_regions)
         return self._with_settings(found, settings)
 
-    def __repr__(self) -> str:
-        known = signature(type(self)).parameters
-        shown = [
-            f"{name}={self._as_given(value)}"
-            for name, value in self.get_params(deep=False).items()
-            if name not in known or value != known[name].default
-        ]
-        return f"{type(self).__name__}({', '.join(shown)})"
-
-    def _as_given(self, value: Any) -> str:
-        """As it would be given; a recipe by the name of its preset, else by what sets it apart."""
-        if isinstance(value, list) and len(value) > 1:
-            return f"[{len(value)} recipes]"
-        if isinstance(value, list):
-            return f"[{', '.join(map(self._as_given, value))}]"
-        return (
-            shown(value, regions=self.finds_regions) if isinstance(value, Recipe) else repr(value)
-        )
-
-    def _repr_html_(self) -> str:
+    def _html_repr(self) -> str:
+        """HTML for notebooks, in place of scikit-learn's diagram."""
         facts = [type(self).__name__, "has learnt nothing yet"]
         if self.__sklearn_is_fitted__():
             facts[1] = (
@@ -234,21 +226,28 @@ class Estimator:
         self.__dict__ |= learnt.__dict__
         return self
 
-    def _watch(self, callback: Callback | None = None) -> Callback:
-        return callback or (bar_in_a_line() if self.verbose else ignore)
+    def _progress_callback(
+        self, callback: Callback | None = None
+    ) -> AbstractContextManager[Callback]:
+        """Return a context with the callback given, else with progress bars if verbose."""
+        if callback is None and self.verbose:
+            return progress_bar()
+        return nullcontext(callback or ignore)
 
     def _predict(self, images: Any, mpp: Mpp, within: Drawn | None = None, **how: Any) -> Any:
         """One answer for one image; `Answers` for several."""
         self._check_fitted()
-        found, watch = asked(images, within), self._watch()
+        found = asked(images, within)
         for words in found.left_out:
             warnings.warn(words, stacklevel=3)  # to whoever called predict
         answers, given = [], GivenSize.of(mpp)
-        watch(Progress("answer", 0, len(found.images)))
-        for place, (image, table_mpp, inside) in enumerate(found.images):
-            size = given.with_table(table_mpp)
-            answers.append(self.answer(image, mpp=size, callback=watch, within=inside, **how))
-            watch(Progress("answer", place + 1, len(found.images)))
+        with self._progress_callback() as callback:
+            callback(Progress("answer", 0, len(found.images)))
+            for place, (image, table_mpp, inside) in enumerate(found.images):
+                size = given.with_table(table_mpp)
+                answer = self.answer(image, mpp=size, callback=callback, within=inside, **how)
+                answers.append(answer)
+                callback(Progress("answer", place + 1, len(found.images)))
         warn_of_sizes(answers, self)
         return answers[0] if found.is_one else Answers(answers, self.columns)
 

@@ -38,7 +38,7 @@ from ..presets import PRESETS
 from ..recipes import Recipe
 from .given_view import made_with
 from .opening import open_view
-from .reach import Reach
+from .reach import report_windows
 from .view import View
 
 _FORM = 2  # goes up when a file is written otherwise
@@ -231,11 +231,10 @@ def _parts(
     def work(chunk: tuple[slice, slice]) -> Any:
         return chunk, *view.chunk_vectors(grid, *chunk)
 
-    reach = Reach(view.size, view.small_tissue, grid, callback)
-    for (rows, columns), found, vectors in map_blocks(work, view.chunks(grid), n_jobs):
+    chunks = list(view.chunks(grid))
+    results = map_blocks(work, chunks, n_jobs)
+    for (rows, columns), found, vectors in report_windows(results, chunks, view.size, callback):
         if len(vectors):
             cells = np.add(np.argwhere(found), (rows.start, columns.start)).tolist()
             corners = np.array([grid.corner(row, column) for row, column in cells])
             yield vectors, corners + np.array(view.offset)
-        reach.add(rows, columns)
-    reach.end()

@@ -99,10 +99,6 @@ class GivenView(View):
     ) -> NDArray[np.float32]:
         return self._kind.sample_kept(self, self._grid, n_vectors, rng, allowed)
 
-    def small_tissue(self) -> NDArray[np.bool_]:
-        """Where there are patches: a cell is a pixel."""
-        return self._places != NO_PATCH
-
 
 def made_with(recipe: Recipe) -> dict[str, Any]:
     """All settings that decide which patches of an image have vectors, and which these are."""

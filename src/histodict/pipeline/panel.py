@@ -135,9 +135,20 @@ class Panel(ImageClassifier):
         `images`, `positive`, `callback`, `executor` as of `TissueClassifier`. `start_from`: only a
         panel of one can go on from another.
         """
-        manifest, watch = to_learn(images, positive, "positive"), self._watch(callback)
+        manifest = to_learn(images, positive, "positive")
         if start_from is not None and len(self.recipes) > 1:
             raise ValueError("a panel starts afresh: only a single model can go on from another")
+        with self._progress_callback(callback) as watch:
+            return self._become(self._fit(manifest, watch, executor, start_from))
+
+    def _fit(
+        self,
+        manifest: Manifest,
+        watch: Callback,
+        executor: Executor | None,
+        start_from: Panel | None,
+    ) -> Self:
+        """Return a fitted copy."""
         learnt, start = copy(self), None
         manifest, _ = learnt._begin(manifest, watch, executor)
         splits, unheard = unseen_splits(manifest, self.folds, self.random_state)
@@ -179,7 +190,7 @@ class Panel(ImageClassifier):
             for hearing in heard
         ]
         learnt.members_ = [made.with_cache(self.cache) for made in learnt.members_]
-        return self._become(learnt)
+        return learnt
 
     def _weigh(self, heard: list[Hearing], manifest: Manifest, *, is_heard: bool) -> None:
         """By what was heard; else all the same, on the scale of what they say of these images."""

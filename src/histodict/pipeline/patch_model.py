@@ -41,7 +41,7 @@ from ..patches.patch_map import BLANK, PatchMap
 from ..patches.projection import Projection
 from .image_model import Atoms, ImageModel, Look
 from .opening import open_view
-from .reach import Reach
+from .reach import report_windows
 from .training_patches import PatchSource, for_every, sample_training
 from .typical import read_typical, typical_arrays, typical_use, usual_signs
 from .view import View, nothing_found
@@ -229,9 +229,11 @@ class PatchModel(ImageModel):
             margins = np.zeros((grid.n_rows, grid.n_columns, len(self.classes)), np.float32)
             concepts = {name: np.zeros(winners.shape, bool) for name in named}
             work = partial(self._judge_chunk, method, view, grid)
-            chunks = view.chunks(grid)
-            reach = Reach(view.size, view.small_tissue, grid, callback)
-            for (rows, columns), tissue, distances, S in map_blocks(work, chunks, n_jobs):
+            chunks = list(view.chunks(grid))
+            results = map_blocks(work, chunks, n_jobs)
+            for (rows, columns), tissue, distances, S in report_windows(
+                results, chunks, view.size, callback
+            ):
                 winners[rows, columns][tissue] = distances.argmin(axis=1)
                 margins[rows, columns][tissue] = patch_margins(distances)
                 codes += np.asarray(abs(S).sum(axis=0), dtype=np.float64).ravel()
@@ -240,8 +242,6 @@ class PatchModel(ImageModel):
                     concepts[name][rows, columns][tissue] = np.asarray(used).ravel()
                 if self.codes_to:
                     self.codes_to(np.add(np.argwhere(tissue), (rows.start, columns.start)), S)
-                reach.add(rows, columns)
-            reach.end()
         check_scores(path, margins, codes)
         if self.recipe.neighbours:
             margins = mean_of_neighbours(margins, winners != BLANK, self.recipe.neighbours)

@@ -61,7 +61,7 @@ class RegionDetector(Estimator):
     random_state : seed
     n_jobs : threads; None for all cores
     cache : folder for what is costly to compute of an image; None keeps nothing
-    verbose : whether a bar on stderr shows how far the work is
+    verbose : whether to show progress bars on stderr
     settings : of the recipe or its method, by name, such as n_atoms=100
 
     Attributes
@@ -140,7 +140,18 @@ class RegionDetector(Estimator):
         from (a warm start).
         """
         manifest = to_learn(images, ask_by="" if self.region else "region")
-        learnt, watch = copy(self), self._watch(callback)
+        with self._progress_callback(callback) as watch:
+            return self._become(self._fit(manifest, watch, executor, start_from))
+
+    def _fit(
+        self,
+        manifest: Manifest,
+        watch: Callback,
+        executor: Executor | None,
+        start_from: RegionDetector | None,
+    ) -> Self:
+        """Return a fitted copy."""
+        learnt = copy(self)
         learnt.classes_ = region_classes(manifest, self.region)
         manifest = checked_training_images(manifest, self.n_jobs, watch)
         records = manifest.records
@@ -167,7 +178,7 @@ class RegionDetector(Estimator):
         } | data_notes(manifest)
         if start_from is not None:
             learnt.training_["started_from"] = start_from.training_
-        return self._become(learnt)
+        return learnt
 
     def _new_model(self) -> PatchModel:
         return PatchModel(self.recipe, self.classes_, self.random_state, self.n_jobs, self.cache)

@@ -39,7 +39,7 @@ class TissueClassifier(ImageClassifier):
     random_state : seed; the same seed and images, in any order, give the same model
     n_jobs : threads; None for all cores
     cache : folder for what is costly to compute of an image; None keeps nothing
-    verbose : whether a bar on stderr shows how far the work is
+    verbose : whether to show progress bars on stderr
     settings : of the recipe or its method, by name, such as n_atoms=100
 
     Attributes, beside those of every `ImageClassifier`
@@ -101,9 +101,9 @@ class TissueClassifier(ImageClassifier):
         `start_from`: a model of the same recipe and classes; its dictionaries are gone on from (a
         warm start).
         """
-        manifest, watch = to_learn(images, positive, "positive"), self._watch(callback)
+        manifest = to_learn(images, positive, "positive")
         learnt, start = copy(self), None
-        with pictures_kept():
+        with pictures_kept(), self._progress_callback(callback) as watch:
             manifest, labels = learnt._begin(manifest, watch, executor)
             if start_from is not None:
                 learnt.training_["started_from"] = start_from.training_
@@ -158,8 +158,8 @@ class TissueClassifier(ImageClassifier):
         manifest = sorted_by_content(manifest)
         labels = np.array([self.classes_.index(r.label) for r in manifest.records], np.int64)
         changed = copy(self)
-        watch = self._watch(callback)
-        changed._model = self._model.with_line(manifest.records, labels, watch)
+        with self._progress_callback(callback) as watch:
+            changed._model = self._model.with_line(manifest.records, labels, watch)
         changed.shift_ = 0.0
         facts = {"manifest_digest": manifest.digest(), "n_images": manifest.n_images}
         changed.training_ = tuned(self.training_, "refit", **facts)

@@ -28,7 +28,7 @@ from ..patches.inside import HALF, inside_of
 from ..patches.sampling import Allowed
 from ..patches.vectors import NO_FILE
 from ..recipes import Recipe
-from .first_look import THUMBNAIL_SIDE, content_of, first_look, quality_map
+from .first_look import content_of, first_look, quality_map
 
 # Of the reduced image, from which on colours are remembered rather than computed again.
 _MANY_PIXELS = 8_000_000
@@ -174,10 +174,6 @@ class View:
     ) -> NDArray[np.bool_]:
         """Which patches of an area are tissue: (rows, columns)."""
         return window_fraction(pixels, self._tissue, side, stride) >= self._recipe.least_tissue
-
-    def small_tissue(self) -> NDArray[np.bool_]:
-        """Where a small picture of all of it shows tissue: (height, width)."""
-        return self._tissue.mask(self._source.thumbnail(THUMBNAIL_SIDE))
 
     def tissue_share(self, patches: NDArray[np.uint8]) -> NDArray[np.float64]:
         return tissue_fraction(patches, self._tissue)

@@ -12,7 +12,6 @@ from typing import Any
 
 from starlette.routing import Route
 
-from ..execution.pace import IMAGE_STAGES, PATCH_STAGES, Forecast
 from ..execution.progress import Progress
 from ..images.pixel_size import common_size
 from ..images.stain import NORMALISERS
@@ -233,22 +232,16 @@ def _progress(job: Job) -> dict[str, Any]:
 
 
 def seconds_left(job: Job) -> float | None:
-    """None: it is not at work, or not known yet."""
+    """Return the remaining time of a running job; None if it is not known yet.
+
+    It is the latest estimate of the worker, less the time since then.
+    """
     state = job.state()
-    if state["state"] != RUNNING:
+    known = [line for line in job.progress() if line["seconds_left"] is not None]
+    if state["state"] != RUNNING or not known:
         return None
-    elapsed, forecast = time.time() - state["at"], Forecast(_stages(job))
-    for line in job.progress():
-        told = Progress(line["stage"], line["done"], line["total"], work=line["work"])
-        forecast.hear(line["seconds"], told)
-    return forecast.seconds_left(elapsed)
-
-
-def _stages(job: Job) -> dict[str, int]:
-    if not job.is_training:
-        return {"slide": 1}
-    on_patches = method_entry(job.request["recipe"]["method"]).on_patches
-    return PATCH_STAGES if on_patches else IMAGE_STAGES
+    elapsed, last = time.time() - state["at"], known[-1]
+    return max(0.0, float(last["seconds"] + last["seconds_left"] - elapsed))
 
 
 def cancel(call: Call) -> dict[str, Any]:

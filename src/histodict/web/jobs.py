@@ -159,7 +159,9 @@ class Job:
                 step = json.loads(line)
                 known = {name: step[name] for name in ("stage", "done", "total", "objective")}
                 work = step.get("work")
+                left = step["seconds_left"]
                 times = {"work": work and float(work), "seconds": float(step["seconds"])}
+                times["seconds_left"] = None if left is None else float(left)
                 found.append(known | times)
         return found
 

@@ -23,10 +23,11 @@ from typing import Any
 
 from ..execution.child_process import end_with
 from ..execution.failures import failure_reason
-from ..execution.progress import Callback, Progress
+from ..execution.progress import IMAGE_STAGES, PATCH_STAGES, Callback, Progress, TimeEstimator
 from ..execution.sealed import write_sealed
 from ..images.manifest import Manifest
 from ..images.survey import check_contents, with_pixel_size
+from ..methods.registry import method_entry
 from ..model_file import ModelFileError
 from ..pipeline import Model, Plan, load_model, save_model
 from ..pipeline.gallery import Gallery
@@ -44,19 +45,29 @@ _NICE = 10  # a tenth of a core that the server wants, too; all that nobody want
 
 
 def diary(job: Job) -> Callback:
-    """Writes progress, a line per step, with the seconds since the start."""
+    """Write progress, a line per step, with the seconds since the start and those left."""
     file = (job.folder / "progress.jsonl").open("a", encoding="utf-8")
-    started = time.perf_counter()
+    started, estimator = time.perf_counter(), TimeEstimator(_stages(job))
 
     def tell(progress: Progress) -> None:
+        estimator.update(progress)
         line = asdict(progress) | {
             "objective": [None if x != x else float(x) for x in progress.objective],
             "seconds": round(time.perf_counter() - started, 2),
+            "seconds_left": estimator.seconds_left(),
         }
         file.write(json.dumps(line) + "\n")
         file.flush()
 
     return tell
+
+
+def _stages(job: Job) -> dict[str, int]:
+    """Return the stages of the job with their relative durations."""
+    if not job.is_training:
+        return {"slide": 1}
+    on_patches = method_entry(job.request["recipe"]["method"]).on_patches
+    return PATCH_STAGES if on_patches else IMAGE_STAGES
 
 
 def main(folder: Path, run: int, server: int) -> int:
