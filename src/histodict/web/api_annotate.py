@@ -24,7 +24,6 @@ from .lanes import LIVE, PICTURES, Later
 from .live import Drawn, Screen, quick_answer
 from .sheets import Sheet, images_with_sheets, last_change
 from .sights import Box, Sight, by_network, quick_recipe
-from .words import for_the_page
 
 _MOST_BYTES = 16 * 2**20  # of a file of outlines
 _STROKE_BYTES = 2**20  # of a stroke: 20,000 points take less than half of it
@@ -145,7 +144,7 @@ def upload(call: Call) -> Later:
         source = call.context.tiles.open(call.record)
         found = _brought(call, source)
         sheet = bring_in(call.dataset, _image(call), source.size, found)
-        return _told(call, sheet) | {"notes": [for_the_page(words) for words in found.notes]}
+        return _told(call, sheet) | {"notes": found.notes}
 
     return Later(PICTURES, brought, call.record.path)
 

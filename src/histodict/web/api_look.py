@@ -35,7 +35,6 @@ from .maps import (
     stored_map,
 )
 from .travel import MapWork
-from .words import for_the_page
 
 # Up to so many pixels an image is judged while the page waits; a larger one is a job.
 _AT_ONCE = 16_000_000
@@ -74,7 +73,7 @@ def _told(call: Call, facts: dict[str, Any]) -> dict[str, Any]:
     found = size_warnings([size], model.model_.mpp_, model.recipe.mpp)
     if n_tuned_on(model.training_, [call.record.path]):
         found.append(f"this model was {NOTE}")
-    return {"state": DONE, "warnings": [for_the_page(words) for words in found], **facts}
+    return {"state": DONE, "warnings": found, **facts}
 
 
 def _n_pixels(call: Call) -> int:

@@ -15,7 +15,6 @@ from ..execution.texts import counted
 from ..images.manifest import Manifest, Record
 from ..images.survey import survey
 from .jobs import Job
-from .words import for_the_page
 from .workspace import damage, read_json
 
 Bad = list[dict[str, Any]]
@@ -26,7 +25,7 @@ def in_words(manifest: Manifest, record: Record, reason: str) -> dict[str, str]:
     reason = reason.removeprefix(f"{record.path}: ")
     if record.mask is not None:
         reason = reason.replace(str(record.mask), f"mask {record.mask.name}")
-    return {"name": manifest.name(record), "reason": for_the_page(reason)}
+    return {"name": manifest.name(record), "reason": reason}
 
 
 def look_for_bad(job: Job, manifest: Manifest, callback: Callback) -> None:

@@ -34,7 +34,6 @@ from .lanes import QUICK, Lanes
 from .sights import Numbers, Sight
 from .tiles import Tiles
 from .training import train_and_test
-from .words import for_the_page
 from .workspace import User
 
 _MOST_BYTES = 64 * 1024  # of a request: nothing is uploaded
@@ -239,7 +238,7 @@ class _Json(JSONResponse):
 def _refusal(error: Exception) -> Response:
     status = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 400)
     words = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
-    return _Json({"error": for_the_page(one_line(words)) or type(error).__name__}, status)
+    return _Json({"error": one_line(words) or type(error).__name__}, status)
 
 
 async def _sent(request: Request, most_bytes: int, is_json: bool) -> bytes:

@@ -27,7 +27,6 @@ from ..images.pixel_size import PixelSize, are_mixed
 from ..images.survey import check_contents, survey
 from .about import About
 from .bad_images import in_words
-from .words import for_the_page
 from .workspace import short_id
 
 _SIDE = 32
@@ -92,8 +91,8 @@ def _within(root: Path, text: str) -> str:
     source, _, words = text.partition(": ")
     folder = Path(source)
     if folder.is_relative_to(root) and folder != root and not folder.is_file():
-        return for_the_page(f"in {folder.relative_to(root).as_posix()}: {words}")
-    return for_the_page(words or text)
+        return f"in {folder.relative_to(root).as_posix()}: {words}"
+    return words or text
 
 
 def slow_warnings(manifest: Manifest, looks: list[Look]) -> list[str]:

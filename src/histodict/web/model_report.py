@@ -32,7 +32,6 @@ from .maps import answer_once, redrawn, stored_map
 from .region_overlap import pooled
 from .training import request_manifest
 from .travel import Figures, Use, UsedCorrection
-from .words import for_the_page
 
 _N_EXAMPLES = 6
 _UNTESTED = "nobody: how good it is, is not known"
@@ -101,8 +100,7 @@ def size_words(model: Model, rows: list[dict[str, Any]]) -> list[str]:
     """In a line, where pixel sizes of tested images were taken for granted."""
     # Results of earlier versions, and images without an answer, do not say.
     sizes = [PixelSize(row["mpp"], row["mpp_from"]) for row in rows if "mpp_from" in row]
-    found = size_warnings(sizes, model.model_.mpp_, model.recipe.mpp)
-    return [for_the_page(words) for words in found]
+    return size_warnings(sizes, model.model_.mpp_, model.recipe.mpp)
 
 
 def write_report(

@@ -29,6 +29,7 @@ from threadpoolctl import threadpool_limits
 
 from ..demo.sets import drawn_set
 from ..execution.texts import one_line
+from ..parameters import hints_for
 from . import (
     api_annotate,
     api_compare,
@@ -82,7 +83,8 @@ def make_app(
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         context.queue.start(people)
-        yield
+        with hints_for("web"):
+            yield
         context.close()
 
     app = Starlette(

@@ -28,6 +28,7 @@ from ..execution.sealed import write_sealed
 from ..images.manifest import Manifest
 from ..images.survey import check_contents, with_pixel_size
 from ..model_file import ModelFileError
+from ..parameters import set_hint_surface
 from ..pipeline import Model, Plan, load_model, save_model
 from ..pipeline.gallery import Gallery
 from .bad_images import left_out, look_for_bad
@@ -35,7 +36,6 @@ from .jobs import CANCELLED, DONE, FAILED, RUNNING, Job
 from .maps import answer_image, answer_once, stored_map
 from .region_overlap import overlap
 from .training import request_manifest, train_and_test
-from .words import for_the_page
 from .workspace import read_json, short_id
 
 _BEAT = 1.0
@@ -68,7 +68,7 @@ def main(folder: Path, run: int, server: int) -> int:
     try:
         WORK[job.request["kind"]](job, diary(job))
     except (ValueError, OSError, MemoryError) as error:
-        job.set_state(FAILED, run, for_the_page(str(error)) or type(error).__name__)
+        job.set_state(FAILED, run, str(error) or type(error).__name__)
         return 1
     except Exception as error:
         traceback.print_exc()
@@ -172,7 +172,7 @@ def _answers(job: Job, model: Model, test: Manifest, tell: Callback) -> list[dic
                 facts |= {"overlap": overlap(record, stored_map(folder, record, mpp))}
         except Exception as error:
             reason = failure_reason(error)
-            failure = for_the_page(reason.removeprefix(f"{record.path}: "))
+            failure = reason.removeprefix(f"{record.path}: ")
             facts = {"answer": None, "score": None, "value": None, "failure": failure}
         name = test.name(record)
         own = {"image": short_id(name), "name": name, "label": label, "patient": record.patient}
@@ -197,4 +197,5 @@ WORK: dict[str, Callable[[Job, Callback], None]] = {"train": train, "map": draw_
 if __name__ == "__main__":
     given = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     assert read_json(given[0] / "state.json")["state"] == RUNNING
+    set_hint_surface("web")
     sys.exit(main(*given))
