@@ -73,6 +73,10 @@ _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
         lambda value: isinstance(value, list) and all(_is_whole(part) for part in value),
         "a list of whole numbers",
     ),
+    "list[float]": (
+        lambda value: isinstance(value, list) and all(_is_number(part) for part in value),
+        "a list of numbers",
+    ),
     "list[str]": (
         lambda value: isinstance(value, list) and all(isinstance(part, str) for part in value),
         "a list of words",

@@ -23,32 +23,31 @@ from .calls import Call, endpoint
 from .lanes import DOWNLOADS
 
 
-def _only(call: Call, classes: tuple[str, ...]) -> str | None:
+def _class_at(place: int, classes: tuple[str, ...]) -> str | None:
     """The class that alone is shown, if one is."""
-    place = call.number("only", -1)
     if place >= len(classes):
         raise KeyError("there is no such class")
     return classes[place] if place >= 0 else None
 
 
-def outlines(call: Call) -> Response:
+def outlines(call: Call, *, only: int = -1) -> Response:
     """Areas of neighbouring patches, or the regions that were found, as QuPath reads them."""
     answer, model = shown_answer(call), call.trained.model
-    only = _only(call, tuple(model.classes_))
+    shown = _class_at(only, tuple(model.classes_))
     found = [json.loads(text) for text in features(answer, of_regions=model.finds_regions)]
-    wanted = [one for one in found if only in (None, one["properties"]["classification"]["name"])]
+    wanted = [one for one in found if shown in (None, one["properties"]["classification"]["name"])]
     data = json.dumps({"type": "FeatureCollection", "features": wanted}).encode()
     return download(_name(call, ".geojson"), "application/geo+json", data)
 
 
-def patches(call: Call) -> Response:
+def patches(call: Call, *, only: int = -1) -> Response:
     """A line for each patch on tissue."""
     patch_map = shown_map(call)
-    only = _only(call, patch_map.classes)
+    shown = _class_at(only, patch_map.classes)
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
     table.writerow(["row", "column", "x", "y", "side", "class", *_margins(patch_map.classes)])
-    table.writerows(_rows(patch_map, only))
+    table.writerows(_rows(patch_map, shown))
     return download(_name(call, ".csv"), "text/csv; charset=utf-8", text.getvalue().encode())
 
 

@@ -164,9 +164,8 @@ def version_of_map(call: Call) -> Key:
     return _key(call, "shown")
 
 
-def draw(call: Call) -> Response:
+def draw(call: Call, *, only: int = -1) -> Response:
     """The map, one pixel per patch; `only`: a class's place."""
-    only = call.number("only", -1)
 
     def drawn() -> bytes:
         patch_map = shown_map(call)
@@ -178,16 +177,16 @@ def draw(call: Call) -> Response:
     return picture(call.drawn(_key(call, "map", only, repr(colours)), drawn), "png")
 
 
-def rings(call: Call) -> Response:
-    place, least = call.number("class", 1), max(1, call.number("least", 1))
+def rings(call: Call, *, class_: int = 1, least: int = 1) -> Response:
+    least = max(1, least)
 
     def drawn() -> bytes:
         patch_map = shown_map(call)
-        if not 0 <= place < patch_map.n_classes:
+        if not 0 <= class_ < patch_map.n_classes:
             raise KeyError("there is no such class")
-        return json.dumps({"rings": outlines(patch_map, place, least)}).encode()
+        return json.dumps({"rings": outlines(patch_map, class_, least)}).encode()
 
-    data = call.drawn(_key(call, "outlines", place, least), drawn)
+    data = call.drawn(_key(call, "outlines", class_, least), drawn)
     return Response(data, media_type="application/json")
 
 
@@ -197,13 +196,12 @@ def _key(call: Call, *what: str | int) -> Key:
     return (*what, *version, call.query.get("point"))
 
 
-def why(call: Call) -> Later:
+def why(call: Call, *, row: int, column: int) -> Later:
     """What made a patch what it was called; on a drive that has hung, none but its image waits."""
-    where = call.number("row"), call.number("column")
 
     def explained() -> dict[str, Any]:
         gallery = call.trained.gallery
-        facts = explain(call.trained.model, call.view(), shown_map(call), gallery, *where)
+        facts = explain(call.trained.model, call.view(), shown_map(call), gallery, row, column)
         if gallery is not None:
             learn = call.learn_and_test()[0]
             for entry in facts.get("similar", []):

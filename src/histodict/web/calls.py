@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
+from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from ..execution.files import file_key
 from ..execution.texts import one_line, parse_json
 from ..images.manifest import Manifest, Record
 from ..model_file import read_header
+from ..parameters import check_kind
 from ..pipeline import Model, load_model
 from ..pipeline.gallery import Gallery
 from .bad_images import left_out
@@ -111,20 +114,25 @@ class Call:
     body: dict[str, Any]
     sent: bytes = b""  # where the request is no JSON
 
-    def number(self, name: str, default: int | None = None) -> int:
-        """A whole number of the query."""
-        text = self.query.get(name, "" if default is None else str(default))
-        try:
-            return int(text)
-        except ValueError:
-            raise ValueError(f"{name} must be a whole number, not {text!r}") from None
+    def argument(self, parameter: Parameter) -> Any:
+        """Return the value of a handler's parameter, checked against its annotation.
 
-    def place(self, name: str) -> int:
-        """A number in the address: where something stands."""
-        text = str(self.parts[name])
-        if not _PLACE.fullmatch(text):
-            raise KeyError(f"there is no such {name}")
-        return int(text)
+        It comes from the address, or else from the body, or else from the query. A trailing
+        underscore in the parameter's name is left out.
+        """
+        name, kind = parameter.name.rstrip("_"), parameter.annotation
+        if name in self.parts:  # a number: where something stands
+            if not _PLACE.fullmatch(self.parts[name]):
+                raise KeyError(f"there is no such {name}")
+            return int(self.parts[name])
+        value = {**self.query, **self.body}.get(name, parameter.default)
+        if value is Parameter.empty:
+            raise ValueError(f"{name} is missing")
+        if kind == "int" and isinstance(value, str) and name not in self.body:
+            with suppress(ValueError):
+                value = int(value)
+        check_kind(name, value, kind)
+        return value
 
     @cached_property
     def dataset(self) -> Dataset:
@@ -195,17 +203,23 @@ class Call:
 
 
 def endpoint(
-    work: Callable[[Call], Any],
+    work: Callable[..., Any],
     lane: str = QUICK,
     *,
     most_bytes: int = _MOST_BYTES,
     is_json: bool = True,
 ) -> Callable[[Request], Awaitable[Response]]:
-    """Run a page's function on a thread; its dict becomes JSON, its errors become words.
+    """Return the view of a handler, which runs on a thread.
 
-    most_bytes : of what is sent
-    is_json : else it is content, of whatever kind
+    Parameters
+    ----------
+    work : takes the `Call`, and the values of its keyword-only parameters, see `Call.argument`;
+        returns a response, or what becomes JSON; its errors become refusals
+    lane : where it runs
+    most_bytes : limit for the request's body
+    is_json : whether the body is a JSON object; else it is any content
     """
+    wanted = list(signature(work).parameters.values())[1:]
 
     async def answer(request: Request) -> Response:
         try:
@@ -218,7 +232,8 @@ def endpoint(
                 _body(sent) if is_json else {},
                 b"" if is_json else sent,
             )
-            result = await call.context.lanes.run(lane, work, call)
+            given = {parameter.name: call.argument(parameter) for parameter in wanted}
+            result = await call.context.lanes.run(lane, partial(work, call, **given))
             return result if isinstance(result, Response) else _Json(result)
         except (KeyError, ValueError, OSError, MemoryError) as error:
             return _refusal(error)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -59,17 +59,20 @@ class Wish:
     regions: str | None
     seed: int
     test_folds: int = 0
-    test_patients: tuple[str, ...] | None = None
+    test_patients: Sequence[str] | None = None
 
     @classmethod
     def again(cls, request: Mapping[str, Any]) -> Wish:
         """The same once more, tested on the same patients, so that the two can be compared."""
-        patients = tuple(request["test_patients"])
-        plan = Plan.from_dict(request["recipe"])
+        plan, patients = Plan.from_dict(request["recipe"]), request["test_patients"]
         return cls(plan, request["regions"], request["seed"], test_patients=patients)
 
     def check(self, manifest: Manifest) -> None:
-        """Refuses what does not fit together."""
+        """Refuse what cannot be, or does not fit together."""
+        if self.test_folds not in (0, 2, 3, 4, 5):
+            raise ValueError("test_folds must be 0, 2, 3, 4 or 5")
+        if not 0 <= self.seed < 2**32:
+            raise ValueError("seed must be a whole number from 0 to 4294967295")
         vectors = self.plan.recipe.vectors
         if ":" in vectors:  # names a file or a download, which a page must not choose
             raise ValueError(f"vectors {vectors!r} can be used from the command line only")
