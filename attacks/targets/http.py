@@ -222,7 +222,6 @@ class _Server:
         context = self._app.state.context
         with context.queue._lock:
             context.queue._active.clear()
-            context.queue._added.clear()
         users = self._workspace / "users"
         shutil.rmtree(users)
         shutil.copytree(self._folder / "kept" / "users", users)  # with the files' times

@@ -31,8 +31,7 @@ from .data_sources import RECORD_BYTES, DataSources
 from .datasets import Dataset, find_dataset
 from .explain import Chunk, KeptView
 from .folders import DataFolders, ForbiddenFileError
-from .job_queue import JobQueue
-from .jobs import Job, find_job
+from .jobs import Job, JobQueue, find_job
 from .lanes import QUICK, Lanes
 from .sights import Numbers, Sight
 from .tiles import Tiles
