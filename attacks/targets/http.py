@@ -84,10 +84,10 @@ class _Server:
     def start(self) -> None:
         shutil.rmtree(self._folder, ignore_errors=True)
         self._make_data()
-        from histodict.web import connections
+        from histodict.web import server
         from histodict.web.server import make_app
 
-        connections._MOST_SECONDS = 0.5
+        server._MOST_SECONDS = 0.5
         self._app = make_app([self._folder / "data"], self._workspace)
         covered = {name.partition(" ")[2] or name for name in ROUTES}
         assert covered == {route.path or "/" for route in self._app.routes}, "a route is not tried"
@@ -141,7 +141,7 @@ class _Server:
     def _serve(self) -> None:
         import uvicorn
 
-        from histodict.web.connections import BoundedProtocol
+        from histodict.web.server import BoundedProtocol
 
         while True:
             listener = socket.create_server(("127.0.0.1", 0))

@@ -401,8 +401,7 @@ def test_tiles_do_not_wait_for_the_quick_answer(client, monkeypatch):
 def test_a_shape_as_large_as_a_slide_is_not_waited_for(tmp_path):
     from histodict.execution.files import file_key
     from histodict.web.drawing_acts import shape_of
-    from histodict.web.live import Drawn
-    from histodict.web.sights import Sight, quick_recipe
+    from histodict.web.live import Drawn, Sight, quick_recipe
     from histodict.web.strokes import enclosed
 
     path = tmp_path / "large.png"

@@ -5,11 +5,15 @@ from dataclasses import replace
 import pytest
 
 from histodict.pipeline import Plan
-from histodict.web.about import About
-from histodict.web.comparison import used_corrections
-from histodict.web.data_sources import DataSources
-from histodict.web.datasets import add_correction, open_dataset, remove_correction, say_of
-from histodict.web.folders import DataFolders
+from histodict.web.datasets import (
+    About,
+    DataSources,
+    add_correction,
+    open_dataset,
+    remove_correction,
+    say_of,
+)
+from histodict.web.model_report import used_corrections
 from histodict.web.training import (
     _CHANGED,
     OFFERS,
@@ -18,7 +22,7 @@ from histodict.web.training import (
     train_and_test,
     training_request,
 )
-from histodict.web.workspace import User
+from histodict.web.workspace import DataFolders, User
 
 
 @pytest.fixture

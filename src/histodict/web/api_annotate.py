@@ -16,15 +16,12 @@ from ..images.manifest import Record
 from ..images.readers import ImageSource
 from ..parameters import check_choice
 from .api_model import download as download_as
-from .calls import Call, endpoint
-from .class_list import DrawnClass, read_classes
+from .calls import LIVE, PICTURES, Call, Later, endpoint
 from .drawing_acts import Stroke, bring_in, change_classes, draw, redo, relabel, remove, undo
 from .drawn_files import Brought, geojson
 from .drawn_sets import drawn_facts
-from .lanes import LIVE, PICTURES, Later
-from .live import Drawn, Screen, quick_answer
-from .sheets import Sheet, images_with_sheets, last_change
-from .sights import Box, Sight, by_network, quick_recipe
+from .live import Box, Drawn, Screen, Sight, by_network, quick_answer, quick_recipe
+from .sheets import DrawnClass, Sheet, images_with_sheets, last_change, read_classes
 
 _MOST_BYTES = 16 * 2**20  # of a file of outlines
 _STROKE_BYTES = 2**20  # of a stroke: 20,000 points take less than half of it

@@ -11,12 +11,10 @@ from starlette.routing import Route
 from ..execution.files import file_key
 from ..patches.pictures import encode_png
 from .api_look import shown_map, version_of_map
-from .calls import Call, endpoint, picture
+from .calls import DOWNLOADS, Call, endpoint, picture
 from .jobs import find_job
-from .lanes import DOWNLOADS
-from .map_difference import MapDifference
-from .misfits import Kind, differences, misfits
-from .opened import open_model
+from .maps import MapDifference
+from .misfits import Kind, differences, misfits, open_model
 from .workspace import short_id
 
 

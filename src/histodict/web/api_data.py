@@ -9,13 +9,13 @@ from typing import Any
 from starlette.responses import Response
 from starlette.routing import Route
 
-from .about import class_to_be_found
 from .api_jobs import jobs
-from .calls import Call, endpoint, picture
+from .calls import PICTURES, Call, Later, endpoint, picture
 from .data_checks import quick_warnings
-from .data_sources import ONLY_LOOK
 from .datasets import (
+    ONLY_LOOK,
     add_correction,
+    class_to_be_found,
     find_source,
     id_of,
     known_sources,
@@ -26,8 +26,7 @@ from .datasets import (
     say_of,
 )
 from .drawn_sets import drawn_facts, labels_known
-from .lanes import PICTURES, Later
-from .region_overlap import true_rings
+from .maps import true_rings
 from .tiles import TILE_SIDE, n_levels
 
 

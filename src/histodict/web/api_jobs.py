@@ -21,8 +21,8 @@ from ..methods.registry import METHODS, method_entry
 from ..patches.vectors import VECTORS
 from ..pipeline import Plan
 from ..presets import regions_preset
-from .bad_images import bad_images, go_on_without, goes_on_without, left_out, refusal
 from .calls import Call, endpoint
+from .data_checks import bad_images, go_on_without, goes_on_without, left_out, refusal
 from .datasets import Dataset, find_dataset, relabelled
 from .jobs import ACTIVE, DONE, MAP, OPENED, RUNNING, Job, all_jobs, find_job, new_job
 from .training import OFFERS, Wish, offered_plan, request_classes, training_request

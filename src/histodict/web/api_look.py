@@ -1,13 +1,19 @@
-"""The viewer: an image's patch map and outlines by a model, and the why of a patch."""
+"""The viewer: patch map and outlines of an image by a model, the explanation of a patch, downloads.
+
+The downloads are outlines for QuPath and a table of patches; the page makes pictures by itself.
+"""
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import threading
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from starlette.responses import Response
 from starlette.routing import Route
 
@@ -17,13 +23,13 @@ from ..images.pixel_size import PixelSize, size_hint, size_warnings
 from ..patches.patch_map import PatchMap
 from ..patches.pictures import encode_png
 from ..pipeline.answers import Answer
+from ..reports.geojson import features
 from .api_jobs import seconds_left, share_done
-from .api_model import describe_patch
+from .api_model import describe_patch, download
 from .bytes_cache import Key
-from .calls import Call, endpoint, picture
+from .calls import ANSWERS, DOWNLOADS, PICTURES, WHYS, Call, Later, endpoint, picture
 from .explain import explain
 from .jobs import DONE, Job, all_jobs, new_job
-from .lanes import ANSWERS, PICTURES, WHYS, Later
 from .maps import (
     answer_facts,
     answer_once,
@@ -211,6 +217,59 @@ def why(call: Call, *, row: int, column: int) -> Later:
     return Later(WHYS, explained, call.record.path)
 
 
+# --- downloads -----------------------------------------------------------------------------------
+
+
+def _class_at(place: int, classes: tuple[str, ...]) -> str | None:
+    """The class that alone is shown, if one is."""
+    if place >= len(classes):
+        raise KeyError("there is no such class")
+    return classes[place] if place >= 0 else None
+
+
+def download_outlines(call: Call, *, only: int = -1) -> Response:
+    """Areas of neighbouring patches, or the regions that were found, as QuPath reads them."""
+    answer, model = shown_answer(call), call.trained.model
+    shown = _class_at(only, tuple(model.classes_))
+    found = [json.loads(text) for text in features(answer, of_regions=model.finds_regions)]
+    wanted = [one for one in found if shown in (None, one["properties"]["classification"]["name"])]
+    data = json.dumps({"type": "FeatureCollection", "features": wanted}).encode()
+    return download(_name(call, ".geojson"), "application/geo+json", data)
+
+
+def download_patches(call: Call, *, only: int = -1) -> Response:
+    """A line for each patch on tissue."""
+    patch_map = shown_map(call)
+    shown = _class_at(only, patch_map.classes)
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(["row", "column", "x", "y", "side", "class", *_margins(patch_map.classes)])
+    table.writerows(_rows(patch_map, shown))
+    return download(_name(call, ".csv"), "text/csv; charset=utf-8", text.getvalue().encode())
+
+
+def _margins(classes: tuple[str, ...]) -> list[str]:
+    return [f"margin_{name}" for name in classes]
+
+
+def _rows(patch_map: PatchMap, only: str | None) -> list[list[Any]]:
+    x, y = patch_map.corners()
+    winners, side = patch_map.winners, patch_map.grid.patch_side
+    wanted = patch_map.tissue if only is None else winners == patch_map.classes.index(only)
+    return [
+        [
+            *(row, column, x[row, column], y[row, column], side),
+            patch_map.classes[winners[row, column]],
+            *(f"{margin:.5g}" for margin in patch_map.margins[row, column]),
+        ]
+        for row, column in np.argwhere(wanted).tolist()
+    ]
+
+
+def _name(call: Call, ending: str) -> str:
+    return f"{Path(call.record.path).stem}-{call.job.name}{ending}"
+
+
 _PLACE = "/api/jobs/{job}/look/{data}/{image}"
 ROUTES = [
     Route(_PLACE, endpoint(look)),
@@ -218,4 +277,6 @@ ROUTES = [
     Route(f"{_PLACE}/map.png", endpoint(draw)),
     Route(f"{_PLACE}/outlines", endpoint(rings)),
     Route(f"{_PLACE}/why", endpoint(why)),
+    Route(f"{_PLACE}/map.geojson", endpoint(download_outlines, DOWNLOADS)),
+    Route(f"{_PLACE}/map.csv", endpoint(download_patches, DOWNLOADS)),
 ]

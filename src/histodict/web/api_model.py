@@ -23,21 +23,21 @@ from ..pipeline.gallery import Gallery
 from ..pipeline.image_model import Atoms
 from ..reports.patch_pictures import outlined, square_around
 from .bytes_cache import Key
-from .calls import Call, endpoint, picture
-from .class_list import drawn_colours
-from .comparison import model_before, used_corrections
+from .calls import DOWNLOADS, Call, endpoint, picture
 from .figures import figures
 from .jobs import OPENED, find_job, n_tested_alike
-from .lanes import DOWNLOADS
 from .model_report import (
     KeptAnswers,
     atom_users,
+    model_before,
     model_card,
     selection_words,
     size_words,
     training_name,
+    used_corrections,
     write_report,
 )
+from .sheets import drawn_colours
 from .travel import Before, Figures
 from .workspace import short_id
 

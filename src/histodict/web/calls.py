@@ -1,4 +1,16 @@
-"""A request as a page's function sees it, and the step from its result to a response."""
+"""Requests: how many run at a time, the arguments of their handlers, and their responses.
+
+All requests share the cores and the interpreter lock. If all ran at once, a list would take as long
+as the pictures and reports that others wait for. Each therefore runs in a lane of limited width:
+
+quick       requests that take a moment; they hardly ever wait
+pictures    from image files: as many per file as there are cores, and one more over all files, so
+            that a slide on a drive that hangs delays requests for this slide only
+whys        explanations of patches, with the same width; they do not wait for tiles
+live        predictions after a stroke of the brush, two at a time
+answers     predictions of models, one at a time
+downloads   files to save, one at a time
+"""
 
 from __future__ import annotations
 
@@ -11,32 +23,84 @@ from functools import cached_property, partial
 from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
+from anyio import CapacityLimiter, to_thread
 from numpy.typing import NDArray
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
 from ..execution.files import file_key
+from ..execution.local import available_cores
 from ..execution.texts import one_line, parse_json
 from ..images.manifest import Manifest, Record
 from ..model_file import read_header
 from ..parameters import check_kind
 from ..pipeline import Model, load_model
 from ..pipeline.gallery import Gallery
-from .bad_images import left_out
 from .bytes_cache import BytesCache, Key
-from .data_checks import Checks
-from .data_sources import RECORD_BYTES, DataSources
-from .datasets import Dataset, find_dataset
+from .data_checks import Checks, left_out
+from .datasets import RECORD_BYTES, Dataset, DataSources, find_dataset
 from .explain import Chunk, KeptView
-from .folders import DataFolders, ForbiddenFileError
 from .jobs import Job, JobQueue, find_job
-from .lanes import QUICK, Lanes
-from .sights import Numbers, Sight
+from .live import Numbers, Sight
 from .tiles import Tiles
 from .training import train_and_test
-from .workspace import User
+from .workspace import DataFolders, ForbiddenFileError, User
+
+QUICK, PICTURES, WHYS, LIVE = "quick", "pictures", "whys", "live"
+ANSWERS, DOWNLOADS = "answers", "downloads"
+_N_QUICK = 16
+_N_LIVE = 2
+
+
+@dataclass(frozen=True)
+class Later:
+    """What a quick answer has found to take longer, and the lane for that.
+
+    image : the file that it reads, of which no more is done at a time than there are cores
+    """
+
+    lane: str
+    work: Callable[[], Any]
+    image: Path | None = None
+
+
+class Lanes:
+    """The lanes of one server."""
+
+    def __init__(self) -> None:
+        self._n_cores = available_cores()
+        widths = {QUICK: _N_QUICK, ANSWERS: 1, DOWNLOADS: 1}
+        widths |= dict.fromkeys((PICTURES, WHYS), self._n_cores + 1) | {LIVE: _N_LIVE}
+        self._limits = {name: CapacityLimiter(width) for name, width in widths.items()}
+        self._images: WeakValueDictionary[Path, CapacityLimiter] = WeakValueDictionary()
+
+    @property
+    def are_busy(self) -> bool:
+        """Whether somebody waits for an answer."""
+        return any(limit.borrowed_tokens for limit in self._limits.values())
+
+    async def run(self, lane: str, work: Callable[..., Any], *given: Any) -> Any:
+        """What the work gives, done by a thread when its turn has come."""
+        result = await to_thread.run_sync(work, *given, limiter=self._limits[lane])
+        while isinstance(result, Later):
+            result = await self._run_later(result)
+        return result
+
+    async def _run_later(self, later: Later) -> Any:
+        limit = self._limits[later.lane]
+        if later.image is None:
+            return await to_thread.run_sync(later.work, limiter=limit)
+        own = self._images.get(later.image) or CapacityLimiter(self._n_cores)
+        self._images[later.image] = own
+        async with own:
+            return await to_thread.run_sync(later.work, limiter=limit)
+
+
+# --- requests -------------------------------------------------------------------------------------
+
 
 _MOST_BYTES = 64 * 1024  # of a request: nothing is uploaded
 _TOO_LARGE = (

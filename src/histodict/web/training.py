@@ -12,8 +12,7 @@ from ..images.annotations.drawing import Drawing
 from ..images.manifest import Manifest, Record
 from ..pipeline import Plan
 from ..pipeline.region_truth import region_classes
-from .about import class_to_be_found
-from .datasets import Dataset, corrected, relabelled
+from .datasets import Dataset, class_to_be_found, corrected, relabelled
 from .drawn_sets import drawn_manifest, n_shapes
 
 # What the page offers, in words for people.

@@ -30,10 +30,9 @@ from ..model_file import ModelFileError
 from ..parameters import set_hint_surface
 from ..pipeline import Model, Plan, load_model, save_model
 from ..pipeline.gallery import Gallery
-from .bad_images import left_out, look_for_bad
+from .data_checks import left_out, look_for_bad
 from .jobs import DONE, FAILED, RUNNING, WAITING, Job
-from .maps import answer_image, answer_once, stored_map
-from .region_overlap import overlap
+from .maps import answer_image, answer_once, overlap, stored_map
 from .training import request_manifest, train_and_test
 from .workspace import short_id
 
