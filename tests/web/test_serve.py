@@ -16,7 +16,7 @@ from .conftest import MISSING
 pytest.importorskip("starlette", reason=MISSING)
 pytest.importorskip("uvicorn", reason=MISSING)
 
-from histodict.web import server, workspace_lock
+from histodict.web import server, workspace
 from histodict.web.workspace import WorkspaceInUseError, locked_workspace
 from tests.web.browser import Server, free_port
 
@@ -127,6 +127,6 @@ def test_file_system_without_locks_is_warned_of(tmp_path, monkeypatch, capsys):
     def refuse(descriptor):
         raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr(workspace_lock, "lock_descriptor", refuse)
+    monkeypatch.setattr(workspace, "lock_descriptor", refuse)
     with locked_workspace(tmp_path, "http://first/"):
         assert "cannot lock files" in capsys.readouterr().err

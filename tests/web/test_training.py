@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from histodict.execution.sealed import write_sealed
 from histodict.pipeline import Plan
 from histodict.web.datasets import (
     About,
@@ -127,9 +128,9 @@ def test_patients_that_are_not_there_are_not_kept(dataset):
     assert training_request(dataset, wish)["test_patients"] == ["patient01"]
 
 
-def test_what_was_said_before_patients_could_be_moved_is_read(tmp_path):
-    (tmp_path / "about.json").write_text('{"positive": null, "mpp": 0.5}')
-    assert About.read(tmp_path) == About(mpp=0.5)
-    (tmp_path / "about.json").write_text('{"positive": null, "mpp": 0.5, "learn_from": [1]}')
+def test_settings_with_patients_that_are_no_names_are_damaged(tmp_path):
+    About(mpp=0.5, learn_from=("a",)).write(tmp_path)
+    assert About.read(tmp_path) == About(mpp=0.5, learn_from=("a",))
+    write_sealed(tmp_path / "about.json", {"positive": None, "mpp": 0.5, "learn_from": [1]})
     with pytest.raises(ValueError, match="learn_from is wrong"):
         About.read(tmp_path)

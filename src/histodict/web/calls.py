@@ -109,15 +109,6 @@ _TOO_LARGE = (
 )
 _STATUS = {ForbiddenFileError: 403, KeyError: 404, FileNotFoundError: 404}  # any other: 400
 _PLACE = re.compile("[0-9]{1,9}")
-_MODEL_BYTES = 512 * 2**20
-_TRAINING_BYTES = 128 * 2**20
-_VIEW_BYTES = 256 * 2**20
-_CHUNK_BYTES = 128 * 2**20
-_DRAWN_BYTES = 32 * 2**20
-_REPORT_BYTES = 64 * 2**20
-_SIGHT_BYTES = 256 * 2**20
-_NUMBER_BYTES = 192 * 2**20
-_LOOK_BYTES = 4 * 2**20
 
 
 @dataclass(frozen=True)
@@ -148,15 +139,15 @@ class Context:
         self.checks = Checks(lambda: self.lanes.are_busy)
         self.sources = DataSources(folders)
         self.tiles = Tiles(workspace / "thumbnails")
-        self.drawn: BytesCache[bytes] = BytesCache(_DRAWN_BYTES)  # atoms, maps, outlines
-        self.reports: BytesCache[bytes] = BytesCache(_REPORT_BYTES)
-        self.views: BytesCache[KeptView] = BytesCache(_VIEW_BYTES)
-        self.chunks: BytesCache[Chunk] = BytesCache(_CHUNK_BYTES)
-        self.sights: BytesCache[Sight] = BytesCache(_SIGHT_BYTES)
-        self.numbers: BytesCache[Numbers] = BytesCache(_NUMBER_BYTES)
-        self.looks: BytesCache[NDArray[np.float64]] = BytesCache(_LOOK_BYTES)
-        self.models: BytesCache[Trained] = BytesCache(_MODEL_BYTES)
-        self.trainings: BytesCache[tuple[Manifest, Manifest]] = BytesCache(_TRAINING_BYTES)
+        self.drawn: BytesCache[bytes] = BytesCache(32 * 2**20)  # atoms, maps, outlines
+        self.reports: BytesCache[bytes] = BytesCache(64 * 2**20)
+        self.views: BytesCache[KeptView] = BytesCache(256 * 2**20)
+        self.chunks: BytesCache[Chunk] = BytesCache(128 * 2**20)
+        self.sights: BytesCache[Sight] = BytesCache(256 * 2**20)
+        self.numbers: BytesCache[Numbers] = BytesCache(192 * 2**20)
+        self.looks: BytesCache[NDArray[np.float64]] = BytesCache(4 * 2**20)
+        self.models: BytesCache[Trained] = BytesCache(512 * 2**20)
+        self.trainings: BytesCache[tuple[Manifest, Manifest]] = BytesCache(128 * 2**20)
 
     def close(self) -> None:
         self.queue.close()

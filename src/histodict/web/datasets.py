@@ -58,7 +58,11 @@ from .workspace import (
     short_id,
 )
 
-_FIELDS: dict[str, Any] = {"positive": (str, type(None)), "mpp": (int, float, type(None))}
+_FIELDS: dict[str, Any] = {
+    "positive": (str, type(None)),
+    "mpp": (int, float, type(None)),
+    "learn_from": list,
+}
 _LEAST_MPP, _LARGEST_MPP = 1e-4, 1000.0
 
 
@@ -81,10 +85,9 @@ class About:
         if not path.exists():
             return cls()
         found = read_fields(path, _FIELDS)
-        moved = found.get("learn_from", [])  # earlier versions did not ask
-        if not _are_names(moved):
+        if not _are_names(found["learn_from"]):
             raise damage(path, "learn_from is wrong")
-        return cls(found["positive"], found["mpp"], tuple(moved))
+        return cls(found["positive"], found["mpp"], tuple(found["learn_from"]))
 
     def write(self, folder: Path) -> None:
         write_sealed(folder / "about.json", asdict(self))

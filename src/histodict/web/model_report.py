@@ -63,7 +63,7 @@ def model_card(
         "Tested on": counted(n_tested, "other patient") if n_tested else _UNTESTED,
         "Corrections": _corrected(used_corrections(request)),
     }
-    if request.get("n_shapes"):  # of requests of earlier versions nobody knows
+    if request.get("n_shapes"):
         n_images = request_manifest(request).n_images
         card["Drawn by the user"] = (
             f"{counted(request['n_shapes'], 'shape')} on {counted(n_images, 'image')}, and nothing "
@@ -101,7 +101,7 @@ class KeptAnswers:
 
 def size_words(model: Model, rows: list[dict[str, Any]]) -> list[str]:
     """In a line, where pixel sizes of tested images were taken for granted."""
-    # Results of earlier versions, and images without an answer, do not say.
+    # Images without an answer have none.
     sizes = [PixelSize(row["mpp"], row["mpp_from"]) for row in rows if "mpp_from" in row]
     return size_warnings(sizes, model.model_.mpp_, model.recipe.mpp)
 
@@ -216,7 +216,6 @@ def _few_words(found: Figures) -> str:
 def _overlap_figures(
     model: Model, rows: list[dict[str, Any]], found: Figures, point: float
 ) -> dict[str, str]:
-    """Results of earlier versions do not have it."""
     shares = pooled([row.get("overlap") for row in rows], point)
     if shares is None:
         return {}

@@ -149,7 +149,6 @@ def request_manifest(request: Mapping[str, Any]) -> Manifest:
         records = tuple(map(_record, request["records"]))
     except (KeyError, TypeError) as error:
         raise ValueError(f"the list of this training's images is damaged ({error})") from error
-    # Requests of earlier versions do not have the class to be found: its name tells.
     return Manifest(records, (), Path(request["root"]), request.get("positive"))
 
 

@@ -59,7 +59,7 @@ class MapJob(TypedDict):
     id: str
     name: str
     data: str
-    image: str | None  # earlier versions did not say
+    image: str | None
     model: str
     state: str
     error: str

@@ -30,8 +30,8 @@ from typing import Any
 
 from ..execution.file_lock import lock_descriptor
 from ..execution.files import written_whole
-from ..execution.sealed import body_of
-from ..execution.texts import one_line, parse_json
+from ..execution.sealed import read_sealed
+from ..execution.texts import one_line
 from ..images.folder_images import is_image_path, is_zarr
 from ..images.readers import READERS
 from ..model_file import SUFFIX
@@ -49,9 +49,7 @@ class DamagedFileError(ValueError):
 def read_json(path: Path, kind: Kind = object) -> Any:
     """The content of a file, which must be of this kind."""
     try:
-        text = path.read_text(encoding="utf-8")
-        body = body_of(text)  # earlier versions wrote theirs without a digest
-        content = parse_json(text if body is None else body)
+        content = read_sealed(path)
     except (OSError, ValueError) as error:
         raise damage(path, one_line(error)) from error
     if not isinstance(content, kind):
