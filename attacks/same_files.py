@@ -16,7 +16,7 @@ import pyarrow.parquet
 # What a run that was killed may leave: nobody reads it, and it is swept a day later.
 _LEFTOVERS = re.compile(r"\..*\.(partial|unfinished)[.-].*")
 # Files of the running server that differ after a restart: log, progress, token, lock.
-_DIARY = {"alive", "log.txt", "progress.jsonl", "cancel", "token", "open.html", "server.lock"}
+_DIARY = {"worker.lock", "log.txt", "progress.jsonl", "token", "open.html", "server.lock"}
 # A job of the page has a random name.
 _JOB = re.compile(r"(?<=/jobs/)[0-9a-f]{12}(?=/)")
 # The checksum of a JSON file (`execution.sealed`).

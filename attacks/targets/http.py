@@ -84,10 +84,10 @@ class _Server:
     def start(self) -> None:
         shutil.rmtree(self._folder, ignore_errors=True)
         self._make_data()
-        from histodict.web import connections
+        from histodict.web import server
         from histodict.web.server import make_app
 
-        connections._MOST_SECONDS = 0.5
+        server._MOST_SECONDS = 0.5
         self._app = make_app([self._folder / "data"], self._workspace)
         covered = {name.partition(" ")[2] or name for name in ROUTES}
         assert covered == {route.path or "/" for route in self._app.routes}, "a route is not tried"
@@ -113,11 +113,11 @@ class _Server:
     def _make_work(self) -> dict[str, str]:
         """A data set that was opened, also to draw on it, and a training that is done."""
         from histodict.execution.progress import ignore
-        from histodict.web.api_jobs import _first_wish
+        from histodict.web.api_jobs import _chosen_plan
         from histodict.web.datasets import open_dataset
         from histodict.web.drawing_acts import change_classes
         from histodict.web.jobs import DONE, new_job
-        from histodict.web.training import training_request
+        from histodict.web.training import Wish, training_request
         from histodict.web.worker import train
 
         sources = self._app.state.context.sources
@@ -125,7 +125,7 @@ class _Server:
         data = open_dataset(self._user, sources, tissue)
         bare = open_dataset(self._user, sources, tissue, is_bare=True)
         (own,) = change_classes(bare, {"name": "a"})
-        wish = _first_wish({"preset": "quick", "settings": _SMALL, "test_folds": 2})
+        wish = Wish(_chosen_plan("quick", "dfdl", False, _SMALL), None, 0, test_folds=2)
         job = new_job(self._user, training_request(data, wish) | {"parent": None})
         train(job, ignore)
         job.set_state(DONE, 1)
@@ -141,7 +141,7 @@ class _Server:
     def _serve(self) -> None:
         import uvicorn
 
-        from histodict.web.connections import BoundedProtocol
+        from histodict.web.server import BoundedProtocol
 
         while True:
             listener = socket.create_server(("127.0.0.1", 0))
@@ -222,7 +222,6 @@ class _Server:
         context = self._app.state.context
         with context.queue._lock:
             context.queue._active.clear()
-            context.queue._added.clear()
         users = self._workspace / "users"
         shutil.rmtree(users)
         shutil.copytree(self._folder / "kept" / "users", users)  # with the files' times

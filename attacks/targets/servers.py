@@ -57,11 +57,9 @@ class ServersTarget(Target):
 
     def _prepare(self) -> None:
         """A workspace with an opened data set and a class to draw with."""
-        from histodict.web.data_sources import DataSources
-        from histodict.web.datasets import open_dataset
+        from histodict.web.datasets import DataSources, open_dataset
         from histodict.web.drawing_acts import change_classes
-        from histodict.web.folders import DataFolders
-        from histodict.web.workspace import User
+        from histodict.web.workspace import DataFolders, User
 
         user = User.of(self._template, "local")
         sources = DataSources(DataFolders([self._folder / "data"]))

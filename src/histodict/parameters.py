@@ -1,12 +1,13 @@
-"""Checks of numbers that users give; the message names the parameter."""
+"""Checks of parameters, and hints in messages: an option, a parameter or a field of the page."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 from numbers import Integral, Real
 from reprlib import repr as short
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -72,6 +73,10 @@ _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
         lambda value: isinstance(value, list) and all(_is_whole(part) for part in value),
         "a list of whole numbers",
     ),
+    "list[float]": (
+        lambda value: isinstance(value, list) and all(_is_number(part) for part in value),
+        "a list of numbers",
+    ),
     "list[str]": (
         lambda value: isinstance(value, list) and all(isinstance(part, str) for part in value),
         "a list of words",
@@ -87,3 +92,45 @@ def check_kind(name: str, value: object, annotation: str) -> None:
     if not any(fits(value) for fits, _ in kinds):
         words = " or ".join(words for _, words in kinds)
         raise ValueError(f"{name} must be {words}, not {short(value)}")
+
+
+# --- hints --------------------------------------------------------------------------------------
+
+Surface = Literal["python", "cli", "web"]
+_SURFACE: list[Surface] = ["python"]
+
+
+def hint_surface() -> Surface:
+    """Return the surface for which hints are worded; worker processes have to be told."""
+    return _SURFACE[0]
+
+
+def set_hint_surface(surface: Surface) -> None:
+    """Word the hints of messages for one surface, in this process.
+
+    Parameters
+    ----------
+    surface : "python" names parameters, "cli" options of commands, "web" fields of the page
+    """
+    _SURFACE[0] = surface
+
+
+@contextmanager
+def hints_for(surface: Surface) -> Iterator[None]:
+    """Word the hints of messages for one surface until the block ends."""
+    before = hint_surface()
+    set_hint_surface(surface)
+    try:
+        yield
+    finally:
+        set_hint_surface(before)
+
+
+def hint(*, python: str, cli: str, web: str | None = None) -> str:
+    """Return the wording for the current surface.
+
+    Parameters
+    ----------
+    python, cli, web : the wordings; without `web`, the message cannot appear on the page
+    """
+    return {"python": python, "cli": cli, "web": cli if web is None else web}[_SURFACE[0]]

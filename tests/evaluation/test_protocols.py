@@ -223,7 +223,7 @@ TRIANGLE = manifest_of({"1": (1, 1, 0), "2": (0, 1, 1), "3": (1, 0, 1)}, ("a", "
     [
         (
             lambda: k_folds(GLAS_SHAPED, 17),
-            "17 folds need as many patients, but there are 16.*--folds 16",
+            "17 folds need as many patients, but there are 16.*n_folds=16",
         ),
         (
             lambda: k_folds(GLAS_SHAPED.select([0]), 2),

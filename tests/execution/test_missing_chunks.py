@@ -6,12 +6,13 @@ import warnings
 
 import pytest
 
-from histodict.execution.cluster_map import _as_allowed
+from histodict.execution.cluster_map import _as_here
 from histodict.execution.missing_chunks import (
     allow_missing_chunks,
     check_missing_chunks,
     missing_chunks_allowed,
 )
+from histodict.parameters import hint_surface, hints_for
 
 
 def test_it_is_allowed_inside_of_the_outermost_block():
@@ -24,8 +25,10 @@ def test_it_is_allowed_inside_of_the_outermost_block():
 
 
 @pytest.mark.parametrize("allow", [True, False])
-def test_a_worker_allows_what_the_sender_does(allow):
-    assert _as_allowed(allow, lambda item: (item, missing_chunks_allowed()), 3) == (3, allow)
+def test_a_worker_has_the_settings_of_the_sender(allow):
+    with hints_for("python"):
+        told = _as_here(allow, "cli", lambda item: (missing_chunks_allowed(), hint_surface()), 3)
+    assert told == (allow, "cli")
     assert not missing_chunks_allowed()
 
 

@@ -10,6 +10,7 @@ from joblib import delayed
 from histodict.execution import cluster
 from histodict.execution.cluster_map import ClusterError
 from histodict.execution.processes import can_share_locks, in_processes
+from histodict.parameters import hint_surface, hints_for
 
 
 @pytest.mark.parametrize("room", [0, 5])
@@ -52,3 +53,11 @@ def test_relative_paths_are_those_of_whoever_asks(tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path / name)
         found += in_processes([delayed(os.getcwd)() for _ in range(4)], 2)
     assert found == [str(tmp_path.resolve() / "one")] * 4 + [str(tmp_path.resolve() / "two")] * 4
+
+
+def test_hints_are_for_the_surface_of_whoever_asks():
+    found = []
+    for surface in ("cli", "web"):
+        with hints_for(surface):
+            found += in_processes([delayed(hint_surface)() for _ in range(4)], 2)
+    assert found == ["cli"] * 4 + ["web"] * 4

@@ -166,7 +166,7 @@ def test_chunks_that_were_not_written_are_counted(tmp_path, chunks):
             made[:20] = VECTORS[:20]
     n_missing, n_chunks = (4, 11) if chunks else (1, 2)
     words = f"{n_missing} of its {n_chunks} chunks are missing"
-    with pytest.raises(ImageError, match=rf"a\.h5: {words}.*--allow-missing-chunks"):
+    with pytest.raises(ImageError, match=rf"a\.h5: {words}.*allow_missing_chunks"):
         check_features(tmp_path / "a.h5")
     with histodict.allow_missing_chunks(), pytest.warns(UserWarning, match=words):
         check_features(tmp_path / "a.h5")

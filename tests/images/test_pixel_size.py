@@ -67,13 +67,13 @@ def test_training_images_have_one_size_or_none(told):
     assert common_size(records(told, 0.5, 0.5), None) == 0.5
     assert common_size(records(told, None, 0.25), None) == pytest.approx(0.25)
     assert common_size([Record(told[1], "x", "p")], None) is None
-    with pytest.raises(ValueError, match=r"from 0\.25 to 0\.5 µm.*--set mpp=0\.5"):
+    with pytest.raises(ValueError, match=r"from 0\.25 to 0\.5 µm.*the setting mpp=0\.5"):
         common_size(records(told, None, 0.5), None)
     assert common_size(records(told, None, 0.5), 1.0) is None  # all are reduced to 1 µm
 
 
 def test_partly_known_sizes_are_refused(told):
-    with pytest.raises(ValueError, match=r"of 1 image is not known, .*--mpp.*silent\.png"):
+    with pytest.raises(ValueError, match=r"of 1 image is not known, .*mpp=….*silent\.png"):
         common_size(records(told, None, None), None)
     with pytest.raises(ValueError, match=r"works at 1 µm.*silent\.png"):
         common_size([Record(told[1], "x", "p")], 1.0)
@@ -85,7 +85,7 @@ def test_what_was_taken_for_granted_is_one_line():
     assert assumed == PixelSize(0.25, "assumed") and known.beside(0.25) is known
     assert unknown.beside(None) is unknown
     (words,) = size_warnings([known, assumed, assumed], 0.25, None)
-    assert "2 of 3 images" in words and "0.25 µm" in words and "--mpp" in words
+    assert "2 of 3 images" in words and "0.25 µm" in words and "mpp=…" in words
     (words,) = size_warnings([known, PixelSize(1.0, "table"), unknown], None, None)
     assert "2 of 3 images" in words and "0.5 to 1 µm" in words
     assert size_warnings([known], 0.5, None) == size_warnings([unknown], None, None) == []

@@ -150,7 +150,7 @@ def test_a_calibrated_model_of_files_is_saved_and_knows_what_it_learnt_from(tiss
     told = again.members_[0].model_.origin_
     assert (told.length, told.encoder, told.patch_px) == (24, "tiny", 16)
     assert all(0 <= p <= 1 for p in again.predict_proba(kept).ravel())
-    with pytest.raises(ImageError, match="--features"):
+    with pytest.raises(ImageError, match="features=…"):
         again.predict(read_manifest(tissue / "manifest.csv"))
 
 

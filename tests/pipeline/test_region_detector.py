@@ -122,7 +122,7 @@ def test_regions_are_learnt_from_crops(tissue):
     ("labels", "region", "said"),
     [
         (None, "tumour", "neither a mask nor a label"),
-        (["tumour", "tumour"], None, "which label is the region, with --regions NAME"),
+        (["tumour", "tumour"], None, "which label is the region, with region=…"),
         (["tumour", "normal"], None, "which label is the region"),
         (["tumour", "tumour"], "tumor", "no image is labelled 'tumor'"),
         (["tumour", "normal", "tumour"], "tumor", r"labelled \['tumour'\]: name the region as"),

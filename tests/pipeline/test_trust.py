@@ -70,7 +70,9 @@ def strange(fetched, tissue, tmp_path, monkeypatch):
 
 
 def test_nothing_is_opened_without_the_word(strange, fetched, tissue, tmp_path):
-    with pytest.raises(ModelFileError, match=r"strange\.histodict: .*secret\.pth.*--trust-weights"):
+    with pytest.raises(
+        ModelFileError, match=r"strange\.histodict: .*secret\.pth.*trust_weights=True"
+    ):
         load_model(strange)
     assert fetched == []
     image, out = str(tissue.records[0].path), str(tmp_path / "out")

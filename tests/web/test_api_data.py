@@ -15,7 +15,7 @@ pytest.importorskip("starlette.testclient", reason=MISSING)
 pytest.importorskip("uvicorn", reason=MISSING)
 
 from histodict.images import manifest
-from histodict.web.about import About
+from histodict.web.datasets import About
 from tests.web.app import OWN, count_calls, open_client, open_data
 
 ABORTS = Path(__file__).parents[1] / "finds" / "images" / "1106a9b4-jpeg-tiles.tif"

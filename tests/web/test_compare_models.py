@@ -18,8 +18,8 @@ pytest.importorskip(
 from histodict.patches.grid import PatchGrid
 from histodict.patches.patch_map import BLANK, PatchMap
 from histodict.pipeline import TissueClassifier, save_model
-from histodict.web import opened
-from histodict.web.map_difference import MapDifference
+from histodict.web import misfits
+from histodict.web.maps import MapDifference
 from histodict.web.misfits import Kind, differences
 from tests.web.app import OWN, open_client, open_data, sign_in
 
@@ -207,7 +207,7 @@ def test_a_link_to_a_model_elsewhere_is_refused(client, folder, model):
 
 
 def test_a_model_that_is_too_large_is_refused(client, folder, monkeypatch):
-    monkeypatch.setattr(opened, "_MOST_BYTES", 100)
+    monkeypatch.setattr(misfits, "_MOST_BYTES", 100)
     answer = ask_to_open(client, "kept.histodict")
     assert answer.status_code == 400 and "larger than" in answer.json()["error"]
 

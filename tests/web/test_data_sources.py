@@ -9,12 +9,16 @@ import pytest
 from histodict.images import manifest
 from histodict.images.annotations.drawing import Drawing
 from histodict.images.records import Record
-from histodict.web import data_sources
+from histodict.web import datasets
 from histodict.web.data_checks import look_at
-from histodict.web.data_sources import DataSources
-from histodict.web.datasets import add_correction, corrected, find_dataset, open_dataset
-from histodict.web.folders import DataFolders, ForbiddenFileError
-from histodict.web.workspace import User, short_id
+from histodict.web.datasets import (
+    DataSources,
+    add_correction,
+    corrected,
+    find_dataset,
+    open_dataset,
+)
+from histodict.web.workspace import DataFolders, ForbiddenFileError, User, short_id
 from tests.web.app import count_calls
 
 N_MANY = 5000
@@ -101,7 +105,7 @@ def test_what_has_just_changed_is_not_trusted(sources, folder, monkeypatch):
 def test_folders_of_classes_are_listed_once_and_again_when_they_change(
     sources, folder, monkeypatch
 ):
-    reads = count_calls(monkeypatch, data_sources, "from_folder")
+    reads = count_calls(monkeypatch, datasets, "from_folder")
 
     def seen():
         before = names(sources, folder)
@@ -292,8 +296,8 @@ def test_an_image_alone_is_still_found_as_it_is_now(user, sources, folder):
 
 def test_a_change_while_thousands_are_listed_is_not_missed(sources, folder, monkeypatch):
     """Settled is what was so before the listing began, not when it ended a while later."""
-    read, now = data_sources._list_images, time.time()
-    monkeypatch.setattr(data_sources.time, "time", lambda: now)
+    read, now = datasets._list_images, time.time()
+    monkeypatch.setattr(datasets.time, "time", lambda: now)
 
     def slowly(*given):
         nonlocal now
@@ -301,5 +305,5 @@ def test_a_change_while_thousands_are_listed_is_not_missed(sources, folder, monk
         now += 10
         return found
 
-    monkeypatch.setattr(data_sources, "_list_images", slowly)
+    monkeypatch.setattr(datasets, "_list_images", slowly)
     assert not sources.listing(folder).was_settled

@@ -4,16 +4,15 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from histodict.web.data_sources import DataSources
 from histodict.web.datasets import (
+    DataSources,
     add_correction,
     corrected,
     find_dataset,
     open_dataset,
     remove_correction,
 )
-from histodict.web.folders import DataFolders
-from histodict.web.workspace import User, short_id
+from histodict.web.workspace import DataFolders, User, short_id
 
 
 @pytest.fixture

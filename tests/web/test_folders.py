@@ -2,7 +2,7 @@
 
 import pytest
 
-from histodict.web.folders import DataFolders, ForbiddenFileError
+from histodict.web.workspace import DataFolders, ForbiddenFileError
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from histodict.execution.sealed import write_sealed
 from histodict.images.manifest import Record
 from histodict.pipeline import load_model, save_model
 from histodict.web import api_model
-from histodict.web.bad_images import go_on_without
+from histodict.web.data_checks import go_on_without
 from histodict.web.jobs import Job
 from histodict.web.training import train_and_test
 from histodict.web.worker import train

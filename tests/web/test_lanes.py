@@ -11,7 +11,7 @@ from .conftest import MISSING
 
 pytest.importorskip("anyio", reason=MISSING)
 
-from histodict.web.lanes import ANSWERS, DOWNLOADS, PICTURES, QUICK, WHYS, Lanes, Later
+from histodict.web.calls import ANSWERS, DOWNLOADS, PICTURES, QUICK, WHYS, Lanes, Later
 
 
 def most_at_once(lane: str, n: int) -> int:
@@ -35,7 +35,7 @@ def most_at_once(lane: str, n: int) -> int:
 
 
 def test_lanes_are_as_wide_as_they_should_be(monkeypatch):
-    monkeypatch.setattr("histodict.web.lanes.available_cores", lambda: 3)
+    monkeypatch.setattr("histodict.web.calls.available_cores", lambda: 3)
     assert most_at_once(PICTURES, 9) == most_at_once(WHYS, 9) == 4  # of one image, see below
     assert most_at_once(ANSWERS, 4) == most_at_once(DOWNLOADS, 4) == 1
     assert most_at_once(QUICK, 40) > 3
@@ -66,7 +66,7 @@ def test_work_that_turns_out_to_be_long_changes_lanes():
 
 def test_a_slide_that_hangs_holds_up_only_itself(monkeypatch):
     """All that may be done of it at a time waits; of another image there is still a turn."""
-    monkeypatch.setattr("histodict.web.lanes.available_cores", lambda: 2)
+    monkeypatch.setattr("histodict.web.calls.available_cores", lambda: 2)
     held = threading.Event()
 
     async def ask() -> str:

@@ -61,9 +61,9 @@ def test_workers_end_with_the_server_and_the_next_one_goes_on(server, job, how):
     folder = server.workspace / "users" / "local" / "jobs" / job
     if server.process.poll() is not None:
         server.start()
-    (folder / "alive").unlink(missing_ok=True)
-    assert wait_until((folder / "alive").exists, 30)  # also after the end before
-    pid = wait_until(lambda: (folder / "alive").read_text(), 5) and pid_of(folder)
+    (folder / "worker.lock").unlink(missing_ok=True)
+    assert wait_until((folder / "worker.lock").exists, 30)  # also after the end before
+    pid = wait_until(lambda: (folder / "worker.lock").read_text(), 5) and pid_of(folder)
     if how == "SIGTERM":
         assert_stands_back(pid, server.process.pid)
     os.kill(server.process.pid, signal.Signals[how])

@@ -8,7 +8,7 @@ from histodict.compare.patch_measures import Judged, dice
 from histodict.images.manifest import Record
 from histodict.patches.grid import PatchGrid
 from histodict.patches.patch_map import BLANK, PatchMap
-from histodict.web.region_overlap import overlap, pooled, true_rings
+from histodict.web.maps import overlap, pooled, true_rings
 
 
 @pytest.fixture

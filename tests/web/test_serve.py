@@ -16,8 +16,8 @@ from .conftest import MISSING
 pytest.importorskip("starlette", reason=MISSING)
 pytest.importorskip("uvicorn", reason=MISSING)
 
-from histodict.web import server, workspace_lock
-from histodict.web.workspace_lock import WorkspaceInUseError, locked_workspace
+from histodict.web import server, workspace
+from histodict.web.workspace import WorkspaceInUseError, locked_workspace
 from tests.web.browser import Server, free_port
 
 
@@ -106,7 +106,7 @@ def test_port_of_an_own_server_is_named_as_such(demo, tmp_path):
 
 def test_lock_ends_with_its_process(tmp_path):
     source = (
-        "import sys; from pathlib import Path; from histodict.web import workspace_lock as w\n"
+        "import sys; from pathlib import Path; from histodict.web import workspace as w\n"
         "with w.locked_workspace(Path(sys.argv[1]), 'http://first/'):\n"
         "    print('locked', flush=True); sys.stdin.read()\n"
     )
@@ -127,6 +127,6 @@ def test_file_system_without_locks_is_warned_of(tmp_path, monkeypatch, capsys):
     def refuse(descriptor):
         raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr(workspace_lock, "lock_descriptor", refuse)
+    monkeypatch.setattr(workspace, "lock_descriptor", refuse)
     with locked_workspace(tmp_path, "http://first/"):
         assert "cannot lock files" in capsys.readouterr().err

@@ -9,9 +9,8 @@ from PIL import Image
 from histodict.images.readers import open_image
 from histodict.patches.grid import PatchGrid
 from histodict.patches.patch_map import BLANK, PatchMap
-from histodict.web.fields import fields_of, suggest_fields
 from histodict.web.sheets import Shape
-from histodict.web.suggestions import appearance, lead, suggest
+from histodict.web.suggestions import appearance, fields_of, lead, suggest, suggest_fields
 
 
 def places(*given):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import re
 import sys
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,7 +21,6 @@ from ..execution.texts import MOST_LINES, first_of, printable
 if TYPE_CHECKING:
     from rich.console import Console
 
-_IN_PYTHON = re.compile(r" \(in Python (?:[^()]|\([^()]*\))*\)")
 FAILURES = "failures.csv"  # in a folder of results: failed files of the last run
 signals: list[int] = []  # that this process got: whatever fails then fails for that reason
 
@@ -109,12 +107,7 @@ def warn(words: str, head: str = "Warning") -> None:
 
 def _in_a_line(message: Warning | str, *place: Any, **more: Any) -> str:
     """A warning of ours or of a library, without the line of source that gave it."""
-    return f"Warning: {printable(_for_a_terminal(' '.join(str(message).split())))}\n"
-
-
-def _for_a_terminal(words: str) -> str:
-    """Without what is said "(in Python …)": the option that does the same stands before it."""
-    return _IN_PYTHON.sub("", words)
+    return f"Warning: {printable(' '.join(str(message).split()))}\n"
 
 
 def end_with(failures: Iterable[str]) -> None:
@@ -190,4 +183,4 @@ def _say(head: str, words: str) -> None:
     from rich.markup import escape
 
     with suppress(OSError):  # stderr may be closed, too
-        _errors().print(f"{head} {escape(printable(_for_a_terminal(words)))}", soft_wrap=True)
+        _errors().print(f"{head} {escape(printable(words))}", soft_wrap=True)

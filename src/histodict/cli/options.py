@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 
 from ..execution.missing_chunks import allow_missing_chunks
+from ..parameters import hints_for
 from .leaving import leaving
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def flat(command: Command) -> Command:
             for name, group in groups.items()
         }
         allow = any(getattr(group, "allow_missing_chunks", False) for group in made.values())
-        with leaving(), allow_missing_chunks(allow):
+        with leaving(), allow_missing_chunks(allow), hints_for("cli"):
             command(**given, **made)
 
     run.__dict__["__signature__"] = Signature(laid_out)

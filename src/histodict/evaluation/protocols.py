@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..images.manifest import Manifest
-from ..parameters import check_whole_number
+from ..parameters import check_whole_number, hint
 from .folds import balanced_folds, fold_totals
 from .splits import Split, SplitError, Splits, check_splits, image_names, must_be_trained
 
@@ -124,9 +124,10 @@ def given_split(
     unknown = Counter(value for value in values if value not in {*train, *test, *leave_out})
     if unknown:
         found = ", ".join(f"{value!r} ({count} images)" for value, count in sorted(unknown.items()))
+        how = hint(python="rename them, name them in train, test or leave_out,", cli="rename them")
         raise SplitError(
-            f"the column 'split' holds {found}, and known are {sorted({*train, *test})}: rename "
-            "these values or remove the rows (in Python, name them in train, test or leave_out)"
+            f"the column 'split' holds {found}, and known are {sorted({*train, *test})}: "
+            f"{how} or remove the rows"
         )
     trained, tested = (
         [place for place, value in enumerate(values) if value in side] for side in (train, test)
@@ -181,7 +182,7 @@ class _Groups:
         if n_folds > n_groups:
             raise SplitError(
                 f"{n_folds} folds need as many {self.by}s, but there are {n_groups}: ask for fewer "
-                f"(--folds {n_groups}; in Python n_folds={n_groups})"
+                f"({hint(python='n_folds=', cli='--folds ')}{n_groups})"
             )
         for place in np.flatnonzero(self.needed).tolist():
             name, column = self.classes[place], self.counts[:, place]

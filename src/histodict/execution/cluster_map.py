@@ -17,6 +17,7 @@ from importlib import import_module
 from itertools import islice
 from typing import Any
 
+from ..parameters import Surface, hint_surface, set_hint_surface
 from .executor import Item, Lost, OpenItems, Result
 from .local import one_blas_thread
 from .missing_chunks import allow_missing_chunks, missing_chunks_allowed
@@ -57,7 +58,8 @@ class Cluster:
         self._manned = time.monotonic()
         waiting: deque[_Task] = deque()
         try:
-            sent = _Function(self.client, partial(_as_allowed, missing_chunks_allowed(), function))
+            as_here = partial(_as_here, missing_chunks_allowed(), hint_surface(), function)
+            sent = _Function(self.client, as_here)
             for item in items:
                 while self._is_full(waiting):
                     if waiting[0].future.done():
@@ -205,8 +207,11 @@ class _Task:
         )
 
 
-def _as_allowed(allow: bool, function: Callable[[Item], Result], item: Item) -> Result:
-    """Call the function with the setting for missing chunks of the submitting process."""
+def _as_here(
+    allow: bool, surface: Surface, function: Callable[[Item], Result], item: Item
+) -> Result:
+    """Call the function with the settings of the submitting process."""
+    set_hint_surface(surface)  # for good: tasks of the same client run side by side
     with allow_missing_chunks(allow):
         return function(item)
 

@@ -17,6 +17,8 @@ from typing import Any, TypeVar
 import threadpoolctl
 from threadpoolctl import ThreadpoolController
 
+from ..parameters import hint
+
 Block = TypeVar("Block")
 Result = TypeVar("Result")
 
@@ -35,9 +37,9 @@ def count_jobs(n_jobs: int | None) -> int:
         return cores
     given: object = n_jobs
     if isinstance(given, bool) or not isinstance(given, Integral) or n_jobs == 0:
+        name = hint(python="n_jobs", cli="--jobs")
         raise ValueError(
-            f"--jobs (in Python n_jobs) must be a whole number of threads, not {n_jobs!r}; left "
-            "out, it is all cores"
+            f"{name} must be a whole number of threads, not {n_jobs!r}; left out, it is all cores"
         )
     return int(n_jobs) if n_jobs > 0 else max(1, cores + 1 + int(n_jobs))
 

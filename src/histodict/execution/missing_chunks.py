@@ -12,10 +12,11 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from ..parameters import hint
+
 _LOCK = threading.Lock()
 _N_ALLOWING = [0]
 _WARNED: set[str] = set()
-ALLOW = "--allow-missing-chunks (in Python histodict.allow_missing_chunks)"
 
 
 @contextmanager
@@ -55,9 +56,14 @@ def check_missing_chunks(name: object, n_missing: int, n_chunks: int) -> str:
         return ""
     words = f"{name}: {n_missing} of its {n_chunks} chunks are missing"
     if not missing_chunks_allowed():
+        how = hint(
+            python=", or read them as the fill value: histodict.allow_missing_chunks",
+            cli=", or read them as the fill value: --allow-missing-chunks",
+            web="",
+        )
         return (
             f"{words}: the copy is incomplete, or these chunks hold only the fill value and were "
-            f"never written. Copy it again, or read them as the fill value: {ALLOW}"
+            f"never written. Copy it again{how}"
         )
     with _LOCK:
         is_new = words not in _WARNED

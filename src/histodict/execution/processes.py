@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Generator, Iterable
 from typing import Any
 
+from ..parameters import Surface, hint_surface, set_hint_surface
 from .child_process import beyond_ctrl_c, end_with
 
 # Locks that a pool of processes needs, and some to spare.
@@ -32,7 +33,7 @@ def in_processes(
             stacklevel=2,
         )
         return (function(*given, **named) for function, given, named in calls)
-    folder = os.getcwd()
+    folder, surface = os.getcwd(), hint_surface()
     _start_tracker()
     with parallel_config("loky", inner_max_num_threads=1 if one_thread else None), beyond_ctrl_c():
         results: Generator[Any, None, None] = Parallel(
@@ -41,7 +42,7 @@ def in_processes(
             batch_size=1,
             initializer=end_with,
             initargs=(os.getpid(),),
-        )((_in_folder, (folder, *call), {}) for call in calls)
+        )((_as_here, (folder, surface, *call), {}) for call in calls)
     return results
 
 
@@ -52,12 +53,13 @@ def _start_tracker() -> None:
     resource_tracker.ensure_running()
 
 
-def _in_folder(folder: str, function: Any, given: Any, named: Any) -> Any:
-    """The call, in the folder to which its relative paths belong.
+def _as_here(folder: str, surface: Surface, function: Any, given: Any, named: Any) -> Any:
+    """Make the call in the folder, and with the hints, of the process that asks for it.
 
-    The processes outlive a call, and whoever makes the next one may have gone elsewhere.
+    The processes outlive a call, and both may be different for the next one.
     """
     os.chdir(folder)
+    set_hint_surface(surface)
     return function(*given, **named)
 
 

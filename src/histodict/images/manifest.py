@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..execution.texts import one_line
-from ..parameters import check_number
+from ..parameters import check_number, hint
 from .annotations.drawing import Drawing, stem_of
 from .classes import in_order
 from .csv_file import csv_rows
@@ -271,9 +271,13 @@ def _places(
         candidates = _candidates(field, names, columns)
         if len(candidates) > 1:
             found = [header[place] for place in candidates]
+            how = hint(
+                python=f"say which, with columns={{{field!r}: …}}",
+                cli=f"say which, with --column {field}=NAME",
+                web="rename some of them",
+            )
             raise ManifestError(
-                f"{path}: the columns {one_line(found)} may all be the {field}; say which, "
-                f"with --column {field}=NAME (in Python columns={{{field!r}: …}})"
+                f"{path}: the columns {one_line(found)} may all be the {field}; {how}"
             )
         if candidates:
             places[field] = candidates[0]
@@ -287,13 +291,17 @@ def _places(
     if "mask" in places and missing == ["label"]:
         return places
     if missing:
-        hint = ""
+        how = hint(
+            python=f", or say which they are, with columns={{{missing[0]!r}: …}}",
+            cli=f", or say which they are, with --column {missing[0]}=NAME",
+            web="",
+        )
         if missing[0] == "path" and "slide" in places:
-            hint = ". If its slides are feature files, name their folder with --features"
+            how += ". If its slides are feature files, name their folder with "
+            how += hint(python="features=…", cli="--features")
         raise ManifestError(
             f"{path}: no column for {' and '.join(missing)}; there are {one_line(header)}. Rename "
-            f"them, or say which they are, with --column {missing[0]}=NAME (in Python "
-            f"columns={{{missing[0]!r}: …}}){hint}"
+            f"them{how}"
         )
     return places
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ..execution.files import is_there
 from ..execution.texts import counted, one_line
+from ..parameters import hint
 from .records import ManifestError, Record, some_of
 from .slide_sets import slides_of
 
@@ -101,8 +102,8 @@ def several_splits(source: Path, records: Sequence[Record]) -> str:
         return ""
     names = [repr(split) for split in sorted(filter(None, splits))]
     names += ["none"] if None in splits else []
+    how = hint(python="use `manifest.select`", cli="give --split NAME")
     return (
         f"{source}: images of ALL SPLITS are learnt from ({', '.join(names)}): accuracy measured "
-        "on any of them is too good. To learn from one, give --split NAME (in Python "
-        "`manifest.select`)"
+        f"on any of them is too good. To learn from one, {how}"
     )

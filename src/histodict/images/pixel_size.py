@@ -24,7 +24,7 @@ import numpy as np
 
 from ..execution.files import file_key, is_there
 from ..execution.texts import counted
-from ..parameters import check_number
+from ..parameters import check_number, hint
 from .errors import ImageError
 from .folder_images import is_zarr
 from .in_memory import ImageFile, MemoryImage
@@ -32,7 +32,6 @@ from .readers import open_image
 from .records import Record, some_of
 
 _SPREAD = 1.1  # sizes that differ by no more are taken for the same
-HOW_TO_GIVE = "give it with --mpp (in Python mpp=…) or in a column mpp"
 
 
 @dataclass(frozen=True)
@@ -147,6 +146,15 @@ def _sizes_in(path: str, state: str) -> tuple[float | None, str | None]:
 # --- many images --------------------------------------------------------------------------------
 
 
+def how_to_give() -> str:
+    """Return how to state a pixel size that is not known."""
+    return hint(
+        python="give it with mpp=… or in a column mpp",
+        cli="give it with --mpp or in a column mpp",
+        web="give it on the data page (µm per pixel), or in a column mpp",
+    )
+
+
 def common_size(records: Sequence[Record], works_at: float | None) -> float | None:
     """The pixel size of training images, None where none of them has one.
 
@@ -163,14 +171,20 @@ def common_size(records: Sequence[Record], works_at: float | None) -> float | No
         others = "that of the others is" if known else f"the model works at {works_at:g} µm"
         raise ValueError(
             f"the pixel size of {counted(len(unknown), 'image')} is not known, and {others}: "
-            f"{HOW_TO_GIVE}. It is not known of {some_of(unknown)}{_hint(found)}"
+            f"{how_to_give()}. It is not known of {some_of(unknown)}{_hint(found)}"
         )
     if works_at is not None or not known:
         return None
     if are_mixed(known):
+        size = f"{max(known):g}"
+        setting = hint(
+            python=f"with the setting mpp={size}",
+            cli=f"with --set mpp={size}",
+            web=f"by setting mpp to {size} in the training settings",
+        )
         raise ValueError(
-            f"the training images have pixel sizes (mpp) from {min(known):g} to {max(known):g} µm: "
-            f"reduce them to a common one with --set mpp={max(known):g}, or leave some out"
+            f"the training images have pixel sizes (mpp) from {min(known):g} to {size} µm: "
+            f"reduce them to a common one {setting}, or leave some out"
         )
     return float(np.median(known))
 
@@ -196,15 +210,20 @@ def size_warnings(
         return [
             f"the pixel size of {n_assumed} of {counted(len(sizes), 'image')} is not known; it is "
             f"assumed to be the {trained_mpp:g} µm that the model was trained on. If it is not, "
-            f"the answers are wrong: {HOW_TO_GIVE}{_hint(sizes)}"
+            f"the answers are wrong: {how_to_give()}{_hint(sizes)}"
         ]
     known = [size.mpp for size in sizes if size.mpp is not None]
     if known and trained_mpp is None and works_at is None:
         least, most = min(known), max(known)
         span = f"{least:g} µm" if least == most else f"{least:g} to {most:g} µm"
+        remedy = hint(
+            python="Train with mpp=…, or with a column mpp",
+            cli="Train with --mpp, or with a column mpp",
+            web="Give it on the data page before you train",
+        )
         return [
             f"the pixel size of {len(known)} of {counted(len(sizes), 'image')} is known ({span}), "
             "but the model does not know that of its training images: nothing tells whether they "
-            "fit. Train with --mpp, or with a column mpp"
+            f"fit. {remedy}"
         ]
     return []

@@ -13,6 +13,7 @@ from ..execution.files import content_digest, file_bytes, file_key, is_there
 from ..execution.local import map_blocks
 from ..execution.progress import Callback, Progress, ignore
 from ..execution.texts import counted, first_of
+from ..parameters import hint
 from .decoding import check_file
 from .feature_file import check_features, is_feature_file
 from .manifest import Manifest
@@ -39,10 +40,10 @@ class Survey:
             reasons = list(dict.fromkeys(reason for _, reason in self.bad))
             names = "".join(f"\n  {line}" for line in first_of(reasons))
             n_bad = len({record.path for record, _ in self.bad})
+            how = hint(python="histodict.images.survey.readable", cli="--skip-bad")
             raise ImageError(
                 f"{n_bad} of {counted(self.n_images, 'image')} cannot be read. Mend or "
-                "remove them, or go on without them: --skip-bad (in Python "
-                f"histodict.images.survey.readable):{names}"
+                f"remove them, or go on without them: {how}:{names}"
             )
 
 

@@ -15,6 +15,7 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from ..execution.array_cache import ArrayCache
+from ..parameters import hint
 from .grid import PatchGrid, Pixels, cut_some
 from .sampling import Allowed, sample_patches, turn_at_random
 from .surroundings import block_means, read_surrounded, reduced_fields
@@ -132,7 +133,7 @@ class GivenVectors(Vectors):
     def of_chunk(
         self, tissue: Tissue, grid: PatchGrid, rows: slice, columns: slice
     ) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
-        raise ValueError(NO_FILE)
+        raise ValueError(no_feature_file())
 
     def sample_kept(
         self, kept: AtHand, grid: PatchGrid, n: int, rng: Generator, allowed: Allowed | None
@@ -144,10 +145,13 @@ class GivenVectors(Vectors):
         return kept.vectors_of(places[np.sort(rng.permutation(len(places))[:n])])
 
 
-NO_FILE = (
-    "its vectors are to come from a feature file, and this is none: name the folder of such files "
-    "with --features (in Python read_manifest(…, features=…))"
-)
+def no_feature_file() -> str:
+    """Return why an image without a feature file is refused."""
+    how = hint(python="read_manifest(…, features=…)", cli="--features")
+    return (
+        "its vectors are to come from a feature file, and this is none: name the folder of such "
+        f"files with {how}"
+    )
 
 
 class PixelVectors(Vectors):

@@ -23,6 +23,7 @@ from ..images.annotations.drawing import Drawing
 from ..images.in_memory import ImageFile
 from ..images.manifest import Manifest, Record
 from ..images.pixel_size import GivenSize, Mpp
+from ..parameters import hint
 from ..patches.patch_map import PatchMap
 from ..recipes import Recipe
 from .answers import ImageAnswer
@@ -323,7 +324,7 @@ class ImageClassifier(Estimator):
             raise ValueError(
                 f"the scores of these {len(known)} images do not fall into two groups, so they may "
                 "all be of one class, and a threshold moved by them would cut through it: give "
-                "more images, of both classes, or say --anyway (in Python anyway=True)"
+                f"more images, of both classes, or say {hint(python='anyway=True', cli='--anyway')}"
             )
         adapted = self._moved_by(shift)
         facts = {"n_images": len(known), "shift": shift} | ({} if two else {"two_groups": False})

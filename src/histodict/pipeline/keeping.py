@@ -10,6 +10,7 @@ from ..execution.texts import one_line
 from ..model_content import ModelContent
 from ..model_file import ModelFileError, read_content
 from ..networks import is_asked_for, vectors_named
+from ..parameters import hint
 
 
 def read_model(
@@ -39,9 +40,10 @@ def _check_consent(path: Path, vectors: str) -> None:
     family, _, name = vectors.partition(":")
     model, _, file = name.partition("@")
     what = f"open the file {file} as weights of" if file else "fetch the weights of"
+    how = hint(python="load it with load(…, trust_weights=True)", cli="say --trust-weights")
     raise ModelFileError(
         f"{path}: to use this model, {family} would {what} {model!r}. If you trust where the model "
-        "is from, say --trust-weights, in Python load(…, trust_weights=True)"
+        f"is from, {how}"
     )
 
 

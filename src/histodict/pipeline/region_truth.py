@@ -13,6 +13,7 @@ from ..images.manifest import Manifest, Record
 from ..images.masks import Region, region_of
 from ..images.readers import open_image
 from ..images.records import some_of
+from ..parameters import hint
 from ..patches.inside import HALF
 from ..patches.patch_map import PatchMap
 
@@ -27,8 +28,7 @@ def region_classes(manifest: Manifest, region: str | None) -> list[str]:
         _check_unmasked(manifest, region)
         if region is None and any(record.drawn for record in manifest.records):
             raise ValueError(
-                "say which class of the outlines is the region, with --regions NAME (in Python "
-                "region=…)"
+                f"say which class of the outlines is the region, with {_region_option()}"
             )
         name = region or "region"
         return [f"no {name}", name]
@@ -53,7 +53,7 @@ def _check_unmasked(manifest: Manifest, region: str | None) -> None:
     if region is None and labels:
         raise ValueError(
             f"beside the masks there are images without one, labelled {sorted(labels)}: say which "
-            "label is the region, with --regions NAME (in Python region=…)"
+            f"label is the region, with {_region_option()}"
         )
     if region is None or region in {record.label for record in manifest.records}:
         return
@@ -145,3 +145,7 @@ def in_region(
 def mask_of(record: Record, region: str) -> Region:
     with open_image(record.path, record.mpp) as source:
         return region_of(record, source, region)
+
+
+def _region_option() -> str:
+    return hint(python="region=…", cli="--regions NAME", web="the field for regions")

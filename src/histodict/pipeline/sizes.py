@@ -13,6 +13,7 @@ from ..images.pixel_size import size_warnings
 from ..images.record_order import sorted_by_content
 from ..images.survey import check_contents, survey
 from ..networks import vectors_named
+from ..parameters import hint
 from .answers import Answer
 
 
@@ -39,9 +40,14 @@ def why_too_few_classes(manifest: Manifest) -> str:
     """Return the error message for fewer than two classes."""
     classes = manifest.classes
     if any(record.is_mapped for record in manifest.records):
+        how = hint(
+            python="use a RegionDetector",
+            cli="give --regions NAME",
+            web="ask where in the image it is",
+        )
         return (
-            "the images have masks, which are for learning regions: give --regions NAME (in Python "
-            f"a RegionDetector). To tell classes apart, label two or more; there are {classes}"
+            f"the images have masks, which are for learning regions: {how}. To tell classes apart, "
+            f"label two or more; there are {classes}"
         )
     return f"images of at least two classes are needed; there are: {classes}"
 

@@ -16,17 +16,18 @@ from ..execution.texts import counted
 from ..images.annotations.drawing import Drawing
 from ..images.glass import Glass
 from ..images.margin import Crop
-from ..images.pixel_size import HOW_TO_GIVE, size_hint
+from ..images.pixel_size import how_to_give, size_hint
 from ..images.quality import NONE, rules_named
 from ..images.readers import ImageError, ImageSource
 from ..images.records import Record, some_of
 from ..images.stain import Remembered, StainTransform
 from ..images.tissue import tissue_fraction, window_fraction
 from ..networks import vectors_named
+from ..parameters import hint
 from ..patches.grid import PatchGrid, Pixels
 from ..patches.inside import HALF, inside_of
 from ..patches.sampling import Allowed
-from ..patches.vectors import NO_FILE
+from ..patches.vectors import no_feature_file
 from ..recipes import Recipe
 from .first_look import content_of, first_look, quality_map
 
@@ -64,7 +65,7 @@ class View:
         self._recipe = recipe
         self._vectors = vectors_named(recipe.vectors)
         if self._vectors.are_given:
-            raise ImageError(f"{source.path}: {NO_FILE}")
+            raise ImageError(f"{source.path}: {no_feature_file()}")
         self._vectors.check(recipe.patch_px, recipe.grid_stride_px)
         self.context, self.turned, self.cache = recipe.context, recipe.turn_patches, cache
         self.border = recipe.border
@@ -225,10 +226,10 @@ def _downsample(source: ImageSource, recipe: Recipe, trained_mpp: float | None) 
     """The factor by which the image is reduced; refuses pixel sizes that do not fit the model."""
     if recipe.mpp is not None:
         if source.mpp is None:
-            hint = size_hint(source.path)
+            found = size_hint(source.path)
             raise ImageError(
                 f"{source.path}: its pixel size is not known, and the model works at "
-                f"{recipe.mpp:g} µm per pixel: {HOW_TO_GIVE}{hint and f'. {hint}'}"
+                f"{recipe.mpp:g} µm per pixel: {how_to_give()}{found and f'. {found}'}"
             )
         factor = recipe.mpp / source.mpp
         if factor < 0.95:
@@ -238,9 +239,14 @@ def _downsample(source: ImageSource, recipe: Recipe, trained_mpp: float | None) 
             )
         return max(1.0, factor)
     if trained_mpp and source.mpp and abs(source.mpp / trained_mpp - 1) > 0.1:
+        remedy = hint(
+            python="with mpp=GivenSize(override=…)",
+            cli="with --override-mpp",
+            web="in a column mpp",
+        )
         raise ImageError(
             f"{source.path}: has {source.mpp:g} µm per pixel, but the model was trained on "
             f"images of {trained_mpp:g}: rescale the image or, if the file is wrong, give the true "
-            "size with --override-mpp (in Python mpp=GivenSize(override=…))"
+            f"size {remedy}"
         )
     return recipe.downsample

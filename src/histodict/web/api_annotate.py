@@ -14,17 +14,14 @@ from starlette.routing import Route
 from ..execution.files import file_key
 from ..images.manifest import Record
 from ..images.readers import ImageSource
+from ..parameters import check_choice
 from .api_model import download as download_as
-from .calls import Call, endpoint
-from .class_list import DrawnClass, read_classes
+from .calls import LIVE, PICTURES, Call, Later, endpoint
 from .drawing_acts import Stroke, bring_in, change_classes, draw, redo, relabel, remove, undo
 from .drawn_files import Brought, geojson
 from .drawn_sets import drawn_facts
-from .lanes import LIVE, PICTURES, Later
-from .live import Drawn, Screen, quick_answer
-from .sheets import Sheet, images_with_sheets, last_change
-from .sights import Box, Sight, by_network, quick_recipe
-from .words import for_the_page
+from .live import Box, Drawn, Screen, Sight, by_network, quick_answer, quick_recipe
+from .sheets import DrawnClass, Sheet, images_with_sheets, last_change, read_classes
 
 _MOST_BYTES = 16 * 2**20  # of a file of outlines
 _STROKE_BYTES = 2**20  # of a stroke: 20,000 points take less than half of it
@@ -84,13 +81,11 @@ def _told(call: Call, sheet: Sheet) -> dict[str, Any]:
     }
 
 
-def change(call: Call) -> dict[str, Any] | Later:
+def change(call: Call, *, act: str) -> dict[str, Any] | Later:
     """A stroke, or something done to a shape; the answer is all that is drawn then."""
     _check_bare(call)
-    act = ACTS.get(str(call.body.get("act")))
-    if act is None:
-        raise ValueError(f"act must be one of {', '.join(ACTS)}")
-    return act(call)
+    check_choice("act", act, ACTS)
+    return ACTS[act](call)
 
 
 def _check_bare(call: Call) -> None:
@@ -137,22 +132,22 @@ def classes(call: Call) -> dict[str, Any]:
 # --- files ---------------------------------------------------------------------------------------
 
 
-def upload(call: Call) -> Later:
+def upload(call: Call, *, name: str = "") -> Later:
     """Outlines from a file, onto an image; nothing of the file itself is kept."""
     _check_bare(call)
 
     def brought() -> dict[str, Any]:
         source = call.context.tiles.open(call.record)
-        found = _brought(call, source)
+        found = _brought(call, name, source)
         sheet = bring_in(call.dataset, _image(call), source.size, found)
-        return _told(call, sheet) | {"notes": [for_the_page(words) for words in found.notes]}
+        return _told(call, sheet) | {"notes": found.notes}
 
     return Later(PICTURES, brought, call.record.path)
 
 
-def _brought(call: Call, source: ImageSource) -> Brought:
+def _brought(call: Call, name: str, source: ImageSource) -> Brought:
     try:
-        return Brought.read(call.query.get("name", ""), call.sent, source)
+        return Brought.read(name, call.sent, source)
     except ValueError as error:  # the page knows the image by its name
         raise ValueError(str(error).replace(str(source.path), call.record.path.name)) from error
 
@@ -168,14 +163,16 @@ def download(call: Call) -> Response:
 # --- the quick answer ----------------------------------------------------------------------------
 
 
-def quick(call: Call) -> Later:
+def quick(call: Call, *, box: list[float]) -> Later:
     """What is on the screen, from what was drawn so far."""
-    box = _box(call.body.get("box"))
+    if len(box) != 4 or not all(abs(x) < _FARTHEST for x in box):
+        raise ValueError("box must be four numbers: left, top, right, bottom")
+    left, top, right, bottom = map(float, box)
 
     def answered() -> dict[str, Any]:
         begun = time.monotonic()
         network = by_network()
-        screen = _screen(call, box, network, begun + _SECONDS)
+        screen = _screen(call, (left, top, right, bottom), network, begun + _SECONDS)
         found = quick_answer(screen, call.context.numbers)
         taken = round(time.monotonic() - begun, 3)
         return found | {"by_network": network, "seconds": taken}
@@ -210,14 +207,6 @@ def _sight(call: Call, record: Record, network: bool) -> Sight:
         return Sight(source, recipe, image), source.held_bytes
 
     return call.context.sights.get((repr(image), size, network), opened)
-
-
-def _box(given: Any) -> Box:
-    is_box = isinstance(given, list) and len(given) == 4
-    if not is_box or not all(type(x) in (int, float) and abs(x) < _FARTHEST for x in given):
-        raise ValueError("box must be four numbers: left, top, right, bottom")
-    left, top, right, bottom = map(float, given)
-    return left, top, right, bottom
 
 
 _DATA = "/api/data/{data}"

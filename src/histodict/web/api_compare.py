@@ -11,20 +11,15 @@ from starlette.routing import Route
 from ..execution.files import file_key
 from ..patches.pictures import encode_png
 from .api_look import shown_map, version_of_map
-from .calls import Call, endpoint, picture
+from .calls import DOWNLOADS, Call, endpoint, picture
 from .jobs import find_job
-from .lanes import DOWNLOADS
-from .map_difference import MapDifference
-from .misfits import Kind, differences, misfits
-from .opened import open_model
+from .maps import MapDifference
+from .misfits import Kind, differences, misfits, open_model
 from .workspace import short_id
 
 
-def open_(call: Call) -> dict[str, Any]:
+def open_(call: Call, *, place: int = 0, inside: str = "") -> dict[str, Any]:
     """A model's file in the data folders, by its place."""
-    place, inside = call.body.get("place", 0), call.body.get("inside", "")
-    if type(place) is not int or not isinstance(inside, str):
-        raise ValueError("place must be a number and inside a path")
     return {"id": open_model(call.user, call.context.folders, place, inside).id}
 
 
@@ -34,18 +29,17 @@ def fits(call: Call) -> dict[str, Any]:
     return {"warnings": misfits(kind, call.dataset)}
 
 
-def _other(call: Call) -> Call:
-    """The same image by the model that the query names, its line where the query says."""
-    job = str(call.query.get("with", ""))
+def _other(call: Call, job: str) -> Call:
+    """The same image by the model of another job, its line where the query says."""
     find_job(call.user, job)
     moved = call.query.get("with_point")
     query = {} if moved is None else {"point": moved}
     return replace(call, parts=call.parts | {"job": job}, query=query)
 
 
-def compare(call: Call) -> dict[str, Any]:
+def compare(call: Call, *, with_: str) -> dict[str, Any]:
     """In what the two models differ, and how many patches they call otherwise."""
-    other = _other(call)
+    other = _other(call, with_)
     kinds = [Kind.of(each.job, each.trained.model) for each in (call, other)]
     told: dict[str, Any] = {"warnings": differences(*kinds), "counts": None}
     if set(kinds[0].classes) != set(kinds[1].classes):
@@ -59,8 +53,8 @@ def compare(call: Call) -> dict[str, Any]:
     }
 
 
-def draw(call: Call) -> Response:
-    other, colours = _other(call), call.dataset.colours
+def draw(call: Call, *, with_: str) -> Response:
+    other, colours = _other(call, with_), call.dataset.colours
 
     def drawn() -> bytes:
         return encode_png(MapDifference.of(shown_map(call), shown_map(other)).picture(colours))

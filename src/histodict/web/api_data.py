@@ -9,13 +9,13 @@ from typing import Any
 from starlette.responses import Response
 from starlette.routing import Route
 
-from .about import class_to_be_found
 from .api_jobs import jobs
-from .calls import Call, endpoint, picture
+from .calls import PICTURES, Call, Later, endpoint, picture
 from .data_checks import quick_warnings
-from .data_sources import ONLY_LOOK
 from .datasets import (
+    ONLY_LOOK,
     add_correction,
+    class_to_be_found,
     find_source,
     id_of,
     known_sources,
@@ -26,8 +26,7 @@ from .datasets import (
     say_of,
 )
 from .drawn_sets import drawn_facts, labels_known
-from .lanes import PICTURES, Later
-from .region_overlap import true_rings
+from .maps import true_rings
 from .tiles import TILE_SIDE, n_levels
 
 
@@ -50,18 +49,14 @@ def session(call: Call) -> dict[str, Any]:
     }
 
 
-def listing(call: Call) -> dict[str, Any]:
-    return call.context.folders.listing(call.number("place", 0), call.query.get("inside", ""))
+def listing(call: Call, *, place: int = 0, inside: str = "") -> dict[str, Any]:
+    return call.context.folders.listing(place, inside)
 
 
-def open_(call: Call) -> dict[str, Any]:
+def open_(call: Call, *, place: int = 0, inside: str = "", bare: bool = False) -> dict[str, Any]:
     """Open a folder or table by its place; from then on it goes by its id."""
-    place, inside = call.body.get("place", 0), call.body.get("inside", "")
-    is_bare = call.body.get("bare", False)
-    if type(place) is not int or not isinstance(inside, str) or type(is_bare) is not bool:
-        raise ValueError("place must be a number, inside a path and bare true or false")
     source = call.context.folders.find(place, inside)
-    return {"id": open_dataset(call.user, call.context.sources, source, is_bare=is_bare).id}
+    return {"id": open_dataset(call.user, call.context.sources, source, is_bare=bare).id}
 
 
 def describe(call: Call) -> Response:
@@ -98,10 +93,10 @@ def _facts(call: Call) -> dict[str, Any]:
     }
 
 
-def checks(call: Call) -> dict[str, Any]:
+def checks(call: Call, *, check: str = "") -> dict[str, Any]:
     """What only reading every image tells; goes on in the background."""
     source = find_source(call.user, call.context.folders, str(call.parts["data"]))
-    under_way = call.context.checks.follow(call.query.get("check", ""), source)
+    under_way = call.context.checks.follow(check, source)
     if under_way is not None:
         return under_way
     tiles, sources, dataset = call.context.tiles, call.context.sources, call.dataset
@@ -145,9 +140,9 @@ def image(call: Call) -> Later:
     return Later(PICTURES, facts, record.path)
 
 
-def tile(call: Call) -> Response | Later:
+def tile(call: Call, *, level: int, column: int, row: int) -> Response | Later:
     tiles, record = call.context.tiles, call.record
-    place = [call.place(name) for name in ("level", "column", "row")]
+    place = level, column, row
     kept = tiles.kept_tile(record, *place)
     if kept is not None:
         return picture(kept)
@@ -167,22 +162,20 @@ def truth(call: Call) -> Later:
 # --- corrections --------------------------------------------------------------------------------
 
 
-def correct(call: Call) -> dict[str, Any]:
-    box = call.body.get("box")
-    whole = isinstance(box, list) and len(box) == 4 and all(type(x) is int for x in box)
-    if box is not None and not whole:
+def correct(
+    call: Call, *, image: str, label: str | None = "", box: list[int] | None = None
+) -> dict[str, Any]:
+    """Correct a label; without label and box, the image is left out."""
+    if box is not None and len(box) != 4:
         raise ValueError("box must be four whole numbers: left, top, right, bottom")
     dataset = call.dataset
-    label = call.body.get("label", "")
-    if label is not None and not isinstance(label, str):
-        raise ValueError("label must be a class, or null for an image that is left out")
-    add_correction(dataset, str(call.body.get("image")), label, box)
+    add_correction(dataset, image, label, box)
     return {"corrections": dataset.corrections()}
 
 
-def undo(call: Call) -> dict[str, Any]:
+def undo(call: Call, *, id: str) -> dict[str, Any]:
     dataset = call.dataset
-    remove_correction(dataset, str(call.body.get("id")))
+    remove_correction(dataset, id)
     return {"corrections": dataset.corrections()}
 
 

@@ -18,9 +18,10 @@ from ..images.stain import NORMALISERS
 from ..images.survey import with_pixel_size
 from ..methods.registry import METHODS, method_entry
 from ..patches.vectors import VECTORS
+from ..pipeline import Plan
 from ..presets import regions_preset
-from .bad_images import bad_images, go_on_without, goes_on_without, left_out, refusal
 from .calls import Call, endpoint
+from .data_checks import bad_images, go_on_without, goes_on_without, left_out, refusal
 from .datasets import Dataset, find_dataset, relabelled
 from .jobs import ACTIVE, DONE, MAP, OPENED, RUNNING, Job, all_jobs, find_job, new_job
 from .training import OFFERS, Wish, offered_plan, request_classes, training_request
@@ -30,10 +31,11 @@ _STARTING = threading.Lock()  # one after another, or two would start the same
 _LARGEST = 1e9  # of a setting: beyond it nothing fits into any memory
 
 
-def choices(call: Call) -> dict[str, Any]:
+def choices(
+    call: Call, *, preset: str = "default", method: str = "dfdl", regions: str = ""
+) -> dict[str, Any]:
     """What can be chosen, and what a preset means for a method; `regions`: to find them."""
-    offer, method = call.query.get("preset", "default"), call.query.get("method", "dfdl")
-    plan = offered_plan(offer, method, regions=bool(call.query.get("regions")))
+    plan = offered_plan(preset, method, regions=bool(regions))
     for_regions, why = regions_preset({}, [method])
     parameters = inspect.signature(method_entry(method).load()).parameters
     own = {
@@ -54,25 +56,40 @@ def choices(call: Call) -> dict[str, Any]:
     }
 
 
-def start(call: Call) -> dict[str, Any]:
+def start(
+    call: Call,
+    *,
+    data: str,
+    parent: str | None = None,
+    skip_bad: bool = False,
+    method: str = "dfdl",
+    preset: str | None = None,
+    regions: str | None = None,
+    settings: dict[str, Any] | None = None,
+    seed: int = 0,
+    test_folds: int = 4,
+    test_patients: list[str] | None = None,
+) -> dict[str, Any]:
     """A new training of a data set; with a parent, its recipe and test patients are kept."""
-    body = call.body
-    dataset = find_dataset(call.user, call.context.sources, str(body.get("data")))
-    parent_id = body.get("parent")
-    parent = find_job(call.user, str(parent_id)) if parent_id else None
-    if parent and parent.request["data"] != dataset.id:
+    dataset = find_dataset(call.user, call.context.sources, data)
+    before = find_job(call.user, parent) if parent else None
+    if before and before.request["data"] != dataset.id:
         raise ValueError(
-            f"that model was trained on other images ({parent.name}): train {dataset.source.name} "
+            f"that model was trained on other images ({before.name}): train {dataset.source.name} "
             "by itself, on the training page"
         )
-    wish = Wish.again(parent.request) if parent else _first_wish(body)
-    request = training_request(dataset, wish)
-    skip_bad = body.get("skip_bad") is True or (parent is not None and goes_on_without(parent))
+    if before:
+        wish = Wish.again(before.request)
+        skip_bad = skip_bad or goes_on_without(before)
+    else:
+        plan = _chosen_plan(preset, method, bool(regions), settings or {})
+        wish = Wish(plan, regions or None, seed, test_folds, test_patients)
+    request = training_request(dataset, wish) | {"parent": parent}
     _check_images(call, dataset, wish, skip_bad)
     with _STARTING:
-        job = _under_way(call, request | {"parent": parent_id})
+        job = _under_way(call, request)
         if job is None:
-            job = new_job(call.user, request | {"parent": parent_id})
+            job = new_job(call.user, request)
             if skip_bad:
                 go_on_without(job)
             call.context.queue.add(job)
@@ -109,29 +126,12 @@ def _check_images(call: Call, dataset: Dataset, wish: Wish, skip_bad: bool) -> N
     common_size(with_pixel_size(manifest.select(good), mpp).records, wish.plan.recipe.mpp)
 
 
-def _first_wish(body: dict[str, Any]) -> Wish:
-    method = str(body.get("method", "dfdl"))
-    regions = str(body["regions"]) if body.get("regions") else None
+def _chosen_plan(offer: str | None, method: str, regions: bool, settings: dict[str, Any]) -> Plan:
     usual = regions_preset({}, [method])[0] if regions else "default"
-    offer = str(body.get("preset", usual))
-    plan = offered_plan(offer, method, regions=regions is not None)
-    settings = body.get("settings") or {}
-    if not isinstance(settings, dict):
-        raise ValueError("settings must be names with values")
-    for name, text in settings.items():
-        _check_size(str(name), str(text))
-    plan = plan.with_settings({str(name): str(text) for name, text in settings.items()})
-    folds, seed = body.get("test_folds", 4), body.get("seed", 0)
-    if type(folds) is not int or folds not in (0, 2, 3, 4, 5):
-        raise ValueError("test_folds must be 0, 2, 3, 4 or 5")
-    if type(seed) is not int or not 0 <= seed < 2**32:
-        raise ValueError("seed must be a whole number from 0 to 4294967295")
-    chosen = body.get("test_patients")
-    if chosen is None:
-        return Wish(plan, regions, seed, folds)
-    if not isinstance(chosen, list) or not all(isinstance(name, str) for name in chosen):
-        raise ValueError("test_patients must be names of patients")
-    return Wish(plan, regions, seed, test_patients=tuple(chosen))
+    texts = {name: str(value) for name, value in settings.items()}
+    for name, text in texts.items():
+        _check_size(name, text)
+    return offered_plan(offer or usual, method, regions=regions).with_settings(texts)
 
 
 def _check_size(name: str, text: str) -> None:
@@ -257,18 +257,15 @@ def _work(call: Call) -> Job:
     return call.job
 
 
-def resume(call: Call) -> dict[str, Any]:
+def resume(call: Call, *, skip_bad: bool = False) -> dict[str, Any]:
     job = _work(call)
-    if call.body.get("skip_bad") is True:
+    if skip_bad:
         go_on_without(job)
     call.context.queue.resume(job)
     return summary(call, job)
 
 
-def rename(call: Call) -> dict[str, Any]:
-    name = call.body.get("name")
-    if not isinstance(name, str):
-        raise ValueError("a name is a text")
+def rename(call: Call, *, name: str) -> dict[str, Any]:
     call.job.rename(name)
     return summary(call, call.job)
 

@@ -1,13 +1,19 @@
-"""The viewer: an image's patch map and outlines by a model, and the why of a patch."""
+"""The viewer: patch map and outlines of an image by a model, the explanation of a patch, downloads.
+
+The downloads are outlines for QuPath and a table of patches; the page makes pictures by itself.
+"""
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import threading
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from starlette.responses import Response
 from starlette.routing import Route
 
@@ -18,12 +24,12 @@ from ..images.pixel_size import PixelSize, size_hint, size_warnings
 from ..patches.patch_map import PatchMap
 from ..patches.pictures import encode_png
 from ..pipeline.answers import Answer
+from ..reports.geojson import features
 from .api_jobs import seconds_left, share_done
-from .api_model import describe_patch
-from .calls import Call, endpoint, picture
+from .api_model import describe_patch, download
+from .calls import ANSWERS, DOWNLOADS, PICTURES, WHYS, Call, Later, endpoint, picture
 from .explain import explain
 from .jobs import DONE, Job, all_jobs, new_job
-from .lanes import ANSWERS, PICTURES, WHYS, Later
 from .maps import (
     answer_facts,
     answer_once,
@@ -35,7 +41,6 @@ from .maps import (
     stored_map,
 )
 from .travel import MapWork
-from .words import for_the_page
 
 # Up to so many pixels an image is judged while the page waits; a larger one is a job.
 _AT_ONCE = 16_000_000
@@ -74,7 +79,7 @@ def _told(call: Call, facts: dict[str, Any]) -> dict[str, Any]:
     found = size_warnings([size], model.model_.mpp_, model.recipe.mpp)
     if n_tuned_on(model.training_, [call.record.path]):
         found.append(f"this model was {NOTE}")
-    return {"state": DONE, "warnings": [for_the_page(words) for words in found], **facts}
+    return {"state": DONE, "warnings": found, **facts}
 
 
 def _n_pixels(call: Call) -> int:
@@ -163,9 +168,8 @@ def version_of_map(call: Call) -> Key:
     return _key(call, "shown")
 
 
-def draw(call: Call) -> Response:
+def draw(call: Call, *, only: int = -1) -> Response:
     """The map, one pixel per patch; `only`: a class's place."""
-    only = call.number("only", -1)
 
     def drawn() -> bytes:
         patch_map = shown_map(call)
@@ -177,16 +181,16 @@ def draw(call: Call) -> Response:
     return picture(call.drawn(_key(call, "map", only, repr(colours)), drawn), "png")
 
 
-def rings(call: Call) -> Response:
-    place, least = call.number("class", 1), max(1, call.number("least", 1))
+def rings(call: Call, *, class_: int = 1, least: int = 1) -> Response:
+    least = max(1, least)
 
     def drawn() -> bytes:
         patch_map = shown_map(call)
-        if not 0 <= place < patch_map.n_classes:
+        if not 0 <= class_ < patch_map.n_classes:
             raise KeyError("there is no such class")
-        return json.dumps({"rings": outlines(patch_map, place, least)}).encode()
+        return json.dumps({"rings": outlines(patch_map, class_, least)}).encode()
 
-    data = call.drawn(_key(call, "outlines", place, least), drawn)
+    data = call.drawn(_key(call, "outlines", class_, least), drawn)
     return Response(data, media_type="application/json")
 
 
@@ -196,13 +200,12 @@ def _key(call: Call, *what: str | int) -> Key:
     return (*what, *version, call.query.get("point"))
 
 
-def why(call: Call) -> Later:
+def why(call: Call, *, row: int, column: int) -> Later:
     """What made a patch what it was called; on a drive that has hung, none but its image waits."""
-    where = call.number("row"), call.number("column")
 
     def explained() -> dict[str, Any]:
         gallery = call.trained.gallery
-        facts = explain(call.trained.model, call.view(), shown_map(call), gallery, *where)
+        facts = explain(call.trained.model, call.view(), shown_map(call), gallery, row, column)
         if gallery is not None:
             learn = call.learn_and_test()[0]
             for entry in facts.get("similar", []):
@@ -212,6 +215,59 @@ def why(call: Call) -> Later:
     return Later(WHYS, explained, call.record.path)
 
 
+# --- downloads -----------------------------------------------------------------------------------
+
+
+def _class_at(place: int, classes: tuple[str, ...]) -> str | None:
+    """The class that alone is shown, if one is."""
+    if place >= len(classes):
+        raise KeyError("there is no such class")
+    return classes[place] if place >= 0 else None
+
+
+def download_outlines(call: Call, *, only: int = -1) -> Response:
+    """Areas of neighbouring patches, or the regions that were found, as QuPath reads them."""
+    answer, model = shown_answer(call), call.trained.model
+    shown = _class_at(only, tuple(model.classes_))
+    found = [json.loads(text) for text in features(answer, of_regions=model.finds_regions)]
+    wanted = [one for one in found if shown in (None, one["properties"]["classification"]["name"])]
+    data = json.dumps({"type": "FeatureCollection", "features": wanted}).encode()
+    return download(_name(call, ".geojson"), "application/geo+json", data)
+
+
+def download_patches(call: Call, *, only: int = -1) -> Response:
+    """A line for each patch on tissue."""
+    patch_map = shown_map(call)
+    shown = _class_at(only, patch_map.classes)
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(["row", "column", "x", "y", "side", "class", *_margins(patch_map.classes)])
+    table.writerows(_rows(patch_map, shown))
+    return download(_name(call, ".csv"), "text/csv; charset=utf-8", text.getvalue().encode())
+
+
+def _margins(classes: tuple[str, ...]) -> list[str]:
+    return [f"margin_{name}" for name in classes]
+
+
+def _rows(patch_map: PatchMap, only: str | None) -> list[list[Any]]:
+    x, y = patch_map.corners()
+    winners, side = patch_map.winners, patch_map.grid.patch_side
+    wanted = patch_map.tissue if only is None else winners == patch_map.classes.index(only)
+    return [
+        [
+            *(row, column, x[row, column], y[row, column], side),
+            patch_map.classes[winners[row, column]],
+            *(f"{margin:.5g}" for margin in patch_map.margins[row, column]),
+        ]
+        for row, column in np.argwhere(wanted).tolist()
+    ]
+
+
+def _name(call: Call, ending: str) -> str:
+    return f"{Path(call.record.path).stem}-{call.job.name}{ending}"
+
+
 _PLACE = "/api/jobs/{job}/look/{data}/{image}"
 ROUTES = [
     Route(_PLACE, endpoint(look)),
@@ -219,4 +275,6 @@ ROUTES = [
     Route(f"{_PLACE}/map.png", endpoint(draw)),
     Route(f"{_PLACE}/outlines", endpoint(rings)),
     Route(f"{_PLACE}/why", endpoint(why)),
+    Route(f"{_PLACE}/map.geojson", endpoint(download_outlines, DOWNLOADS)),
+    Route(f"{_PLACE}/map.csv", endpoint(download_patches, DOWNLOADS)),
 ]

@@ -23,21 +23,21 @@ from ..pipeline import Model, save_model
 from ..pipeline.gallery import Gallery
 from ..pipeline.image_model import Atoms
 from ..reports.patch_pictures import outlined, square_around
-from .calls import Call, endpoint, picture
-from .class_list import drawn_colours
-from .comparison import model_before, used_corrections
+from .calls import DOWNLOADS, Call, endpoint, picture
 from .figures import figures
 from .jobs import OPENED, find_job, n_tested_alike
-from .lanes import DOWNLOADS
 from .model_report import (
     KeptAnswers,
     atom_users,
+    model_before,
     model_card,
     selection_words,
     size_words,
     training_name,
+    used_corrections,
     write_report,
 )
+from .sheets import drawn_colours
 from .travel import Before, Figures
 from .workspace import short_id
 
@@ -119,17 +119,17 @@ def _atoms(model: Model, has_gallery: bool) -> list[dict[str, Any]]:
     ]
 
 
-def _atoms_of(call: Call) -> Atoms:
+def _atoms_of(call: Call, atom: int) -> Atoms:
     atoms = call.trained.model.model_.atoms()
-    if atoms is None or not call.place("atom") < len(atoms.D):
+    if atoms is None or not atom < len(atoms.D):
         raise KeyError("there is no such atom")
     return atoms
 
 
-def atom_picture(call: Call) -> Response:
+def atom_picture(call: Call, *, atom: int) -> Response:
     """The atom itself; one that is no picture is shown as the patch that uses it most."""
-    atoms, gallery = _atoms_of(call), call.trained.gallery
-    atom, side = call.place("atom"), atoms.patch_px
+    atoms, gallery = _atoms_of(call, atom), call.trained.gallery
+    side = atoms.patch_px
     if side is not None:
         key = ("atom", *file_key(call.job.model_file), atom)
         data = call.drawn(key, lambda: encode_png(vector_picture(atoms.D[atom], side)))
@@ -140,11 +140,11 @@ def atom_picture(call: Call) -> Response:
     return picture(encode_jpeg(_training_pixels(call, found[0][0], 1), 90))
 
 
-def users_of_atom(call: Call) -> dict[str, Any]:
+def users_of_atom(call: Call, *, atom: int) -> dict[str, Any]:
     """The training patches in which an atom weighs most."""
-    _atoms_of(call)
+    _atoms_of(call, atom)
     gallery, learn = gallery_and_images(call)
-    found = gallery.users_of(call.place("atom"))
+    found = gallery.users_of(atom)
     return {"patches": [describe_patch(gallery, learn, n) | {"weight": w} for n, w in found]}
 
 
@@ -163,9 +163,9 @@ def describe_patch(gallery: Gallery, learn: Manifest, patch: int) -> dict[str, A
     return {"patch": patch, "name": name, "label": record.label, "patient": record.patient}
 
 
-def patch_picture(call: Call) -> Response:
+def patch_picture(call: Call, *, patch: int) -> Response:
     """A training patch in its surroundings, with its outline."""
-    pixels = _training_pixels(call, call.place("patch"), _SURROUNDINGS)
+    pixels = _training_pixels(call, patch, _SURROUNDINGS)
     return picture(encode_jpeg(outlined(pixels, _SURROUNDINGS), 90))
 
 

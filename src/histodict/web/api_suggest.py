@@ -13,13 +13,11 @@ from starlette.routing import Route
 from ..execution.files import file_key
 from ..images.manifest import Record
 from .api_look import shown_map
-from .calls import Call, endpoint
-from .fields import suggest_fields
+from .calls import DOWNLOADS, WHYS, Call, Later, endpoint
 from .jobs import OPENED
-from .lanes import DOWNLOADS, WHYS, Later
 from .maps import stored_answer
 from .sheets import Sheet, images_with_sheets
-from .suggestions import appearance, lead, suggest
+from .suggestions import appearance, lead, suggest, suggest_fields
 
 _MOST = 300  # images that are compared; of more, so many from all over the set
 _N_IMAGES = 6

@@ -1,41 +1,106 @@
-"""A request as a page's function sees it, and the step from its result to a response."""
+"""Requests: how many run at a time, the arguments of their handlers, and their responses.
+
+All requests share the cores and the interpreter lock. If all ran at once, a list would take as long
+as the pictures and reports that others wait for. Each therefore runs in a lane of limited width:
+
+quick       requests that take a moment; they hardly ever wait
+pictures    from image files: as many per file as there are cores, and one more over all files, so
+            that a slide on a drive that hangs delays requests for this slide only
+whys        explanations of patches, with the same width; they do not wait for tiles
+live        predictions after a stroke of the brush, two at a time
+answers     predictions of models, one at a time
+downloads   files to save, one at a time
+"""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
+from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
+from anyio import CapacityLimiter, to_thread
 from numpy.typing import NDArray
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
 from ..execution.files import file_key
+from ..execution.local import available_cores
 from ..execution.memory_cache import BytesCache, Key
 from ..execution.texts import one_line, parse_json
 from ..images.manifest import Manifest, Record
 from ..model_file import read_header
+from ..parameters import check_kind
 from ..pipeline import Model, load_model
 from ..pipeline.gallery import Gallery
-from .bad_images import left_out
-from .data_checks import Checks
-from .data_sources import RECORD_BYTES, DataSources
-from .datasets import Dataset, find_dataset
+from .data_checks import Checks, left_out
+from .datasets import RECORD_BYTES, Dataset, DataSources, find_dataset
 from .explain import Chunk, KeptView
-from .folders import DataFolders, ForbiddenFileError
-from .job_queue import JobQueue
-from .jobs import Job, find_job
-from .lanes import QUICK, Lanes
-from .sights import Numbers, Sight
+from .jobs import Job, JobQueue, find_job
+from .live import Numbers, Sight
 from .tiles import Tiles
 from .training import train_and_test
-from .words import for_the_page
-from .workspace import User
+from .workspace import DataFolders, ForbiddenFileError, User
+
+QUICK, PICTURES, WHYS, LIVE = "quick", "pictures", "whys", "live"
+ANSWERS, DOWNLOADS = "answers", "downloads"
+_N_QUICK = 16
+_N_LIVE = 2
+
+
+@dataclass(frozen=True)
+class Later:
+    """What a quick answer has found to take longer, and the lane for that.
+
+    image : the file that it reads, of which no more is done at a time than there are cores
+    """
+
+    lane: str
+    work: Callable[[], Any]
+    image: Path | None = None
+
+
+class Lanes:
+    """The lanes of one server."""
+
+    def __init__(self) -> None:
+        self._n_cores = available_cores()
+        widths = {QUICK: _N_QUICK, ANSWERS: 1, DOWNLOADS: 1}
+        widths |= dict.fromkeys((PICTURES, WHYS), self._n_cores + 1) | {LIVE: _N_LIVE}
+        self._limits = {name: CapacityLimiter(width) for name, width in widths.items()}
+        self._images: WeakValueDictionary[Path, CapacityLimiter] = WeakValueDictionary()
+
+    @property
+    def are_busy(self) -> bool:
+        """Whether somebody waits for an answer."""
+        return any(limit.borrowed_tokens for limit in self._limits.values())
+
+    async def run(self, lane: str, work: Callable[..., Any], *given: Any) -> Any:
+        """What the work gives, done by a thread when its turn has come."""
+        result = await to_thread.run_sync(work, *given, limiter=self._limits[lane])
+        while isinstance(result, Later):
+            result = await self._run_later(result)
+        return result
+
+    async def _run_later(self, later: Later) -> Any:
+        limit = self._limits[later.lane]
+        if later.image is None:
+            return await to_thread.run_sync(later.work, limiter=limit)
+        own = self._images.get(later.image) or CapacityLimiter(self._n_cores)
+        self._images[later.image] = own
+        async with own:
+            return await to_thread.run_sync(later.work, limiter=limit)
+
+
+# --- requests -------------------------------------------------------------------------------------
+
 
 _MOST_BYTES = 64 * 1024  # of a request: nothing is uploaded
 _TOO_LARGE = (
@@ -44,15 +109,6 @@ _TOO_LARGE = (
 )
 _STATUS = {ForbiddenFileError: 403, KeyError: 404, FileNotFoundError: 404}  # any other: 400
 _PLACE = re.compile("[0-9]{1,9}")
-_MODEL_BYTES = 512 * 2**20
-_TRAINING_BYTES = 128 * 2**20
-_VIEW_BYTES = 256 * 2**20
-_CHUNK_BYTES = 128 * 2**20
-_DRAWN_BYTES = 32 * 2**20
-_REPORT_BYTES = 64 * 2**20
-_SIGHT_BYTES = 256 * 2**20
-_NUMBER_BYTES = 192 * 2**20
-_LOOK_BYTES = 4 * 2**20
 
 
 @dataclass(frozen=True)
@@ -83,15 +139,15 @@ class Context:
         self.checks = Checks(lambda: self.lanes.are_busy)
         self.sources = DataSources(folders)
         self.tiles = Tiles(workspace / "thumbnails")
-        self.drawn: BytesCache[bytes] = BytesCache(_DRAWN_BYTES)  # atoms, maps, outlines
-        self.reports: BytesCache[bytes] = BytesCache(_REPORT_BYTES)
-        self.views: BytesCache[KeptView] = BytesCache(_VIEW_BYTES)
-        self.chunks: BytesCache[Chunk] = BytesCache(_CHUNK_BYTES)
-        self.sights: BytesCache[Sight] = BytesCache(_SIGHT_BYTES)
-        self.numbers: BytesCache[Numbers] = BytesCache(_NUMBER_BYTES)
-        self.looks: BytesCache[NDArray[np.float64]] = BytesCache(_LOOK_BYTES)
-        self.models: BytesCache[Trained] = BytesCache(_MODEL_BYTES)
-        self.trainings: BytesCache[tuple[Manifest, Manifest]] = BytesCache(_TRAINING_BYTES)
+        self.drawn: BytesCache[bytes] = BytesCache(32 * 2**20)  # atoms, maps, outlines
+        self.reports: BytesCache[bytes] = BytesCache(64 * 2**20)
+        self.views: BytesCache[KeptView] = BytesCache(256 * 2**20)
+        self.chunks: BytesCache[Chunk] = BytesCache(128 * 2**20)
+        self.sights: BytesCache[Sight] = BytesCache(256 * 2**20)
+        self.numbers: BytesCache[Numbers] = BytesCache(192 * 2**20)
+        self.looks: BytesCache[NDArray[np.float64]] = BytesCache(4 * 2**20)
+        self.models: BytesCache[Trained] = BytesCache(512 * 2**20)
+        self.trainings: BytesCache[tuple[Manifest, Manifest]] = BytesCache(128 * 2**20)
 
     def close(self) -> None:
         self.queue.close()
@@ -112,20 +168,25 @@ class Call:
     body: dict[str, Any]
     sent: bytes = b""  # where the request is no JSON
 
-    def number(self, name: str, default: int | None = None) -> int:
-        """A whole number of the query."""
-        text = self.query.get(name, "" if default is None else str(default))
-        try:
-            return int(text)
-        except ValueError:
-            raise ValueError(f"{name} must be a whole number, not {text!r}") from None
+    def argument(self, parameter: Parameter) -> Any:
+        """Return the value of a handler's parameter, checked against its annotation.
 
-    def place(self, name: str) -> int:
-        """A number in the address: where something stands."""
-        text = str(self.parts[name])
-        if not _PLACE.fullmatch(text):
-            raise KeyError(f"there is no such {name}")
-        return int(text)
+        It comes from the address, or else from the body, or else from the query. A trailing
+        underscore in the parameter's name is left out.
+        """
+        name, kind = parameter.name.rstrip("_"), parameter.annotation
+        if name in self.parts:  # a number: where something stands
+            if not _PLACE.fullmatch(self.parts[name]):
+                raise KeyError(f"there is no such {name}")
+            return int(self.parts[name])
+        value = {**self.query, **self.body}.get(name, parameter.default)
+        if value is Parameter.empty:
+            raise ValueError(f"{name} is missing")
+        if kind == "int" and isinstance(value, str) and name not in self.body:
+            with suppress(ValueError):
+                value = int(value)
+        check_kind(name, value, kind)
+        return value
 
     @cached_property
     def dataset(self) -> Dataset:
@@ -196,17 +257,23 @@ class Call:
 
 
 def endpoint(
-    work: Callable[[Call], Any],
+    work: Callable[..., Any],
     lane: str = QUICK,
     *,
     most_bytes: int = _MOST_BYTES,
     is_json: bool = True,
 ) -> Callable[[Request], Awaitable[Response]]:
-    """Run a page's function on a thread; its dict becomes JSON, its errors become words.
+    """Return the view of a handler, which runs on a thread.
 
-    most_bytes : of what is sent
-    is_json : else it is content, of whatever kind
+    Parameters
+    ----------
+    work : takes the `Call`, and the values of its keyword-only parameters, see `Call.argument`;
+        returns a response, or what becomes JSON; its errors become refusals
+    lane : where it runs
+    most_bytes : limit for the request's body
+    is_json : whether the body is a JSON object; else it is any content
     """
+    wanted = list(signature(work).parameters.values())[1:]
 
     async def answer(request: Request) -> Response:
         try:
@@ -219,7 +286,8 @@ def endpoint(
                 _body(sent) if is_json else {},
                 b"" if is_json else sent,
             )
-            result = await call.context.lanes.run(lane, work, call)
+            given = {parameter.name: call.argument(parameter) for parameter in wanted}
+            result = await call.context.lanes.run(lane, partial(work, call, **given))
             return result if isinstance(result, Response) else _Json(result)
         except (KeyError, ValueError, OSError, MemoryError) as error:
             return _refusal(error)
@@ -239,7 +307,7 @@ class _Json(JSONResponse):
 def _refusal(error: Exception) -> Response:
     status = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 400)
     words = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
-    return _Json({"error": for_the_page(one_line(words)) or type(error).__name__}, status)
+    return _Json({"error": one_line(words) or type(error).__name__}, status)
 
 
 async def _sent(request: Request, most_bytes: int, is_json: bool) -> bytes:

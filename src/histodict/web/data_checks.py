@@ -1,7 +1,11 @@
-"""What may be wrong with a data set, said before anybody trains on it.
+"""Problems of a data set that are reported before training, and unreadable images of a training.
 
 Likely duplicates are found on 32 × 32 grey thumbnails y, centred and of unit norm: two images are
 likely the same if the largest ⟨y, g(y')⟩ over the eight turns and mirror images g is near 1.
+
+A training's folder holds
+    bad-images.json   [{"name", "reason"}]
+    skip-bad          present if the training leaves these images out
 """
 
 from __future__ import annotations
@@ -21,14 +25,15 @@ from PIL import Image
 
 from ..execution.failures import failure_reason
 from ..execution.files import file_state
+from ..execution.progress import Callback
+from ..execution.sealed import write_sealed
 from ..execution.texts import counted
 from ..images.manifest import Manifest, Record
 from ..images.pixel_size import PixelSize, are_mixed
 from ..images.survey import check_contents, survey
-from .about import About
-from .bad_images import in_words
-from .words import for_the_page
-from .workspace import short_id
+from .datasets import About
+from .jobs import Job
+from .workspace import damage, read_json, short_id
 
 _SIDE = 32
 _SAME = 0.97
@@ -92,8 +97,8 @@ def _within(root: Path, text: str) -> str:
     source, _, words = text.partition(": ")
     folder = Path(source)
     if folder.is_relative_to(root) and folder != root and not folder.is_file():
-        return for_the_page(f"in {folder.relative_to(root).as_posix()}: {words}")
-    return for_the_page(words or text)
+        return f"in {folder.relative_to(root).as_posix()}: {words}"
+    return words or text
 
 
 def slow_warnings(manifest: Manifest, looks: list[Look]) -> list[str]:
@@ -299,3 +304,53 @@ def _file_state(path: Path) -> tuple[int, ...]:
         return file_state(path)
     except OSError:  # it has gone
         return ()
+
+
+# --- unreadable images of a training --------------------------------------------------------------
+
+
+Bad = list[dict[str, Any]]
+
+
+def in_words(manifest: Manifest, record: Record, reason: str) -> dict[str, str]:
+    """An image by its name in the set, and why it, or its mask, cannot be read."""
+    reason = reason.removeprefix(f"{record.path}: ")
+    if record.mask is not None:
+        reason = reason.replace(str(record.mask), f"mask {record.mask.name}")
+    return {"name": manifest.name(record), "reason": reason}
+
+
+def look_for_bad(job: Job, manifest: Manifest, callback: Callback) -> None:
+    """Reads every image once; refuses bad ones unless the user goes on without them."""
+    found = survey(manifest.records, None, callback).bad
+    bad = [in_words(manifest, record, reason) for record, reason in found]
+    write_sealed(job.folder / "bad-images.json", bad)
+    if bad and not goes_on_without(job):
+        raise ValueError(refusal(len(bad), len(manifest.records)))
+
+
+def refusal(n_bad: int, n_images: int) -> str:
+    return f"{n_bad} of {counted(n_images, 'image')} cannot be read: mend them, or go on without"
+
+
+def go_on_without(job: Job) -> None:
+    (job.folder / "skip-bad").touch()
+
+
+def goes_on_without(job: Job) -> bool:
+    return (job.folder / "skip-bad").exists()
+
+
+def bad_images(job: Job) -> Bad:
+    """As far as they are known."""
+    path = job.folder / "bad-images.json"
+    found: Bad = list(read_json(path, list)) if path.exists() else []
+    if not all(isinstance(bad, dict) and {*bad} >= {"name", "reason"} for bad in found):
+        raise damage(path, "an image has no name or no reason")
+    return found
+
+
+def left_out(job: Job) -> frozenset[str]:
+    """Names of the images that the training does without."""
+    found = bad_images(job) if goes_on_without(job) else []
+    return frozenset(bad["name"] for bad in found)

@@ -15,18 +15,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..execution.texts import counted
-from .class_list import (
+from .datasets import Dataset
+from .drawn_files import Brought
+from .sheets import (
     DrawnClass,
+    Shape,
+    Sheet,
     changed_class,
     class_named,
+    images_with_sheets,
     is_called,
+    polygons_of,
     read_classes,
     with_class,
 )
-from .class_list import write_classes as _write_classes
-from .datasets import Dataset
-from .drawn_files import Brought
-from .sheets import Shape, Sheet, images_with_sheets, polygons_of
+from .sheets import write_classes as _write_classes
 from .strokes import Polygon, Size, area, brushed, enclosed, step_for, without
 from .workspace import new_id
 

@@ -15,8 +15,7 @@ from ..execution.texts import counted
 from ..images.annotations.drawing import Pixels, check_places
 from ..images.annotations.geojson import read_geojson
 from ..images.annotations.outlines import Annotations
-from .class_list import DrawnClass, hex_of
-from .sheets import MOST_CORNERS, MOST_SHAPES, Shape
+from .sheets import MOST_CORNERS, MOST_SHAPES, DrawnClass, Shape, hex_of
 from .strokes import Polygon, Size, enclosed, fill_cost
 
 _OWN = uuid.UUID("6e0c6f52-5a1c-4f0e-9a53-6d6a1f0f7a11")  # shapes keep their id in QuPath

@@ -9,10 +9,9 @@ from ..images.annotations.drawing import Drawing
 from ..images.annotations.matching import by_outlines
 from ..images.annotations.outlines import IGNORED
 from ..images.manifest import Manifest, Record
-from .class_list import drawn_colours, read_classes
 from .datasets import Dataset
 from .drawn_files import geojson, keep_file
-from .sheets import Sheet, images_with_sheets
+from .sheets import Sheet, drawn_colours, images_with_sheets, read_classes
 
 TOO_FEW = (
     "nothing to learn from yet: draw something of two classes at least, such as the tissue you "

@@ -1,14 +1,16 @@
-"""Long work as it is told of in files: it outlives a closed tab, and the server.
+"""Jobs: their files, and the queue that runs them in worker processes, one at a time.
 
 A job's folder holds
-    job.json         what was asked for; never changed
-    name.json        what the user calls it, if not by its images
-    state.json       {"state", "run", "at", "error"}; not there before it is begun or given up
-    progress.jsonl   one line per step of the present run
-    alive            the worker's process number, written anew every second
-    cancel           there if the work shall stop
-    log.txt          what the worker printed
-and what the worker makes.
+    job.json         the request; never changed
+    name.json        the name that the user gave it, if any
+    state.json       {"state", "run", "at", "error"}; absent until it is started or cancelled
+    progress.jsonl   one line per step of the current run
+    worker.lock      locked by the worker while it runs; holds its process number
+    log.txt          output of the worker
+and the files that the worker makes.
+
+Trainings come before maps of slides: a map that is being made is stopped, and made later. Workers
+end with the server, however that ends; the next server goes on with their jobs.
 """
 
 from __future__ import annotations
@@ -17,12 +19,18 @@ import contextlib
 import json
 import os
 import shutil
+import signal
+import subprocess
+import sys
+import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
+from ..execution.file_lock import lock_descriptor
 from ..execution.files import file_state
 from ..execution.sealed import write_sealed
 from .workspace import (
@@ -40,9 +48,14 @@ OPENED = "opened"  # a model from a file: done from the beginning
 WAITING, RUNNING, DONE = "waiting", "running", "done"
 FAILED, CANCELLED, INTERRUPTED = "failed", "cancelled", "interrupted"
 ACTIVE = (WAITING, RUNNING)
+_PAUSE = 0.3
+_WORKER = "histodict.web.worker"
 _LOG_LINES = 6
 _LONGEST_NAME = 80
-_STATE: dict[str, Any] = {"state": str, "run": int, "at": (int, float), "error": str}
+_FIELDS: dict[str, dict[str, Any]] = {
+    "name.json": {"name": str},
+    "state.json": {"state": str, "run": int, "at": (int, float), "error": str},
+}
 _REQUEST: dict[str, Any] = {
     "kind": str,
     "made": (int, float),
@@ -80,14 +93,13 @@ class Job:
     @property
     def name(self) -> str:
         """As the user calls it."""
-        path = self.folder / "name.json"
         try:
-            return _name(path, *file_state(path))
+            return str(_read(self.folder / "name.json")["name"])
         except FileNotFoundError:
-            return str(self.summary["name"])
+            pass
         except (OSError, DamagedFileError) as error:
             say_once(str(error))
-            return str(self.summary["name"])
+        return str(self.summary["name"])
 
     def rename(self, name: str) -> None:
         name = " ".join(name.split())
@@ -113,6 +125,10 @@ class Job:
     def gallery_file(self) -> Path:
         return self.folder / "gallery.npz"
 
+    @property
+    def lock_file(self) -> Path:
+        return self.folder / "worker.lock"
+
     @cached_property
     def request(self) -> dict[str, Any]:
         """What was asked for; with thousands of images it takes a while to read."""
@@ -133,9 +149,8 @@ class Job:
 
     def state(self) -> dict[str, Any]:
         """How it stands; where that cannot be read, it failed and can be taken up again."""
-        path = self.folder / "state.json"
         try:
-            return dict(_state(path, *file_state(path)))
+            return dict(_read(self.folder / "state.json"))
         except FileNotFoundError:
             if self.model_file.exists():  # it had begun long ago
                 lost = "what was known of its progress is gone: take it up again"
@@ -144,6 +159,12 @@ class Job:
         except (OSError, DamagedFileError) as error:
             say_once(str(error))
             return {"state": FAILED, "run": 0, "at": 0.0, "error": f"{error}, or take it up again"}
+
+    def end_run(self, run: int, state: str, error: str = "") -> None:
+        """Set the state after a run, unless the job was cancelled or started again meanwhile."""
+        now = self.state()
+        if (now["state"], now["run"]) == (RUNNING, run):
+            self.set_state(state, run, error)
 
     def set_state(self, state: str, run: int, error: str = "") -> None:
         content = {"state": state, "run": run, "at": time.time(), "error": error}
@@ -165,16 +186,21 @@ class Job:
                 found.append(known | times)
         return found
 
-    def sign_of_life(self) -> tuple[int, int]:
-        """Another one than before if the worker has been at work since, whatever clocks say."""
-        times = (self.folder / name for name in ("alive", "state.json"))
-        alive, state = (path.stat().st_mtime_ns if path.is_file() else 0 for path in times)
-        return alive, state
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[bool]:
+        """Hold the lock of the worker until the block ends; False if another process has it.
 
-    def wait_for_the_next_server(self, run: int) -> None:
-        """The work of this run has ended with the server; it goes on by itself with the next."""
-        if self.state()["state"] == RUNNING and self.state()["run"] == run:
-            self.set_state(WAITING, run)
+        Where the file system has no locks, the job counts as free.
+        """
+        with self.lock_file.open("ab") as file:
+            is_free = True
+            try:
+                lock_descriptor(file.fileno())
+            except BlockingIOError:
+                is_free = False
+            except OSError as error:
+                say_once(f"{self.folder}: this file system cannot lock files ({error})")
+            yield is_free
 
     def last_words(self) -> str:
         path = self.folder / "log.txt"
@@ -182,14 +208,13 @@ class Job:
         return "\n".join(text.strip().splitlines()[-_LOG_LINES:])
 
 
-@lru_cache(maxsize=10_000)
-def _name(path: Path, *version: int) -> str:
-    return str(read_fields(path, {"name": str})["name"])
+def _read(path: Path) -> dict[str, Any]:
+    return _read_once(path, *file_state(path))
 
 
-@lru_cache(maxsize=10_000)
-def _state(path: Path, *version: int) -> dict[str, Any]:
-    return read_fields(path, _STATE)
+@lru_cache(maxsize=20_000)
+def _read_once(path: Path, *version: int) -> dict[str, Any]:
+    return read_fields(path, _FIELDS[path.name])
 
 
 @lru_cache(maxsize=10_000)
@@ -246,3 +271,174 @@ def all_jobs(user: User) -> list[Job]:
         except (OSError, DamagedFileError) as error:
             say_once(str(error))
     return [job for *_, job in sorted(found, key=lambda entry: entry[:2], reverse=True)]
+
+
+# --- queue --------------------------------------------------------------------------------------
+
+
+class JobQueue:
+    """Starts waiting jobs one after another, and notices workers that died."""
+
+    def __init__(self) -> None:
+        # By id, in their order. Adding and removing are atomic: `add` and `n_ahead` need no lock.
+        self._active: dict[str, Job] = {}
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._lock = threading.RLock()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True, name="jobs")
+
+    def start(self, users: list[User]) -> None:
+        """Take up what an earlier server left: waiting jobs, and workers that still end."""
+        left = (job for user in users for job in all_jobs(user) if job.state()["state"] in ACTIVE)
+        for job in sorted(left, key=lambda job: job.summary["made"]):
+            self.add(job)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop watching, and the work; the next server goes on with it."""
+        self._stop.set()
+        with self._lock:
+            for job in self._jobs():
+                if job.id in self._processes:
+                    _end(self._processes[job.id])
+                    job.end_run(job.state()["run"], WAITING)
+                    self._forget(job)
+
+    def _jobs(self) -> list[Job]:
+        return list(self._active.values())
+
+    def add(self, job: Job) -> None:
+        self._active.setdefault(job.id, job)
+
+    def n_ahead(self, job: Job) -> int:
+        """The one that runs is the first; of those that wait, trainings are."""
+        ids = [other.id for other in sorted(self._jobs(), key=_turn)]
+        return ids.index(job.id) if job.id in ids else 0
+
+    def cancel(self, job: Job) -> None:
+        with self._lock:
+            state = job.state()
+            if state["state"] not in ACTIVE:
+                return
+            process = self._processes.get(job.id)
+            if process is None:  # a worker of an earlier server ends by itself
+                self._forget(job)
+            else:
+                _kill(process)  # on busy cores it takes a while to go; nobody waits for it here
+            job.set_state(CANCELLED, state["run"])
+
+    def drop(self, job: Job) -> None:
+        """Nothing more is heard of it, whether it waits or its worker is still on its way out."""
+        self.cancel(job)
+        with self._lock:
+            if job.id in self._processes:
+                _end(self._processes[job.id])
+            self._forget(job)
+
+    def resume(self, job: Job) -> None:
+        """Once more, with what is there already: a finished model is not trained again."""
+        with self._lock:
+            state = job.state()
+            if state["state"] in (*ACTIVE, DONE):
+                return
+            job.set_state(WAITING, state["run"])
+            self.add(job)
+
+    def _watch(self) -> None:
+        while not self._stop.wait(_PAUSE):
+            try:
+                self._look_around()
+            except OSError as error:  # a full disk, for example: the next time may be better
+                say_once(f"the trainings cannot be looked after: {error}")
+
+    def _look_around(self) -> None:
+        with self._lock:
+            if self._stop.is_set():
+                return
+            for job in self._jobs():
+                self._look_after(job)
+            turns = sorted(self._jobs(), key=_turn)
+            waiting = [job for job in turns if job.state()["state"] == WAITING]
+            is_free = not self._processes and len(waiting) == len(turns)
+            if waiting and is_free:
+                self._launch(waiting[0])
+            elif waiting and waiting[0].is_training:
+                for job in turns:
+                    self._stand_back(job)
+
+    def _stand_back(self, job: Job) -> None:
+        """A map waits again; its worker is on its way out, and the next one begins after that."""
+        process = self._processes.get(job.id)
+        if process is not None and not job.is_training:
+            _kill(process)
+            job.end_run(job.state()["run"], WAITING)
+
+    def _look_after(self, job: Job) -> None:
+        process = self._processes.get(job.id)
+        is_dead = process.poll() is not None if process else _has_lost_its_worker(job)
+        state = job.state()  # after asking whether it lives: a worker says its last word, then ends
+        if state["state"] == RUNNING and is_dead:
+            code = process.returncode if process is not None else None
+            job.set_state(FAILED if process else INTERRUPTED, state["run"], _why(job, code))
+        if process is not None and is_dead:
+            del self._processes[job.id]
+        if job.state()["state"] not in ACTIVE and job.id not in self._processes:
+            self._forget(job)
+
+    def _launch(self, job: Job) -> None:
+        run = job.state()["run"] + 1
+        (job.folder / "progress.jsonl").unlink(missing_ok=True)
+        job.set_state(RUNNING, run)
+        server = str(os.getpid())
+        command = [sys.executable, "-m", "histodict.execution.child_process", server, _WORKER]
+        command += [str(job.folder), str(run), server]
+        with (job.folder / "log.txt").open("wb") as log:
+            self._processes[job.id] = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                # Ctrl+C is for the server alone, which then ends the worker. But it gets no session
+                # of its own: Linux shares the cores out among sessions, whatever `nice` says.
+                process_group=0,
+            )
+
+    def _forget(self, job: Job) -> None:
+        self._active.pop(job.id, None)
+        self._processes.pop(job.id, None)
+
+
+def _has_lost_its_worker(job: Job) -> bool:
+    """Whether an earlier server left the job as running, and its worker has ended."""
+    if job.state()["state"] != RUNNING:
+        return False
+    with job.locked() as is_free:
+        return is_free
+
+
+def _turn(job: Job) -> tuple[bool, bool]:
+    """What is at work comes first, then trainings; in each the order in which they came."""
+    return job.state()["state"] != RUNNING, not job.is_training
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a worker and what it started, and wait until they have."""
+    _kill(process)
+    process.wait()
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """A worker and what it started, at once: its files are whole or not there."""
+    if process.poll() is None and hasattr(os, "killpg"):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    process.kill()
+
+
+def _why(job: Job, code: int | None) -> str:
+    if code is None:
+        return "The work was interrupted: the computer or the process was stopped."
+    words = "The worker process ended unexpectedly"
+    if code < 0:
+        words += f" (signal {-code}; 9 often means that memory ran out)"
+    return f"{words}. Nothing else was lost.\n{job.last_words()}".strip()

@@ -1,12 +1,20 @@
-"""An image as a model sees it, kept as files of a job.
+"""Predictions for an image, kept as files of a job; differences and overlaps of patch maps.
 
-maps/KEY.json    the answer: label, score, shares, words, how the map's grid lies over the image
-maps/KEY.npz     the patch map, where there is one; see `PatchMap.save`
+maps/KEY.json    the prediction: label, score, class fractions, text, position of the map's grid
+maps/KEY.npz     the patch map, if there is one; see `PatchMap.save`
+
+The difference of two maps has the patches of the first one. Each is compared with the patch of the
+second map whose centre is nearest; without one, or on background, it is not compared.
+
+The overlap of detected and true regions is counted in patches on tissue. With H patches in both, M
+only in true regions and A only in detected ones, Dice is 2H / (2H + M + A) and IoU is
+H / (H + M + A).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +22,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..batch import image_key
+from ..compare.patch_measures import Judged
+from ..decisions.regions import MOST_PATCHES
 from ..execution.files import file_key
 from ..execution.progress import Callback, ignore
 from ..execution.sealed import write_sealed
 from ..images.manifest import Record
 from ..images.pixel_size import PixelSize
 from ..patches.grid import PatchGrid
-from ..patches.patch_map import PatchMap
+from ..patches.inside import HALF
+from ..patches.outlines import Borders, label_regions
+from ..patches.patch_map import BLANK, COLOURS, PatchMap
 from ..pipeline import Model
 from ..pipeline.answers import Answer, ImageAnswer, RegionAnswer
-from .about import About
+from ..pipeline.region_truth import mask_of, true_patches
+from .datasets import About
+from .travel import Overlap
 from .workspace import DamagedFileError, read_fields, say_once, short_id
 
 _MOST_OUTLINES = 400
@@ -192,3 +206,142 @@ def map_picture(
 def outlines(patch_map: PatchMap, place: int, least: int) -> list[list[float]]:
     """Rings (x, y, x, y, …) around connected patches of a class, of the largest regions."""
     return patch_map.rings(place, least, _MOST_OUTLINES)
+
+
+# --- difference of two maps -----------------------------------------------------------------------
+
+
+_SAME = (135, 149, 161, 70)  # grey, weak
+
+
+@dataclass(frozen=True)
+class MapDifference:
+    """`before`, `after`: (n_rows, n_columns), places of classes in `classes`, or BLANK."""
+
+    before: NDArray[np.int16]
+    after: NDArray[np.int16]
+    classes: tuple[str, ...]
+
+    @classmethod
+    def of(cls, first: PatchMap, second: PatchMap) -> MapDifference:
+        if set(first.classes) != set(second.classes):
+            names = [" / ".join(each.classes) for each in (first, second)]
+            raise ValueError(
+                f"the two models tell other classes apart ({names[0]}, and {names[1]}): their "
+                "difference means nothing. Look at them side by side"
+            )
+        order = np.array([first.classes.index(name) for name in second.classes], np.int16)
+        found = _nearest(first, second)
+        after = np.where(found == BLANK, BLANK, order[found]).astype(np.int16)
+        return cls(first.winners, after, first.classes)
+
+    @property
+    def is_compared(self) -> NDArray[np.bool_]:
+        """Where both see tissue."""
+        both: NDArray[np.bool_] = (self.before != BLANK) & (self.after != BLANK)
+        return both
+
+    def counts(self) -> list[list[int]]:
+        """Patches by what they were called before (rows) and after (columns)."""
+        n, compared = len(self.classes), self.is_compared
+        pairs = self.before[compared].astype(np.int64) * n + self.after[compared]
+        table: list[list[int]] = np.bincount(pairs, minlength=n * n).reshape(n, n).tolist()
+        return table
+
+    @property
+    def n_apart(self) -> int:
+        """Patches that only one of the two has judged."""
+        return int(((self.before != BLANK) ^ (self.after != BLANK)).sum())
+
+    def picture(self, chosen: Mapping[str, str] | None = None) -> NDArray[np.uint8]:
+        """One RGBA pixel per patch: grey where both agree, else the colour of what it is now.
+
+        `chosen`: colours that the user has given to classes, by name, as #rrggbb.
+        """
+        pixels = np.zeros((*self.before.shape, 4), np.uint8)
+        compared = self.is_compared
+        pixels[compared] = _SAME
+        changed = compared & (self.before != self.after)
+        pixels[changed, :3] = COLOURS[self.after[changed] % len(COLOURS)].astype(np.uint8)
+        for place, name in enumerate(self.classes):
+            if chosen and name in chosen:
+                pixels[changed & (self.after == place), :3] = list(bytes.fromhex(chosen[name][1:]))
+        pixels[changed, 3] = 255
+        return pixels
+
+
+def _nearest(first: PatchMap, second: PatchMap) -> NDArray[np.int16]:
+    """The second map's winners at the middles of the first one's patches."""
+    own, other = first.grid, second.grid
+    rows = _place_in(other, other.top, _middles(own, own.top, own.n_rows))
+    columns = _place_in(other, other.left, _middles(own, own.left, own.n_columns))
+    has_row, has_column = rows < other.n_rows, columns < other.n_columns
+    has_row &= rows >= 0
+    has_column &= columns >= 0
+    found = np.full((own.n_rows, own.n_columns), BLANK, np.int16)
+    found[np.ix_(has_row, has_column)] = second.winners[np.ix_(rows[has_row], columns[has_column])]
+    return found
+
+
+def _middles(grid: PatchGrid, start: float, count: int) -> NDArray[np.float64]:
+    return np.arange(count, dtype=np.float64) * grid.step + (start + grid.patch_side / 2)
+
+
+def _place_in(grid: PatchGrid, start: float, middles: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Rows or columns of a grid whose patches have these middles, if they have any."""
+    exact = (middles - start - grid.patch_side / 2) / grid.step
+    return np.floor(exact + 0.5).astype(np.int64)
+
+
+# --- overlap with masks ---------------------------------------------------------------------------
+
+
+_FINEST = 300  # cells along the longer side of a mask whose outlines are drawn
+
+
+@dataclass(frozen=True)
+class Shares:
+    dice: float
+    iou: float
+
+
+def overlap(record: Record, patch_map: PatchMap) -> Overlap:
+    """Hits, misses and false alarms against the record's mask or label, for regions from
+    1, 2, … connected patches on.
+    """
+    tissue = patch_map.tissue
+    places, sizes = label_regions(patch_map.winners == 1)
+    places, truth = places[tissue], true_patches(record, patch_map)[tissue]
+    margins = patch_map.margins[..., 1][tissue]
+
+    def counts(least: int) -> list[int]:
+        found = np.concatenate([[False], sizes >= least])[places]
+        table: list[int] = Judged(margins, truth, found).table().tolist()
+        return table[:3]
+
+    return [counts(least) for least in range(1, MOST_PATCHES + 1)]
+
+
+def pooled(overlaps: Iterable[Overlap | None], least: float) -> Shares | None:
+    """Of all images together, for regions from so many patches on; None: there is nothing to tell.
+
+    Where one image's overlap is not known, none is told: the others would stand for all.
+    """
+    place, known = round(least) - 1, list(overlaps)
+    if not known or any(one is None or not 0 <= place < len(one) for one in known):
+        return None
+    hits, misses, alarms = (sum(one[place][k] for one in known if one) for k in range(3))
+    union = hits + misses + alarms
+    return Shares(2 * hits / (union + hits), hits / union) if union else None
+
+
+def true_rings(record: Record, size: tuple[int, int]) -> list[list[float]]:
+    """Rings (x, y, x, y, …) around the regions of the record's mask, in an image of this size."""
+    side = max(1.0, max(size) / _FINEST)
+    x, y = np.meshgrid(*(np.arange(0, length, side) for length in size))
+    cells = mask_of(record, "").share(x, y, side) >= HALF
+    return [
+        np.minimum(ring * side, size).ravel().tolist()
+        for polygon in Borders(cells.astype(np.int32)).polygons(1)
+        for ring in polygon
+    ]

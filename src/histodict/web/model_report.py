@@ -1,4 +1,8 @@
-"""A model and how it did, as one self-contained HTML page to keep or send."""
+"""Reports on a model: one self-contained HTML page, and the comparison with the previous model.
+
+Two models are compared on the images that both were tested on, against the labels of the later one,
+so that a label changed in between does not count as progress.
+"""
 
 from __future__ import annotations
 
@@ -25,14 +29,12 @@ from ..reports.atoms_page import AtomsInUse, atom_rows
 from ..reports.evaluation_facts import Fact
 from ..reports.model_card import describe_model
 from ..reports.pages import write_page
-from .comparison import used_corrections
 from .explain import NO_TISSUE_FOUND
-from .figures import describe_range, figures
-from .maps import answer_once, redrawn, stored_map
-from .region_overlap import pooled
+from .figures import describe_range, difference, figures
+from .jobs import Job
+from .maps import answer_once, pooled, redrawn, stored_map
 from .training import request_manifest
-from .travel import Figures, Use, UsedCorrection
-from .words import for_the_page
+from .travel import Before, Compared, Correction, Figures, Use, UsedCorrection
 
 _N_EXAMPLES = 6
 _UNTESTED = "nobody: how good it is, is not known"
@@ -99,10 +101,9 @@ class KeptAnswers:
 
 def size_words(model: Model, rows: list[dict[str, Any]]) -> list[str]:
     """In a line, where pixel sizes of tested images were taken for granted."""
-    # Rows of images without an answer have no pixel size.
+    # Images without an answer have none.
     sizes = [PixelSize(row["mpp"], row["mpp_from"]) for row in rows if "mpp_from" in row]
-    found = size_warnings(sizes, model.model_.mpp_, model.recipe.mpp)
-    return [for_the_page(words) for words in found]
+    return size_warnings(sizes, model.model_.mpp_, model.recipe.mpp)
 
 
 def write_report(
@@ -215,7 +216,6 @@ def _few_words(found: Figures) -> str:
 def _overlap_figures(
     model: Model, rows: list[dict[str, Any]], found: Figures, point: float
 ) -> dict[str, str]:
-    """Return Dice and IoU of the regions found; empty if no image has true regions."""
     shares = pooled([row.get("overlap") for row in rows], point)
     if shares is None:
         return {}
@@ -299,3 +299,65 @@ def _examples(model: Model, rows: list[dict[str, Any]], kept: KeptAnswers) -> li
         picture = draw_overlay(answer.patch_map, answer.words(), outlines(answer))
         shown.append(row | {"uri": image_uri(picture), "right": row["answer"] == row["label"]})
     return shown
+
+
+# --- comparison with the previous model -----------------------------------------------------------
+
+
+def used_corrections(request: dict[str, Any]) -> list[UsedCorrection]:
+    """The corrections of a training, each with what became of it."""
+    tested = set(request["test_patients"])
+    manifest = request_manifest(request)
+    images = {manifest.name(r): r for r in manifest.records[: request["n_images"]]}
+
+    def use(correction: Correction) -> Use:
+        record, is_region = images.get(correction["name"]), correction["box"] is not None
+        if correction["label"] is None:
+            return "left out"
+        if record is None:
+            return "gone"
+        if record.patient not in tested:
+            return "learnt"
+        return "unused" if is_region and record.mask is None else "truth"
+
+    return [c | {"use": use(c)} for c in request["corrections"]]
+
+
+def model_before(job: Job, results: dict[str, Any] | None, parent: Job) -> Before | None:
+    """None where there is nothing to compare."""
+    earlier = parent.results()
+    if results is None or earlier is None:
+        return None
+    masks, masks_then = _masks(job), _masks(parent)
+    then = {row["image"]: row for row in earlier["images"]}
+    both = [row for row in results["images"] if row["image"] in then]
+    rows = [
+        _compared(row, then[row["image"]], masks.get(row["name"]) == masks_then.get(row["name"]))
+        for row in both
+    ]
+    return {
+        "id": parent.id,
+        "name": parent.name,
+        "operating_point": earlier["operating_point"],
+        "images": rows,
+        "difference": difference(rows, [row["patient"] for row in both]),
+    }
+
+
+def _compared(row: dict[str, Any], then: dict[str, Any], same_mask: bool) -> Compared:
+    return {
+        "image": row["image"],
+        "name": row["name"],
+        "label": row["label"],
+        "label_before": then["label"],
+        "answer": row["answer"],
+        "answer_before": then["answer"],
+        "overlap": row.get("overlap"),
+        "overlap_before": then.get("overlap") if same_mask else None,
+    }
+
+
+def _masks(job: Job) -> dict[str, str | None]:
+    manifest = request_manifest(job.request)
+    images = manifest.records[: job.request["n_images"]]
+    return {manifest.name(r): str(r.mask) if r.mask else None for r in images}

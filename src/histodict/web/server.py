@@ -1,7 +1,15 @@
-"""The app put together, and `serve`, which the command line calls."""
+"""The application, `serve` for the command line, and limits for connections.
+
+uvicorn has no time limit for a request that never becomes complete, and answers 503 beyond
+`limit_concurrency`, even if the other connections are silent. Here a request must be complete a
+fixed time after its first byte or, for the first one, after the connection is made. The number of
+connections that wait for a request is limited, too: a new one replaces the one that has waited
+longest. Many silent connections therefore shut nobody out.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import http.client
 import os
@@ -17,7 +25,9 @@ from contextlib import asynccontextmanager
 from importlib.resources import files
 from pathlib import Path
 from types import FrameType
+from typing import ClassVar
 
+import h11
 import uvicorn
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -26,26 +36,24 @@ from starlette.responses import FileResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 from threadpoolctl import threadpool_limits
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ..demo.sets import drawn_set
 from ..execution.texts import one_line
+from ..parameters import hints_for
 from . import (
     api_annotate,
     api_compare,
     api_data,
-    api_exports,
     api_jobs,
     api_look,
     api_model,
     api_suggest,
 )
 from .calls import Context
-from .connections import BoundedProtocol
 from .datasets import open_dataset
-from .folders import DataFolders
 from .security import OWN_NAMES, TOKEN_NEEDED, Gate
-from .workspace import User
-from .workspace_lock import locked_workspace
+from .workspace import DataFolders, User, locked_workspace
 
 _DEMO_PATIENTS = 8
 _DEMO_IMAGES = 4
@@ -82,7 +90,8 @@ def make_app(
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         context.queue.start(people)
-        yield
+        with hints_for("web"):
+            yield
         context.close()
 
     app = Starlette(
@@ -104,7 +113,6 @@ def _routes() -> list[BaseRoute]:
         *api_look.ROUTES,
         *api_annotate.ROUTES,
         *api_compare.ROUTES,
-        *api_exports.ROUTES,
         *api_suggest.ROUTES,
         Mount("/static", StaticFiles(directory=_STATIC)),
     ]
@@ -222,3 +230,47 @@ class _Server(uvicorn.Server):
         last.daemon = True
         last.start()
         await super().shutdown(sockets)
+
+
+# --- connections ----------------------------------------------------------------------------------
+
+
+_MOST_SECONDS = 20.0
+_MOST_WAITING = 100
+
+
+class BoundedProtocol(H11Protocol):
+    """One connection."""
+
+    _waiting: ClassVar[dict[BoundedProtocol, asyncio.TimerHandle]] = {}  # longest first
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._wait()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        has_begun = bool(self.conn.trailing_data[0]) or self.conn.their_state is not h11.IDLE
+        is_whole = self.conn.their_state in (h11.DONE, h11.MUST_CLOSE, h11.CLOSED, h11.ERROR)
+        if is_whole or not has_begun:
+            self._wait_no_more()
+        elif self not in self._waiting:
+            self._wait()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._wait_no_more()
+        super().connection_lost(exc)
+
+    def _wait(self) -> None:
+        if len(self._waiting) >= _MOST_WAITING:
+            next(iter(self._waiting))._give_up()
+        self._waiting[self] = self.loop.call_later(_MOST_SECONDS, self._give_up)
+
+    def _wait_no_more(self) -> None:
+        timer = self._waiting.pop(self, None)
+        if timer is not None:
+            timer.cancel()
+
+    def _give_up(self) -> None:
+        self._wait_no_more()
+        self.transport.abort()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,7 @@ from ..images.annotations.drawing import Drawing
 from ..images.manifest import Manifest, Record
 from ..pipeline import Plan
 from ..pipeline.region_truth import region_classes
-from .about import class_to_be_found
-from .datasets import Dataset, corrected, relabelled
+from .datasets import Dataset, class_to_be_found, corrected, relabelled
 from .drawn_sets import drawn_manifest, n_shapes
 
 # What the page offers, in words for people.
@@ -59,17 +58,20 @@ class Wish:
     regions: str | None
     seed: int
     test_folds: int = 0
-    test_patients: tuple[str, ...] | None = None
+    test_patients: Sequence[str] | None = None
 
     @classmethod
     def again(cls, request: Mapping[str, Any]) -> Wish:
         """The same once more, tested on the same patients, so that the two can be compared."""
-        patients = tuple(request["test_patients"])
-        plan = Plan.from_dict(request["recipe"])
+        plan, patients = Plan.from_dict(request["recipe"]), request["test_patients"]
         return cls(plan, request["regions"], request["seed"], test_patients=patients)
 
     def check(self, manifest: Manifest) -> None:
-        """Refuses what does not fit together."""
+        """Refuse what cannot be, or does not fit together."""
+        if self.test_folds not in (0, 2, 3, 4, 5):
+            raise ValueError("test_folds must be 0, 2, 3, 4 or 5")
+        if not 0 <= self.seed < 2**32:
+            raise ValueError("seed must be a whole number from 0 to 4294967295")
         vectors = self.plan.recipe.vectors
         if ":" in vectors:  # names a file or a download, which a page must not choose
             raise ValueError(f"vectors {vectors!r} can be used from the command line only")
@@ -147,7 +149,6 @@ def request_manifest(request: Mapping[str, Any]) -> Manifest:
         records = tuple(map(_record, request["records"]))
     except (KeyError, TypeError) as error:
         raise ValueError(f"the list of this training's images is damaged ({error})") from error
-    # A request for a map names no class: none is to be found.
     return Manifest(records, (), Path(request["root"]), request.get("positive"))
 
 

@@ -1,7 +1,7 @@
 """The process that does a job: `python -m histodict.web.worker FOLDER RUN SERVER`.
 
-It writes its progress, its state and what it makes into the job's folder, and ends when it is
-cancelled, when another run has taken over, or with the process SERVER, which started it.
+It writes its progress, its state and what it makes into the job's folder, and ends with the process
+SERVER, which started it.
 """
 
 from __future__ import annotations
@@ -10,12 +10,11 @@ import json
 import os
 import shutil
 import sys
-import threading
 import time
 import traceback
 import warnings
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -29,17 +28,16 @@ from ..images.manifest import Manifest
 from ..images.survey import check_contents, with_pixel_size
 from ..methods.registry import method_entry
 from ..model_file import ModelFileError
+from ..parameters import set_hint_surface
 from ..pipeline import Model, Plan, load_model, save_model
 from ..pipeline.gallery import Gallery
-from .bad_images import left_out, look_for_bad
-from .jobs import CANCELLED, DONE, FAILED, RUNNING, Job
-from .maps import answer_image, answer_once, stored_map
-from .region_overlap import overlap
+from .data_checks import left_out, look_for_bad
+from .jobs import DONE, FAILED, RUNNING, WAITING, Job
+from .maps import answer_image, answer_once, overlap, stored_map
 from .training import request_manifest, train_and_test
-from .words import for_the_page
-from .workspace import read_json, short_id
+from .workspace import short_id
 
-_BEAT = 1.0
+_PAUSE = 0.1
 _NOT_KNOWN = "not known"  # the truth of an image whose mask has become unreadable
 _NICE = 10  # a tenth of a core that the server wants, too; all that nobody wants
 
@@ -72,40 +70,40 @@ def _stages(job: Job) -> dict[str, int]:
 
 def main(folder: Path, run: int, server: int) -> int:
     job = Job(folder)
-    end_with(server, partial(job.wait_for_the_next_server, run))
-    _stay_in_touch(job, run)
+    end_with(server, partial(job.end_run, run, WAITING))
+    with _only_worker(job):
+        return _work(job, run)
+
+
+@contextmanager
+def _only_worker(job: Job) -> Iterator[None]:
+    """Wait for a worker of an earlier server to end, and keep others out."""
+    while True:
+        with job.locked() as is_free:
+            if is_free:
+                job.lock_file.write_text(str(os.getpid()), "utf-8")
+                yield
+                return
+        time.sleep(_PAUSE)
+
+
+def _work(job: Job, run: int) -> int:
+    state = job.state()
+    if (state["state"], state["run"]) != (RUNNING, run):
+        return 0  # it was cancelled meanwhile
     if hasattr(os, "nice"):
         os.nice(_NICE)  # the page comes first
     try:
         WORK[job.request["kind"]](job, diary(job))
     except (ValueError, OSError, MemoryError) as error:
-        job.set_state(FAILED, run, for_the_page(str(error)) or type(error).__name__)
+        job.end_run(run, FAILED, str(error) or type(error).__name__)
         return 1
     except Exception as error:
         traceback.print_exc()
-        job.set_state(FAILED, run, f"{type(error).__name__}: {error}")
+        job.end_run(run, FAILED, f"{type(error).__name__}: {error}")
         return 1
-    job.set_state(DONE, run)
+    job.end_run(run, DONE)
     return 0
-
-
-def _stay_in_touch(job: Job, run: int) -> None:
-    """Show that we live; end at once if cancelled, or if a later run has begun."""
-
-    def beat() -> None:
-        while True:
-            with suppress(OSError):  # a full disk is no reason to become deaf
-                (job.folder / "alive").write_text(str(os.getpid()), "utf-8")
-            state = job.state()
-            if (job.folder / "cancel").exists():
-                with suppress(OSError):
-                    job.set_state(CANCELLED, run)
-                os._exit(0)
-            if state["run"] != run:
-                os._exit(0)
-            time.sleep(_BEAT)
-
-    threading.Thread(target=beat, daemon=True, name="beat").start()
 
 
 # --- training -----------------------------------------------------------------------------------
@@ -184,7 +182,7 @@ def _answers(job: Job, model: Model, test: Manifest, tell: Callback) -> list[dic
                 facts |= {"overlap": overlap(record, stored_map(folder, record, mpp))}
         except Exception as error:
             reason = failure_reason(error)
-            failure = for_the_page(reason.removeprefix(f"{record.path}: "))
+            failure = reason.removeprefix(f"{record.path}: ")
             facts = {"answer": None, "score": None, "value": None, "failure": failure}
         name = test.name(record)
         own = {"image": short_id(name), "name": name, "label": label, "patient": record.patient}
@@ -207,6 +205,5 @@ WORK: dict[str, Callable[[Job, Callback], None]] = {"train": train, "map": draw_
 
 
 if __name__ == "__main__":
-    given = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
-    assert read_json(given[0] / "state.json")["state"] == RUNNING
-    sys.exit(main(*given))
+    set_hint_surface("web")
+    sys.exit(main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])))

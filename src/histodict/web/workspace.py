@@ -1,30 +1,40 @@
-"""What the app keeps on disk: a folder per user, with small JSON files that are whole or absent.
+"""The workspace on disk: a folder per user, with small JSON files that are written atomically.
 
-WORKSPACE/server.lock                held by the server that uses the workspace
+WORKSPACE/server.lock                held by the server that uses the workspace; it contains the
+                                     address, process number and machine, and remains afterwards
 WORKSPACE/thumbnails/                small pictures, made again when lost
 WORKSPACE/users/NAME/token           the user's key
 WORKSPACE/users/NAME/open.html       leads the browser to the user's link
 WORKSPACE/users/NAME/data/ID/        a data set that was opened, and its corrections
 WORKSPACE/users/NAME/jobs/ID/        a training: request, state, progress, model, results
+
+Data files are read only if they lie in the folders that the server was started with.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
+import platform
 import re
 import secrets
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from html import escape
 from pathlib import Path
 from typing import Any
 
+from ..execution.file_lock import lock_descriptor
 from ..execution.files import written_whole
 from ..execution.sealed import read_sealed
 from ..execution.texts import one_line
+from ..images.folder_images import is_image_path, is_zarr
+from ..images.readers import READERS
+from ..model_file import SUFFIX
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
 _ID = re.compile(r"[0-9a-f]{12}")
@@ -123,3 +133,158 @@ def _write_secret(path: Path, text: str) -> None:
         handle = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(text)
+
+
+# --- data folders ---------------------------------------------------------------------------------
+
+
+_MOST_ENTRIES = 500
+
+
+class ForbiddenFileError(PermissionError):
+    """A file outside the folders, whatever its name or the links on the way to it say."""
+
+
+class DataFolders:
+    """Folders with all that lies below them; a link that leads out of them is outside."""
+
+    def __init__(self, folders: Sequence[Path], hidden: Sequence[Path] = ()) -> None:
+        """`hidden`: what may lie below them and is no data, such as other users' work."""
+        self.folders = [folder.resolve() for folder in folders]
+        self._hidden = [folder.resolve() for folder in hidden]
+        for folder in self.folders:
+            if not folder.is_dir():
+                raise ValueError(f"{folder}: there is no such folder")
+
+    def check(self, path: Path) -> Path:
+        """The file's true place, if that is inside."""
+        found = Path(os.path.realpath(path))
+        if not self._is_inside(found):
+            raise ForbiddenFileError(f"{path.name}: lies outside the data folders")
+        return found
+
+    def check_of_many(
+        self, is_link: Callable[[str], bool] = os.path.islink
+    ) -> Callable[[Path], None]:
+        """`check` for thousands of files, now: where a folder lies is looked up once.
+
+        `is_link`: of a file, where somebody knows it already.
+        """
+
+        @cache
+        def true_place(folder: str) -> str:
+            above, name = os.path.split(folder)
+            if name in ("", os.pardir) or os.path.islink(folder):
+                return os.path.realpath(folder)
+            return os.path.join(true_place(above), name)
+
+        is_inside = cache(lambda folder: self._is_inside(Path(true_place(folder))))
+
+        def check(path: Path) -> None:
+            text = str(path)
+            if is_link(text) or not is_inside(os.path.dirname(text)):
+                self.check(path)
+
+        return check
+
+    def _is_inside(self, path: Path) -> bool:
+        is_hidden = any(path.is_relative_to(folder) for folder in self._hidden)
+        return not is_hidden and any(path.is_relative_to(folder) for folder in self.folders)
+
+    def find(self, place: int, inside: str) -> Path:
+        """A file or folder below the folder at `place`."""
+        if not 0 <= place < len(self.folders) or "\0" in inside:
+            raise ForbiddenFileError("there is no such data folder")
+        found = self.check(self.folders[place] / inside)
+        if not found.exists():
+            raise FileNotFoundError(f"{inside}: there is no such file or folder")
+        return found
+
+    def locate(self, path: Path) -> tuple[int, str]:
+        """The reverse of `find`."""
+        for place, folder in enumerate(self.folders):
+            if path.is_relative_to(folder):
+                return place, path.relative_to(folder).as_posix()
+        raise ForbiddenFileError(f"{path.name}: lies outside the data folders")
+
+    def listing(self, place: int, inside: str) -> dict[str, Any]:
+        """Sub-folders, tables and models that may be chosen, and how many images lie here."""
+        folder = self.find(place, inside)
+        if not folder.is_dir():
+            raise FileNotFoundError(f"{inside}: is not a folder")
+        shown = (path for path in sorted(folder.iterdir()) if not path.name.startswith("."))
+        entries = [path for path in shown if self._is_inside(Path(os.path.realpath(path)))]
+        return {
+            "place": place,
+            "inside": "" if folder == self.folders[place] else inside.strip("/"),
+            "name": folder.name,
+            "folders": [p.name for p in entries if _is_folder(p)][:_MOST_ENTRIES],
+            "tables": [p.name for p in entries if p.suffix.lower() == ".csv"][:_MOST_ENTRIES],
+            "models": [p.name for p in entries if p.suffix.lower() == SUFFIX][:_MOST_ENTRIES],
+            "n_images": sum(is_image_path(p) and p.suffix.lower() in READERS for p in entries),
+        }
+
+
+def _is_folder(path: Path) -> bool:
+    return os.path.isdir(path) and not is_zarr(path)
+
+
+# --- lock -----------------------------------------------------------------------------------------
+
+
+_LOCK_FILE = "server.lock"
+_MAX_BYTES = 10_000
+
+
+class WorkspaceInUseError(OSError):
+    """Another server uses the workspace; the message names its address."""
+
+
+@contextmanager
+def locked_workspace(workspace: Path, address: str) -> Iterator[None]:
+    """Hold the lock of a workspace for a server at `address`.
+
+    Raises
+    ------
+    WorkspaceInUseError
+        Another server holds the lock.
+    """
+    # Thumbnails, labels and models are private to the user of this machine.
+    workspace.mkdir(mode=0o700, parents=True, exist_ok=True)
+    descriptor = os.open(workspace / _LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        _lock(descriptor, workspace)
+        owner = {"address": address, "process": os.getpid(), "machine": platform.node()}
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, json.dumps(owner).encode())
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int, workspace: Path) -> None:
+    try:
+        lock_descriptor(descriptor)
+    except BlockingIOError as error:
+        raise WorkspaceInUseError(
+            f"{workspace}: another server uses this workspace{_describe_owner(descriptor)}. Use "
+            "that one, or stop it first. For a second server give another --workspace: two on one "
+            "workspace would overwrite each other's work"
+        ) from error
+    except OSError as error:
+        words = (
+            f"{workspace}: this file system cannot lock files ({one_line(error)}): make sure that "
+            "no other server uses this workspace, as they would overwrite each other's work"
+        )
+        print(f"Warning: {words}", file=sys.stderr, flush=True)
+
+
+def _describe_owner(descriptor: int) -> str:
+    """Describe the server that holds the lock; empty if it is not known yet."""
+    try:
+        owner = json.loads(os.read(descriptor, _MAX_BYTES))
+        where = f", {owner['address']} (process {owner['process']})"
+        is_here = owner["machine"] == platform.node()
+        return where if is_here else f"{where} on the machine {owner['machine']}"
+    except (OSError, ValueError, KeyError, TypeError):
+        return ", which is just starting"

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ...execution.files import content_digest, file_key
-from ...parameters import check_choice
+from ...parameters import check_choice, hint
 from ..decoding import check_file
 from ..errors import ImageError
 from .geojson import read_geojson
@@ -117,9 +117,10 @@ class Drawing:
         """In level-0 pixels of the image."""
         if self.coordinates == MICRONS:
             if image.mpp is None:
+                option = hint(python="mpp=…", cli="--mpp")
                 raise ImageError(
                     f"{self.path}: its numbers are µm, and the pixel size of {image.path} is not "
-                    "known: give it with --mpp or in a column mpp"
+                    f"known: give it with {option} or in a column mpp"
                 )
             return replace(outline, rings=tuple(ring / image.mpp + first for ring in outline.rings))
         if found.mpp and image.mpp and abs(image.mpp / found.mpp - 1) > _MOST_OFF:
@@ -147,12 +148,17 @@ def check_places(path: Path, outlines: Sequence[Outline], image: Pixels) -> None
     ]
     if off:
         (left, top), (right, bottom) = off[0]
+        how = hint(
+            python="say so with coordinates=…",
+            cli="say so with --coordinates",
+            web="bring them in on the command line",
+        )
         raise ImageError(
             f"{path}: {len(off)} of {len(boxes)} outlines lie outside of {image.path}, or "
             f"reach far beyond it: one goes from ({left:.0f}, {top:.0f}) to ({right:.0f}, "
             f"{bottom:.0f}), and the image has {size[0]} x {size[1]} pixels. Are they of "
             "another image, or of another level of it? If its numbers are µm, or count from "
-            "the slide's corner, say so with --coordinates (in Python coordinates=…)"
+            f"the slide's corner, {how}"
         )
 
 

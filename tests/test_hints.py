@@ -1,0 +1,78 @@
+"""Hints in messages: each surface names only what it has."""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from histodict.execution.missing_chunks import check_missing_chunks
+from histodict.images.manifest import Record, read_manifest
+from histodict.images.pixel_size import PixelSize, common_size, size_warnings
+from histodict.parameters import hints_for
+from histodict.pipeline import TissueClassifier
+from histodict.pipeline.opening import open_view
+from histodict.recipes import Recipe
+
+
+@pytest.fixture
+def image(tmp_path):
+    Image.fromarray(np.zeros((40, 40, 3), np.uint8)).save(tmp_path / "a.png")
+    return tmp_path / "a.png"
+
+
+def message(work, *given):
+    with pytest.raises(ValueError) as caught:
+        work(*given)
+    return str(caught.value)
+
+
+def look(path, mpp, recipe, trained=None):
+    with open_view(path, mpp, recipe, trained):
+        pass
+
+
+def table(folder, header):
+    (folder / "t.csv").write_text(f"{header}\na.png,x,y")
+    return read_manifest(folder / "t.csv")
+
+
+def messages(image):
+    """Yield each message with its wording for Python, the command line and the page."""
+    known, other = (Record(image, "", "", mpp=mpp) for mpp in (0.25, 0.5))
+    how = "give it with mpp=…", "give it with --mpp", "on the data page"
+    yield message(common_size, [known, Record(image, "", "")], None), how
+    setting = "the setting mpp=0.5", "--set mpp=0.5", "setting mpp to 0.5 in the training settings"
+    yield message(common_size, [known, other], None), setting
+    yield size_warnings([PixelSize(0.5, "assumed")], 0.5, None)[0], how
+    before = "Train with mpp=…", "Train with --mpp", "on the data page before"
+    yield size_warnings([PixelSize(0.5, "file")], None, None)[0], before
+    yield message(look, image, None, Recipe(mpp=0.5)), how
+    missing = "histodict.allow_missing_chunks", "--allow-missing-chunks", "Copy it again"
+    yield check_missing_chunks("a.zarr", 3, 5), missing
+    size = "GivenSize(override=…)", "--override-mpp", "give the true size in a column mpp"
+    yield message(look, image, 1.0, Recipe(), 0.5), size
+    names = "columns={'label': …}", "--column label=NAME", "Rename them"
+    yield message(table, image.parent, "path,note,other"), names
+    several = "columns={'label': …}", "--column label=NAME", "rename some of them"
+    yield message(table, image.parent, "path,class,diagnosis"), several
+    (image.parent / "t.csv").write_text("path,mask\na.png,a.png")
+    masked = read_manifest(image.parent / "t.csv")
+    kind = "use a RegionDetector", "give --regions NAME", "ask where in the image it is"
+    yield message(TissueClassifier().fit, masked), kind
+
+
+FOREIGN = {"python": ("--", "page"), "cli": ("Python", "=…"), "web": ("--", "Python", "=…")}
+
+
+@pytest.mark.parametrize("place, surface", list(enumerate(FOREIGN)))
+def test_a_message_names_what_its_surface_has(image, place, surface):
+    with hints_for(surface):
+        for said, wordings in messages(image):
+            assert wordings[place] in said, said
+            assert not any(word in said for word in FOREIGN[surface]), said
+
+
+def test_the_surface_before_comes_back(image):
+    with hints_for("cli"):
+        with pytest.raises(KeyError), hints_for("web"):
+            raise KeyError
+        assert "--mpp" in size_warnings([PixelSize(0.5, "assumed")], 0.5, None)[0]
