@@ -19,7 +19,7 @@ import distributed
 from distributed.security import Security
 from distributed.system import MEMORY_LIMIT
 
-from .cluster_map import ClusterError
+from .executor import ClusterError
 from .leaving import beyond_ctrl_c
 
 _HOST = "127.0.0.1"
