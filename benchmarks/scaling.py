@@ -38,7 +38,7 @@ from histodict.presets import preset
 from .machine import machine_facts
 
 _N_NONZERO = 30
-_NOT_TAKEN = 8  # finished units per worker that wait for their turn, as in `cluster_map`
+_NOT_TAKEN = 8  # finished units per worker that wait for their turn, as in `execution.cluster`
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,7 @@ HEAVY = {"numba", "llvmlite", "torch"}
 PICKLERS = {"pickle", "_pickle", "cloudpickle", "dill", "shelve"}
 PICKLING_NAMES = {"joblib.dump", "joblib.load", "pandas.read_pickle"}
 PICKLING_METHODS = {"read_pickle", "to_pickle"}
-NOT_LOADED_AT_IMPORT = HEAVY | {"mahotas", "matplotlib", "pywt", "skimage", "sklearn"}
+NOT_LOADED_AT_IMPORT = HEAVY | {"mahotas", "matplotlib", "pywt", "shapely", "skimage", "sklearn"}
 
 
 # --- reading source -----------------------------------------------------------------------------

@@ -23,9 +23,8 @@ from histodict.cli import app
 from histodict.compare.evaluation import run_plans
 from histodict.demo.sets import write_synthetic_set
 from histodict.execution import cluster as cluster_module
-from histodict.execution import cluster_map
-from histodict.execution.cluster import open_cluster
-from histodict.execution.cluster_map import Cluster, ClusterError
+from histodict.execution.cluster import Cluster, open_cluster
+from histodict.execution.executor import ClusterError
 from histodict.execution.work import Work
 from histodict.images.manifest import Record, read_manifest
 from histodict.methods import labelled_blocks
@@ -395,8 +394,8 @@ def test_without_any_worker_it_does_not_wait_for_ever(monkeypatch):
     import dask
     from distributed import Client, LocalCluster
 
-    monkeypatch.setattr(cluster_map, "_MOST_ALONE", 3.0)
-    monkeypatch.setattr(cluster_map, "_SAID_ALONE", 1.0)
+    monkeypatch.setattr(cluster_module, "_MOST_ALONE", 3.0)
+    monkeypatch.setattr(cluster_module, "_SAID_ALONE", 1.0)
     quiet = {"n_workers": 1, "threads_per_worker": 1, "dashboard_address": None}
     with (
         dask.config.set({"distributed.scheduler.allowed-failures": 0}),

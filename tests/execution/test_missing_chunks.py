@@ -6,7 +6,7 @@ import warnings
 
 import pytest
 
-from histodict.execution.cluster_map import _as_here
+from histodict.execution.cluster import _as_here
 from histodict.execution.missing_chunks import (
     allow_missing_chunks,
     check_missing_chunks,

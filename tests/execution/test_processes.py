@@ -8,7 +8,7 @@ import pytest
 from joblib import delayed
 
 from histodict.execution import cluster
-from histodict.execution.cluster_map import ClusterError
+from histodict.execution.executor import ClusterError
 from histodict.execution.processes import can_share_locks, in_processes
 from histodict.parameters import hint_surface, hints_for
 

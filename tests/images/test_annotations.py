@@ -12,10 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from histodict.images.annotations import crossings
-from histodict.images.annotations.crossings import first_crossing
 from histodict.images.annotations.drawing import Drawing
-from histodict.images.annotations.outlines import Outline
+from histodict.images.annotations.outlines import Outline, find_self_intersections, is_tangled
 from histodict.images.annotations.runs import PixelRuns
 from histodict.images.masks import RegionMask
 from histodict.images.readers import ImageError
@@ -125,7 +123,7 @@ def test_shares_are_those_of_a_mask_of_the_same_pixels(rng):
     ],
 )
 def test_where_a_ring_crosses_itself(ring, crossing):
-    assert first_crossing(np.array(ring, float)) == crossing
+    assert find_self_intersections(np.array(ring, float)) == ([crossing] if crossing else [])
 
 
 def crosses(ring):
@@ -144,25 +142,24 @@ def crosses(ring):
 
 def test_a_crossing_is_found_wherever_there_is_one(rng):
     rings = [rng.integers(0, 12, (int(rng.integers(3, 9)), 2)) for _ in range(300)]
-    found = [first_crossing(ring.astype(float)) is not None for ring in rings]
+    found = [bool(find_self_intersections(ring.astype(float))) for ring in rings]
     assert found == [crosses(ring) for ring in rings]
     assert 50 < sum(found) < 250
 
 
-@pytest.mark.parametrize("columns", [[0, 1], [1, 0]])
-def test_few_sides_of_a_large_ring_are_compared(monkeypatch, columns):
-    """Teeth as long as the ring is wide all overlap along one axis, and not along the other."""
+def test_tangled_rings_are_told_from_long_ones_before_their_sides_are_compared(rng):
     n = 20_000
     teeth = np.stack([np.tile([0.0, 9000.0], n // 2), np.linspace(0, 9000, n)], axis=1)
-    ring = np.concatenate([teeth, [[9999, 9000], [9999, -9], [0, -9]]])[:, columns]
-    n_compared = []
-    monkeypatch.setattr(
-        crossings,
-        "_sides",
-        lambda a, b, real=crossings._sides: n_compared.append(len(a)) or real(a, b),
+    ring = np.concatenate([teeth, [[9999, 9000], [9999, -9], [0, -9]]])
+    for own in (ring, ring[:, ::-1]):
+        assert not is_tangled(own) and find_self_intersections(own) == []
+    assert is_tangled(rng.uniform(0, 1000, (150_000, 2)))
+    crossed = rng.uniform(0, 1000, (300, 2))
+    assert (
+        100
+        <= len(find_self_intersections(crossed, 100))
+        < len(find_self_intersections(crossed, 10**6))
     )
-    assert first_crossing(ring) is None
-    assert sum(n_compared) < 10 * n
 
 
 # --- files --------------------------------------------------------------------------------------

@@ -11,10 +11,11 @@ pytest.importorskip(
     "starlette", reason="the web app is not installed: pip install 'histodict[web]'"
 )
 
-from histodict.images.annotations.crossings import first_crossing
-from histodict.images.annotations.outlines import Outline
+from shapely import Polygon
+
+from histodict.images.annotations.outlines import Outline, find_self_intersections
 from histodict.images.annotations.runs import PixelRuns
-from histodict.web.strokes import Canvas, area, brushed, enclosed, without
+from histodict.web.strokes import area, brushed, enclosed, without
 
 SIZE = (1000, 800)
 
@@ -67,33 +68,33 @@ def test_painted_borders_never_cross_themselves():
     for _ in range(20):
         path = 100 + 500 * rng.random((12, 2))
         for rings in brushed(path, rng.integers(3, 60), SIZE):
-            assert all(first_crossing(ring) is None for ring in rings)
+            assert all(find_self_intersections(ring) == [] for ring in rings)
 
 
 def test_rubbing_out_takes_away_what_lies_below_and_no_more():
     box = [[square(100, 100, 200)]]
-    cut = without(box, [[square(150, 0, 150)]], 1, SIZE)
+    cut = without(box, [[square(150, 0, 150)]])
     assert area(cut) == pytest.approx(200 * 200 - 150 * 50, rel=0.01)
-    middle = without(box, [[square(150, 150, 100)]], 1, SIZE)
+    middle = without(box, [[square(150, 150, 100)]])
     assert [len(rings) for rings in middle] == [2]
-    halves = without(box, brushed(np.array([[200.0, 50.0], [200.0, 350.0]]), 20, SIZE), 1, SIZE)
+    halves = without(box, brushed(np.array([[200.0, 50.0], [200.0, 350.0]]), 20, SIZE))
     assert len(halves) == 2 and area(halves) == pytest.approx(200 * 160, rel=0.02)
 
 
 def test_what_is_not_touched_stays_to_the_letter():
     box = [[square(100, 100, 200)]]
-    assert without(box, [[square(500, 500, 100)]], 1, SIZE) is None
-    assert without(box, [[square(301, 100, 100)]], 1, SIZE) is None
-    assert without(box, [[square(0, 0, 900)]], 1, SIZE) == []
+    assert without(box, [[square(500, 500, 100)]]) is None
+    assert without(box, [[square(301, 100, 100)]]) is None
+    assert without(box, [[square(0, 0, 900)]]) == []
 
 
 def test_a_wide_brush_takes_small_shapes_and_leaves_far_ones_to_the_letter():
     """Its canvas is coarse: what is small beside it must not fall between the cells."""
     size = (8000, 8000)
     wide = brushed(np.array([[500.0, 500.0]]), 500, size)
-    assert without([[square(491, 491, 18)]], wide, 50, size) == []
+    assert without([[square(491, 491, 18)]], wide) == []
     island, strip = [square(4000, 4000, 18)], [square(6000, 6000, 20)]
-    left = without([[square(300, 300, 100)], island, strip], wide, 50, size)
+    left = without([[square(300, 300, 100)], island, strip], wide)
     assert len(left) == 2 and left[0] is island and left[1] is strip
 
 
@@ -101,7 +102,7 @@ def test_a_bow_tie_is_all_that_it_encloses():
     tie = np.array([[100, 100], [300, 300], [300, 100], [100, 300]], float)
     found = enclosed([tie], SIZE)
     assert area(found) == pytest.approx(2 * 200 * 100 / 2, rel=0.02)
-    assert all(first_crossing(ring) is None for rings in found for ring in rings)
+    assert all(find_self_intersections(ring) == [] for rings in found for ring in rings)
 
 
 @pytest.mark.parametrize(
@@ -119,6 +120,35 @@ def test_a_polygon_is_kept_as_it_was_drawn():
     assert len(held) == len(hole) == 4 and area([[held, hole]]) == 9900
 
 
-def test_a_canvas_of_a_whole_slide_fits_into_memory():
-    canvas = Canvas.over(np.zeros(2), np.array([100_000.0, 80_000.0]), 1)
-    assert max(canvas.n_columns, canvas.n_rows) < 2100
+@pytest.mark.parametrize(
+    "corners",
+    [
+        [[10, 10], [90, 10], [90, 90], [50, 10], [10, 90]],  # touches its own side
+        [[10, 10], [90, 10], [90, 90], [90, 40], [90, 95], [10, 90]],  # goes back over itself
+        [[10, 10], [90, 10], [90, 90], [10, 90], [10, 10], [90, 10], [90, 90], [10, 90]],  # twice
+        [[-30, 10], [90, 10], [90, 90], [-20, 70]],  # reaches beyond the image
+    ],
+)
+def test_invalid_polygons_become_valid_ones_of_the_same_pixels(corners):
+    ring = np.array(corners, float)
+    found = enclosed([ring], SIZE)
+    assert covered(found) == covered([[ring]])
+    assert all(Polygon(outer, holes).is_valid for outer, *holes in found)
+
+
+def test_holes_that_reach_out_of_their_polygon_take_away_what_they_cover():
+    found = enclosed([square(100, 100, 100), square(150, 150, 100)], SIZE)
+    assert [len(rings) for rings in found] == [1] and area(found) == 7500
+
+
+def test_a_line_that_crosses_itself_too_often_is_refused(rng):
+    with pytest.raises(ValueError, match="crosses itself too often"):
+        enclosed([rng.uniform(0, 800, (1000, 2))], SIZE)
+
+
+def test_a_scribble_has_few_corners():
+    turns = np.linspace(0, 200, 2000)
+    path = np.stack([500 + 300 * np.sin(turns), 100 + 3 * turns], axis=1)
+    found = brushed(path, 10, SIZE)
+    assert sum(len(ring) for rings in found for ring in rings) < 4000
+    assert covered(found) == pytest.approx(area(found), rel=0.01)

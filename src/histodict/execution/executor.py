@@ -18,6 +18,10 @@ Lost = Callable[[Exception], Result] | None
 OpenItems = Callable[[], Iterator[Any]]
 
 
+class ClusterError(OSError):
+    """The cluster cannot be had, or could not do the work."""
+
+
 class Executor(Protocol):
     """Runs functions on items, in parallel."""
 

@@ -20,7 +20,7 @@ from distributed.security import Security
 from distributed.system import MEMORY_LIMIT
 
 from .child_process import beyond_ctrl_c
-from .cluster_map import ClusterError
+from .executor import ClusterError
 
 _HOST = "127.0.0.1"
 # A worker that was killed is started again by its nanny. Where that takes longer than this, 15 s by

@@ -30,13 +30,12 @@ from .sheets import (
     with_class,
 )
 from .sheets import write_classes as _write_classes
-from .strokes import Polygon, Size, area, brushed, enclosed, step_for, without
+from .strokes import Polygon, Size, area, brushed, enclosed, without
 from .workspace import new_id
 
 _CHANGING = threading.Lock()  # one change after another
 _MOST_POINTS = 20_000  # the page thins what a hand has drawn to a tenth of it
 _FARTHEST = 1e7  # pixels
-_FINE = 2.0  # level-0 pixels, to which a polygon is cut out of what lies below it
 
 
 @dataclass(frozen=True)
@@ -64,11 +63,6 @@ class Stroke:
 
     def polygons(self, size: Size) -> list[Polygon]:
         return TOOLS[self.tool](self, size)
-
-    @property
-    def step(self) -> float:
-        """How finely shapes below it are cut."""
-        return step_for(self.radius) if self.tool in ("brush", "eraser") else _FINE
 
 
 def _finite(value: Any) -> bool:
@@ -118,7 +112,7 @@ def draw(dataset: Dataset, image: str, size: Size, stroke: Stroke, label: object
         erases = stroke.tool == ERASER
         own = None if erases else class_named(read_classes(dataset.folder), label).id
         below = [s for s in sheet.shapes if s["label"] != own]
-        removed, added = _cut(below, polygons, stroke.step, size)
+        removed, added = _cut(below, polygons)
         if not erases:
             added.append(shape_of(str(own), stroke.tool, polygons))
         elif not removed:
@@ -128,13 +122,11 @@ def draw(dataset: Dataset, image: str, size: Size, stroke: Stroke, label: object
     return _changed(dataset, image, change)
 
 
-def _cut(
-    shapes: Sequence[Shape], taken: Sequence[Polygon], step: float, size: Size
-) -> tuple[list[Shape], list[Shape]]:
+def _cut(shapes: Sequence[Shape], taken: Sequence[Polygon]) -> tuple[list[Shape], list[Shape]]:
     """The shapes that something is taken from, and what is left of them."""
     removed, added = [], []
     for shape in shapes:
-        left = without(polygons_of(shape), taken, step, size)
+        left = without(polygons_of(shape), taken)
         if left is None:
             continue
         removed.append(shape)

@@ -16,14 +16,11 @@ from ..images.annotations.drawing import Pixels, check_places
 from ..images.annotations.geojson import read_geojson
 from ..images.annotations.outlines import Annotations
 from .sheets import MOST_CORNERS, MOST_SHAPES, DrawnClass, Shape, hex_of
-from .strokes import Polygon, Size, enclosed, fill_cost
+from .strokes import MAX_INTERSECTIONS, Polygon, Size, count_intersections, enclosed
 
 _OWN = uuid.UUID("6e0c6f52-5a1c-4f0e-9a53-6d6a1f0f7a11")  # shapes keep their id in QuPath
 _MOST_NAMED = 200  # letters of a file's name
-# Limits for self-intersecting outlines, which take 20 ms each or more: their number, and their
-# edges, counted once per pixel row. Each limit corresponds to about 3 s.
-_MOST_CROSSED = 150
-_MOST_FILL_COST = 5_000_000
+_MOST_CROSSED = 150  # outlines that cross themselves, in a file
 
 
 @dataclass(frozen=True)
@@ -70,7 +67,8 @@ def _check_size(path: Path, found: Annotations) -> None:
 def _check_crossings(path: Path, found: Annotations) -> None:
     """Refuse self-intersecting outlines that would take too long to fill."""
     n = len({id(outline) for outline, *_ in found.crossings})
-    if n > _MOST_CROSSED or sum(fill_cost(r) for _, r, _ in found.crossings) > _MOST_FILL_COST:
+    n_places = sum(count_intersections(ring) for _, ring, _ in found.crossings[:_MOST_CROSSED])
+    if n > _MOST_CROSSED or n_places > MAX_INTERSECTIONS:
         raise ValueError(
             f"{path}: {counted(n, 'self-intersecting outline')}, too many or too complex to fill: "
             "simplify them in the program that drew them, or export fewer"

@@ -20,10 +20,11 @@ from numpy.typing import NDArray
 from scipy import ndimage
 from scipy.spatial.distance import cdist
 
+from ..images.annotations.outlines import Outline
+from ..images.annotations.runs import PixelRuns
 from ..images.readers import ImageSource
 from ..patches.patch_map import PatchMap
 from .sheets import Shape, polygons_of
-from .strokes import Canvas
 
 Numbers = NDArray[np.float64]
 _TISSUE = 0.15  # optical density above which a pixel is tissue, for a glance
@@ -154,17 +155,16 @@ def _box(patch_map: PatchMap, rows: slice, columns: slice) -> Box:
     return round(left), round(top), round(right + side), round(bottom + side)
 
 
-def drawn_cells(patch_map: PatchMap, shapes: Sequence[Shape]) -> NDArray[np.bool_]:
-    """Where something is drawn, of the cells of the map; also where that is less than a cell."""
+def drawn_cells(
+    patch_map: PatchMap, shapes: Sequence[Shape], size: tuple[int, int]
+) -> NDArray[np.bool_]:
+    """Return the cells of the map in which something is drawn on an image of this size."""
     grid = patch_map.grid
-    polygons = [polygon for shape in shapes for polygon in polygons_of(shape)]
-    canvas = Canvas(grid.left, grid.top, float(grid.step), grid.n_columns, grid.n_rows)
-    painted = canvas.inside(polygons)
-    for outer, *_ in polygons:
-        last = (grid.n_columns - 1, grid.n_rows - 1)
-        column, row = np.clip((outer - (grid.left, grid.top)) // grid.step, 0, last).astype(int).T
-        painted[row, column] = True
-    return painted
+    outlines = [Outline("", tuple(rings)) for shape in shapes for rings in polygons_of(shape)]
+    across = np.asarray(grid.left + grid.step * np.arange(grid.n_columns), np.float64)
+    down = np.asarray(grid.top + grid.step * np.arange(grid.n_rows), np.float64)
+    x, y = np.meshgrid(across, down)
+    return PixelRuns.of(outlines, size).share(x, y, grid.step) > 0
 
 
 def suggest_fields(
@@ -175,7 +175,7 @@ def suggest_fields(
     shapes: Sequence[Shape] = (),
 ) -> list[tuple[Box, Suggestion]]:
     """The n fields whose labels would help most; `marked`, `shapes`: what has some."""
-    painted = drawn_cells(patch_map, shapes)
+    painted = drawn_cells(patch_map, shapes, source.size)
     fields, known = list[Field](), [*marked]
     for one in fields_of(patch_map):
         if painted[one.cells].any():

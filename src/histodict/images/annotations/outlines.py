@@ -14,13 +14,18 @@ from numpy.typing import NDArray
 
 from ...execution.texts import counted, one_line
 from ..errors import ImageError
-from .crossings import first_crossing
 
 UNCLASSIFIED = "unclassified"
 IGNORED = "Ignore*"  # the class, in QuPath, of what is to be left alone
 # Where coordinates begin on a slide whose pixels do not begin at its corner (MRXS): at the first
 # pixel, as in QuPath, or at the corner, as in OpenSlide and all that leave its coordinates alone.
 FIRST_PIXEL, SLIDE_CORNER = "first pixel", "slide's corner"
+
+_MAX_SIMPLE_CORNERS = 10_000  # of rings that are searched without a look at their tangles
+_WINDOW = 100  # sides
+_MAX_NEIGHBOURS = 200  # mean number of windows that meet a window, itself included
+_QUERIED_SIDES, _COMPARED_PAIRS = 50, 20_000  # at a time
+_MAX_PAIRS = 2_000_000  # compared in total
 
 Ring = NDArray[np.float64]
 
@@ -103,7 +108,8 @@ class Annotations:
     @cached_property
     def crossings(self) -> list[tuple[Outline, Ring, tuple[float, float]]]:
         """Return rings that cross themselves, with their outline and one crossing."""
-        return [(o, r, at) for o in self.outlines for r in o.rings for at in _crossed(r)]
+        found = [(o, r, find_self_intersections(r)) for o in self.outlines for r in o.rings]
+        return [(outline, ring, places[0]) for outline, ring, places in found if places]
 
     def notes(self) -> list[str]:
         """What there is to say of the file, though it can be used."""
@@ -121,6 +127,45 @@ class Annotations:
         return lines
 
 
-def _crossed(ring: Ring) -> list[tuple[float, float]]:
-    found = first_crossing(ring)
-    return [] if found is None else [found]
+def find_self_intersections(ring: Ring, limit: int = 1) -> list[tuple[float, float]]:
+    """Find points at which two sides of a ring cross; sides that only touch do not.
+
+    Parameters
+    ----------
+    ring : array of shape (n, 2), not closed
+    limit : int
+        The search ends as soon as so many points are found; there may be a few more.
+    """
+    import shapely
+
+    if not is_tangled(ring) and shapely.is_simple(shapely.linearrings(ring)):
+        return []
+    sides = shapely.linestrings(np.stack([ring, np.roll(ring, -1, axis=0)], axis=1))
+    tree, found, n_compared = shapely.STRtree(sides), list[tuple[float, float]](), 0
+    for start in range(0, len(sides), _QUERIED_SIDES):
+        first, second = tree.query(sides[start : start + _QUERIED_SIDES])
+        pairs = np.stack([first + start, second])[:, second > first + start]
+        for begin in range(0, pairs.shape[1], _COMPARED_PAIRS):
+            one, other = sides[pairs[:, begin : begin + _COMPARED_PAIRS]]
+            crosses = shapely.crosses(one, other)
+            points = shapely.intersection(one[crosses], other[crosses])
+            found += map(tuple, shapely.get_coordinates(points).tolist())
+            n_compared += len(one)
+            if len(found) >= limit or n_compared > _MAX_PAIRS:
+                return found
+    return found
+
+
+def is_tangled(ring: Ring) -> bool:
+    """Return whether so many sides of a long ring may cross that GEOS would take minutes."""
+    import shapely
+
+    if len(ring) <= _MAX_SIMPLE_CORNERS:
+        return False
+    starts = np.arange(0, len(ring), _WINDOW)
+    ends = np.append(starts[1:], 0)  # the last corner of a window's last side
+    low = np.minimum(np.minimum.reduceat(ring, starts), ring[ends])
+    high = np.maximum(np.maximum.reduceat(ring, starts), ring[ends])
+    windows = shapely.box(*low.T, *high.T)
+    n_pairs = shapely.STRtree(windows).query(windows).shape[1]
+    return bool(n_pairs > _MAX_NEIGHBOURS * len(windows))
